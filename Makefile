@@ -1,0 +1,48 @@
+# Each of these, alone, sets everything up on a machine with git, make and Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench bench-check clean
+
+help: ## show what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	@echo "setting up $(VENV): this takes a minute the first time"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbus needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(READY) ## make the virtual environment with everything in it
+
+demo: $(READY) ## real calls on real data across three processes, in under a minute
+	@$(BIN)/toolbus demo $(ARGS)
+
+test: $(READY) ## every test
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## lint, types, import contracts, sizes
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes toolbus > $(VENV)/verifytypes.txt || { cat $(VENV)/verifytypes.txt; exit 1; }
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python .ci/sizes.py
+	@echo "all checks passed"
+
+format: $(READY) ## put the code into the agreed form
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+bench: $(READY) ## measure against a bare relay and NATS, and write tests/bench/RESULTS.md
+	@$(BIN)/python tests/bench/bench.py --write $(ARGS)
+
+bench-check: $(READY) ## fail if a promised ratio does not hold
+	@$(BIN)/python tests/bench/bench.py --check $(ARGS)
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis

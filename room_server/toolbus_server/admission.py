@@ -1,0 +1,181 @@
+"""Who may come in: everything that is decided between the HTTP request and the websocket.
+
+A refusal is an HTTP answer with a constant text, given before the upgrade and before anything of a
+room is touched. A browser cannot read that answer, so a client that offered the subprotocol
+`bearer.<token>` is upgraded and closed with the matching code instead. Reasons stay here, in
+counters and logs; a token never reaches either.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.datastructures import Headers
+
+from toolbus.grants import is_room_name
+from toolbus.tokens import LEEWAY_S, ParticipantToken, TokenRefused, VerifiedToken
+from toolbus.wire import SUBPROTOCOL, ParticipantId
+from toolbus_server.room_state import Identity, Member
+from toolbus_server.settings import ServerSettings
+
+__all__ = ["Admission", "Admitted", "Refusal"]
+
+_logger = logging.getLogger(__name__)
+_BEARER = "bearer."
+_MAX_INSTANCE_CHARS = 128
+_MAX_EPOCH = 2**53
+
+
+class Refusal(NamedTuple):
+    """Why a connection is refused: as HTTP says it, and as a browser is told."""
+
+    status: int
+    close_code: int | None
+    text: str
+
+
+_BAD_TOKEN = Refusal(401, 4401, "The token is missing, malformed, expired or not ours.\n")
+_WRONG_ROOM = Refusal(403, 4403, "The token is not for this room.\n")
+_NO_SUCH_ROOM = Refusal(404, 4404, "There is no such place: ask for /rooms/NAME.\n")
+_BAD_QUERY = Refusal(400, 4404, "instance is text, epoch a whole number from 1 to 2^53.\n")
+_REPLACED = Refusal(409, 4409, "A connection of this instance with this epoch is here already.\n")
+_WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
+_DRAINING = Refusal(503, None, "This server is leaving: connect again in a moment.\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Somebody who may come in."""
+
+    room: str
+    member: Member
+    expires_at: float
+    """When the token, with its leeway, ends: seconds since the epoch."""
+
+
+class _Request(NamedTuple):
+    room: str
+    instance: str
+    epoch: int
+    token: str
+
+
+class _Refused(Exception):
+    def __init__(self, refusal: Refusal, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
+        self.reason = reason
+
+
+class Admission:
+    """Decides about connections to one server.
+
+    Args:
+        settings: The keys, and whether a token may stand in the query.
+        epoch_of: Tells the epoch of the connection that an instance has in a room already.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        epoch_of: Callable[[str, Identity, str], int | None],
+        now: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._epoch_of = epoch_of
+        self._now = now
+        self.draining = False
+        """Set when the server is told to stop: nobody comes in any more."""
+        self.refused: Counter[str] = Counter()
+        """How many were refused, by reason: a closed set of words."""
+
+    def decide(self, path: str, headers: Headers) -> Admitted | Refusal:
+        """Judge one handshake. Never raises for what a client sent."""
+        try:
+            return self._admit(path, headers)
+        except _Refused as refused:
+            self.refused[refused.reason] += 1
+            _logger.info("connection refused: %s", refused.reason)
+            return refused.refusal
+
+    def _admit(self, path: str, headers: Headers) -> Admitted:
+        offered = _offered_protocols(headers)
+        if SUBPROTOCOL not in offered:
+            raise _Refused(_WRONG_PROTOCOL, "wrong_subprotocol")
+        if self.draining:
+            raise _Refused(_DRAINING, "draining")
+        request = self._read(path, headers, offered)
+        token = self._verify(request.token)
+        if not token.allows_room(request.room):
+            raise _Refused(_WRONG_ROOM, "wrong_room")
+        identity = Identity(token.issuer, token.name)
+        current = self._epoch_of(request.room, identity, request.instance)
+        if current is not None and request.epoch <= current:
+            raise _Refused(_REPLACED, "old_epoch")
+        member = Member(
+            id=ParticipantId(secrets.token_hex(8)),
+            identity=identity,
+            role=token.role,
+            instance=request.instance,
+            epoch=request.epoch,
+            scope=token.api,
+        )
+        return Admitted(request.room, member, token.expires_at + LEEWAY_S)
+
+    def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
+        url = urlsplit(path)
+        parts = url.path.split("/")
+        if len(parts) != 3 or parts[:2] != ["", "rooms"] or not is_room_name(parts[2]):
+            raise _Refused(_NO_SUCH_ROOM, "bad_room_name")
+        query = parse_qs(url.query, max_num_fields=16) if url.query.count("&") < 16 else {}
+        token = _bearer_of(headers, offered)
+        if token is None and self._settings.allow_query_token:
+            token = query.get("token", [None])[0]
+        if token is None:
+            raise _Refused(_BAD_TOKEN, "no_token")
+        instance = query.get("instance", [""])[0] or secrets.token_hex(8)
+        return _Request(parts[2], _checked_instance(instance), _checked_epoch(query), token)
+
+    def _verify(self, jwt: str) -> VerifiedToken:
+        try:
+            return ParticipantToken.from_jwt(jwt, self._settings.keys, now=self._now())
+        except TokenRefused as error:
+            raise _Refused(_BAD_TOKEN, error.reason) from error
+
+
+def _offered_protocols(headers: Headers) -> list[str]:
+    values = headers.get_all("Sec-WebSocket-Protocol")
+    return [name.strip() for value in values for name in value.split(",")]
+
+
+def _bearer_of(headers: Headers, offered: list[str]) -> str | None:
+    values = headers.get_all("Authorization")
+    if values:
+        scheme, _, token = values[0].partition(" ")
+        return token.strip() if len(values) == 1 and scheme.lower() == "bearer" else ""
+    return next((name.removeprefix(_BEARER) for name in offered if name.startswith(_BEARER)), None)
+
+
+def offered_bearer(headers: Headers) -> bool:
+    """Whether a client is one that cannot read an HTTP refusal."""
+    return any(name.startswith(_BEARER) for name in _offered_protocols(headers))
+
+
+def _checked_instance(instance: str) -> str:
+    if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
+        raise _Refused(_BAD_QUERY, "bad_instance")
+    return instance
+
+
+def _checked_epoch(query: dict[str, list[str]]) -> int:
+    text = query.get("epoch", ["1"])[0]
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 0 < int(text) <= _MAX_EPOCH):
+        raise _Refused(_BAD_QUERY, "bad_epoch")
+    return int(text)

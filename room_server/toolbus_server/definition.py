@@ -1,0 +1,93 @@
+"""From a packed manifest to a definition: checked, compiled, and named by its digest.
+
+The digest is the server's own work: SHA-256 over the manifest in the canonical form of RFC 8785,
+without the fields that stand at their defaults, so that what a later release adds does not change
+it. Pure: no sockets, no clock, and a schema that refers to another document is refused, never
+fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema_rs
+import rfc8785
+from pydantic import ValidationError
+
+from toolbus.errors import InvalidArguments, TooLarge
+from toolbus.wire import MAX_MANIFEST_BYTES, BadBody, ToolkitManifest, ToolManifest, unpack_body
+
+__all__ = ["Definition", "read_definition"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Definition:
+    """One version of a toolkit: what its host says of it, and the digest that names it."""
+
+    manifest: ToolkitManifest
+    digest: str
+    tools: dict[str, ToolManifest]
+
+
+def read_definition(packed: bytes) -> Definition:
+    """Read what a host wants to register.
+
+    Raises:
+        TooLarge: The manifest is over its limit.
+        InvalidArguments: It breaks a rule; `details` has the `path` and a `message`.
+    """
+    if len(packed) > MAX_MANIFEST_BYTES:
+        raise TooLarge(f"a manifest has at most {MAX_MANIFEST_BYTES} bytes", executed="no")
+    manifest = _parse(packed)
+    tools = {tool.name: tool for tool in manifest.tools}
+    if len(tools) != len(manifest.tools):
+        raise _refused("/tools", "two tools have the same name")
+    for index, tool in enumerate(manifest.tools):
+        _check_schema(tool.input_schema, f"/tools/{index}/input_schema")
+        if tool.output_schema is not None:
+            _check_schema(tool.output_schema, f"/tools/{index}/output_schema")
+    return Definition(manifest, _digest(manifest), tools)
+
+
+def _refused(path: str, message: str) -> InvalidArguments:
+    return InvalidArguments(
+        f"manifest{path}: {message}", details={"path": path, "message": message}
+    )
+
+
+def _parse(packed: bytes) -> ToolkitManifest:
+    try:
+        return ToolkitManifest.model_validate(unpack_body(packed))
+    except BadBody as error:
+        raise _refused(error.path, error.reason) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = "".join(f"/{part}" for part in first["loc"])
+        raise _refused(path, first["msg"]) from error
+
+
+def _refuse_retrieval(uri: str) -> Any:
+    raise ValueError(f"refers to another document: {uri[:200]}")
+
+
+def _check_schema(schema: dict[str, Any], path: str) -> None:
+    try:
+        jsonschema_rs.validator_for(
+            schema,
+            retriever=_refuse_retrieval,
+            pattern_options=jsonschema_rs.RegexOptions(),
+        )
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        raise _refused(path, str(error).splitlines()[0][:500]) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _refused(path, f"not a JSON Schema: {str(error)[:200]}") from error
+
+
+def _digest(manifest: ToolkitManifest) -> str:
+    try:
+        canonical = rfc8785.dumps(manifest.model_dump(mode="json", exclude_defaults=True))
+    except rfc8785.CanonicalizationError as error:
+        raise _refused("", f"has no canonical form: {error}") from error
+    return hashlib.sha256(canonical).hexdigest()

@@ -1,0 +1,370 @@
+"""The way of a call through the server: to the host that runs it, and its answer back.
+
+The router owns every call in flight, so it owns their ends: each call ends exactly once at its
+caller, by the host's word or by the router's own hand when the host is lost, the deadline passes or
+the caller gives up. It decides `executed` by phase: "no" until the call is handed to the host's
+transport, then "maybe", until the host says otherwise. Arguments and results pass through it
+unread. Nothing here awaits, and nothing is queued for later: what a host's outbox does not take is
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from toolbus.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DefinitionChanged,
+    DuplicateCallId,
+    Executed,
+    HostLost,
+    InvalidArguments,
+    LoopDetected,
+    Overloaded,
+    PermissionDenied,
+    QuotaExceeded,
+    RoomException,
+    TooLarge,
+)
+from toolbus.telemetry import call_attributes
+from toolbus.transport import Ticket
+from toolbus.wire import (
+    Call,
+    Cancel,
+    Dispatch,
+    Failed,
+    Result,
+    encode,
+    exception_of,
+    failed,
+)
+from toolbus_server.limits import Limits
+from toolbus_server.room_state import Member, RoomState, Toolkit
+from toolbus_server.telemetry import CallSpan, ServerTelemetry
+
+__all__ = ["Flight", "Port", "Room", "Router", "Seat"]
+
+_NO_OPTIONS: Mapping[str, Any] = {}
+_OPTION_TYPES: dict[str, type] = {
+    "participant": str,
+    "parent": int,
+    "on_behalf_of": str,
+    "pin": str,
+    "attempt": int,
+    "caller_context": bytes,
+    "traceparent": str,
+    "tracestate": str,
+}
+_RETRY_AFTER_S = 0.05
+
+
+class Port(Protocol):
+    """What the router needs of a connection."""
+
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> None:
+        """Send what cannot be refused."""
+
+    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
+        """Send, or say at once that there is no room for it."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A participant as the router sees it, with its calls as a caller and as a host."""
+
+    member: Member
+    port: Port
+    calls: dict[int, Flight] = field(default_factory=dict)
+    """By the ids that it chose."""
+    call_ids: set[str] = field(default_factory=set)
+    dispatched: dict[int, Flight] = field(default_factory=dict)
+    """Calls it runs, by the ids that the router chose."""
+    last_dispatch: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """A room as the router sees it: the facts, and where each participant sits."""
+
+    state: RoomState
+    seats: dict[str, Seat] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One call in flight. As a ticket it tells whether the host's transport has taken it."""
+
+    caller: Seat
+    request_id: int
+    call_id: str
+    host: Seat
+    dispatch_id: int
+    principal: Member | None
+    hops: int
+    deadline_at: float
+    timer: asyncio.TimerHandle | None = None
+    span: CallSpan | None = None
+    written: bool = False
+    ended: bool = False
+
+    @property
+    def executed(self) -> Executed:
+        """What the router knows by itself of whether the tool ran."""
+        return "maybe" if self.written else "no"
+
+
+class Authority(NamedTuple):
+    """On whose account a call is made, how deep it is, and how long it may take at most."""
+
+    principal: Member | None
+    hops: int
+    deadline_at: float | None
+
+
+class Router:
+    """Routes the calls of one server.
+
+    Args:
+        loop: Its clock and its timers are used.
+        limits: What one participant may have in flight.
+        telemetry: Records sampled calls.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, limits: Limits, telemetry: ServerTelemetry
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._telemetry = telemetry
+        self.in_flight = 0
+        """Calls that have not ended."""
+        self._quiet: asyncio.Event | None = None
+        self.dropped = 0
+        """Late, duplicate and unknown replies and cancels: counted, never fatal."""
+
+    def call(self, room: Room, caller: Seat, call: Call) -> None:
+        """Send a call to the host that shall run it, or answer it with why not."""
+        try:
+            self._dispatch(room, caller, call)
+        except RoomException as error:
+            caller.port.send_message(encode(failed(call.id, error)))
+            self._telemetry.refuse_call(room.state.name, caller.member, call, error)
+
+    def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
+        options = call.options or _NO_OPTIONS
+        if options:
+            _check_options(options)
+        self._check_ids(caller, call)
+        toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
+        room.state.tool(caller.member, toolkit, call.tool)
+        authority = self._authority(room, caller, options)
+        _check_principal(authority.principal, toolkit, call.tool)
+        _check_pin(toolkit, options.get("pin"))
+        host = room.seats[room.state.choose_host(toolkit).id]
+        flight = self._open(caller, call, host, authority)
+        header = _header(flight, toolkit, options)
+        if "traceparent" in options:
+            self._trace(room, flight, call, header)
+        data = self._dispatch_frame(flight, call, header)
+        if not host.port.offer_message(data, flight):
+            raise Overloaded("the way to the host is full", retry_after_s=_RETRY_AFTER_S)
+        self._begin(flight)
+
+    def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> None:
+        caller = flight.caller.member
+        principal = flight.principal
+        attributes = call_attributes(
+            room=room.state.name,
+            caller=caller.identity.name,
+            on_behalf_of=principal.identity.name if principal else None,
+            host=flight.host.member.id,
+        )
+        flight.span = self._telemetry.open_call(
+            call, header, attributes, trusted=caller.scope.trace
+        )
+
+    def _check_ids(self, caller: Seat, call: Call) -> None:
+        if call.id in caller.calls or call.call_id in caller.call_ids:
+            raise DuplicateCallId("a call with this id is in flight")
+        if len(caller.calls) >= self._limits.max_calls:
+            raise QuotaExceeded(
+                f"{self._limits.max_calls} calls are in flight", retry_after_s=_RETRY_AFTER_S
+            )
+        if not 0 < len(call.call_id) <= 64:
+            raise _bad_option("call_id", "is 1 to 64 characters")
+
+    def _authority(self, room: Room, caller: Seat, options: Mapping[str, Any]) -> Authority:
+        """Find caller, principal, depth and time in the router's own tables, never in the frame."""
+        on_behalf_of = options.get("on_behalf_of")
+        parent_id = options.get("parent")
+        if parent_id is None:
+            principal = self._principal(room, caller, on_behalf_of)
+            return Authority(principal, 1, None)
+        parent = caller.dispatched.get(parent_id)
+        if parent is None:
+            raise PermissionDenied("the parent call is not in flight on this connection")
+        if parent.hops >= self._limits.max_hops:
+            raise LoopDetected(f"more than {self._limits.max_hops} calls within each other")
+        principal = parent.principal or parent.caller.member
+        if on_behalf_of is not None and on_behalf_of != principal.identity.name:
+            raise PermissionDenied("a nested call acts for the principal of its parent only")
+        return Authority(principal, parent.hops + 1, parent.deadline_at)
+
+    def _principal(self, room: Room, caller: Seat, name: str | None) -> Member | None:
+        if name is None:
+            return None
+        principal = room.state.named(name)
+        if principal is None or not caller.member.rights.may_act_for(name):
+            raise PermissionDenied("no grant to act for this participant here")
+        return principal
+
+    def _open(self, caller: Seat, call: Call, host: Seat, authority: Authority) -> Flight:
+        now = self._loop.time()
+        timeout_ms = self._limits.call_timeout_ms if call.timeout_ms is None else call.timeout_ms
+        deadline_at = now + timeout_ms / 1000
+        if authority.deadline_at is not None:
+            deadline_at = min(deadline_at, authority.deadline_at)
+        if deadline_at <= now:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        host.last_dispatch += 1
+        return Flight(
+            caller,
+            call.id,
+            call.call_id,
+            host,
+            host.last_dispatch,
+            authority.principal,
+            authority.hops,
+            deadline_at,
+        )
+
+    def _dispatch_frame(self, flight: Flight, call: Call, header: dict[str, Any]) -> bytes:
+        remaining_ms = max(1, round((flight.deadline_at - self._loop.time()) * 1000))
+        data = encode(
+            Dispatch(
+                flight.dispatch_id,
+                call.call_id,
+                call.toolkit,
+                call.tool,
+                remaining_ms,
+                call.arguments,
+                header,
+            )
+        )
+        if len(data) > self._limits.max_frame_bytes:
+            raise TooLarge("the call does not fit one frame", executed="no")
+        return data
+
+    def _begin(self, flight: Flight) -> None:
+        """Enter a call into the tables: from here on it has an end."""
+        flight.caller.calls[flight.request_id] = flight
+        flight.caller.call_ids.add(flight.call_id)
+        flight.host.dispatched[flight.dispatch_id] = flight
+        flight.host.member.inflight += 1
+        self.in_flight += 1
+        flight.timer = self._loop.call_at(flight.deadline_at, self._expire, flight)
+
+    # The ends of a call
+
+    def answer(self, host: Seat, reply: Result | Failed) -> None:
+        """Pass a host's answer to the caller; one that comes for no call in flight is dropped."""
+        flight = host.dispatched.get(reply.id)
+        if flight is None:
+            self.dropped += 1
+            return
+        if isinstance(reply, Result):
+            self._end(flight)
+            flight.caller.port.send_message(encode(Result(flight.request_id, reply.body)))
+            self._telemetry.close_call(flight.span, None)
+        else:
+            self._fail(flight, exception_of(reply))
+
+    def cancel(self, caller: Seat, cancel: Cancel) -> None:
+        """End a call that its caller gives up; one that is not in flight is dropped."""
+        flight = caller.calls.get(cancel.id)
+        if flight is None:
+            self.dropped += 1
+            return
+        self._withdraw(flight, "cancelled")
+        self._fail(flight, Cancelled("the caller gave the call up", executed=flight.executed))
+
+    def depart(self, seat: Seat) -> None:
+        """End the calls of a participant that is gone: those it runs, and those it made."""
+        for flight in list(seat.dispatched.values()):
+            self._fail(flight, HostLost("the host is gone", executed=flight.executed))
+        for flight in list(seat.calls.values()):
+            self._withdraw(flight, "caller_gone")
+            self._fail(flight, Cancelled("the caller is gone", executed=flight.executed))
+
+    def _expire(self, flight: Flight) -> None:
+        self._withdraw(flight, "deadline")
+        self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
+
+    def _withdraw(self, flight: Flight, reason: str) -> None:
+        """Tell a host to stop. A call that still waits in its outbox is simply never written."""
+        if flight.written:
+            flight.host.port.send_message(encode(Cancel(flight.dispatch_id, reason)))
+
+    def _fail(self, flight: Flight, error: RoomException) -> None:
+        self._end(flight)
+        flight.caller.port.send_message(encode(failed(flight.request_id, error)))
+        self._telemetry.close_call(flight.span, error)
+
+    def _end(self, flight: Flight) -> None:
+        flight.ended = True
+        del flight.caller.calls[flight.request_id]
+        flight.caller.call_ids.discard(flight.call_id)
+        del flight.host.dispatched[flight.dispatch_id]
+        flight.host.member.inflight -= 1
+        if flight.timer is not None:
+            flight.timer.cancel()
+        self.in_flight -= 1
+        if self._quiet is not None and not self.in_flight:
+            self._quiet.set()
+
+    async def quiet(self) -> None:
+        """Wait until no call is in flight."""
+        self._quiet = asyncio.Event()
+        if self.in_flight:
+            await self._quiet.wait()
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        expected = _OPTION_TYPES.get(name)
+        if expected is not None and type(value) is not expected:
+            raise _bad_option(name, f"is not {expected.__name__}")
+
+
+def _bad_option(name: str, what: str) -> InvalidArguments:
+    return InvalidArguments(f"{name} {what}", details={"path": f"/{name}", "message": what})
+
+
+def _check_principal(principal: Member | None, toolkit: Toolkit, tool: str) -> None:
+    """On another's behalf only what that other may do, so that no host can be used as a deputy."""
+    if principal is not None and not principal.may_call(toolkit.name, tool):
+        raise PermissionDenied(f"{principal.identity.name} has no grant for {toolkit.name}.{tool}")
+
+
+def _check_pin(toolkit: Toolkit, pin: str | None) -> None:
+    digest = toolkit.serving.definition.digest
+    if pin is not None and pin != digest:
+        raise DefinitionChanged(
+            f"toolkit {toolkit.name} is not the one you pinned", details={"digest": digest}
+        )
+
+
+def _header(flight: Flight, toolkit: Toolkit, options: Mapping[str, Any]) -> dict[str, Any]:
+    header: dict[str, Any] = {"caller": flight.caller.member.card}
+    if not toolkit.public:
+        header["private"] = True
+    if flight.principal is not None:
+        header["on_behalf_of"] = flight.principal.card
+    for name in ("caller_context", "attempt"):
+        if name in options:
+            header[name] = options[name]
+    return header

@@ -1,0 +1,165 @@
+"""The room server: listens, lets participants in, and leaves well.
+
+It holds everything that one process serves. Without a second node it needs nothing but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from http import HTTPStatus
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from toolbus.transport import (
+    CLOSE_TIMEOUT_S,
+    PING_INTERVAL_S,
+    PING_TIMEOUT_S,
+    WRITE_LIMIT_BYTES,
+    ServerTransport,
+)
+from toolbus.wire import SUBPROTOCOL
+from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer
+from toolbus_server.hub import Hub
+from toolbus_server.session import Session
+from toolbus_server.settings import ServerSettings
+from toolbus_server.telemetry import ServerTelemetry
+
+__all__ = ["RoomServer"]
+
+_logger = logging.getLogger(__name__)
+_RETRY_AFTER_S = "1"
+_SERVICE_RESTART = 1012
+
+
+class _Connection(ServerTransport):
+    """A connection with what was decided about it at the door."""
+
+    decision: Admitted | Refusal | None = None
+
+
+class RoomServer:
+    """A server of rooms; `async with RoomServer(settings) as server:` runs it.
+
+    Args:
+        settings: Where to listen, whom to trust, what to grant.
+        telemetry: Where spans go; the process's own OpenTelemetry set-up unless given.
+        random: Draws hosts; hand in a seeded one to repeat a run.
+
+    Raises:
+        ValueError: There is no key to trust.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        telemetry: ServerTelemetry | None = None,
+        random: Random | None = None,
+    ) -> None:
+        if not len(settings.keys):
+            raise ValueError("a server needs at least one key to tell whose tokens are good")
+        self._settings = settings
+        self._telemetry = telemetry or ServerTelemetry()
+        self._random = random
+        self._server: Server | None = None
+        self.hub: Hub
+        """Rooms and routing; set once the server is started."""
+        self.admission: Admission
+        """Decisions at the door; set once the server is started."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
+        self.admission = Admission(self._settings, self.hub.epoch_of, time.time)
+        self._server = await serve(
+            self._handle,
+            self._settings.host,
+            self._settings.port,
+            process_request=self._process_request,
+            create_connection=_Connection,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            select_subprotocol=_select_subprotocol,
+            compression=None,
+            max_size=self._settings.limits.max_frame_bytes,
+            write_limit=WRITE_LIMIT_BYTES,
+            open_timeout=self._settings.handshake_timeout_s,
+            server_header=None,
+            ping_interval=PING_INTERVAL_S,
+            ping_timeout=PING_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        if self._server is None:
+            raise RuntimeError("the server is not started")
+        port: int = next(iter(self._server.sockets)).getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """Where participants connect to."""
+        host = self._settings.host
+        return f"ws://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def stop(self) -> None:
+        """Let nobody in any more, give calls in flight their time, then close everybody (1012)."""
+        if self._server is None:
+            return
+        self.admission.draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_s):
+                await self.hub.router.quiet()
+        self._server.close(code=_SERVICE_RESTART, reason="the server is leaving")
+        await self._server.wait_closed()
+        self._server = None
+
+    def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
+        assert isinstance(connection, _Connection)
+        decision = self.admission.decide(request.path, request.headers)
+        connection.decision = decision
+        if isinstance(decision, Admitted):
+            return None
+        if decision.close_code is not None and offered_bearer(request.headers):
+            return None
+        response = connection.respond(HTTPStatus(decision.status), decision.text)
+        if decision.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            response.headers["Retry-After"] = _RETRY_AFTER_S
+        return response
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        assert isinstance(connection, _Connection)
+        decision = connection.decision
+        if isinstance(decision, Admitted):
+            loop = asyncio.get_running_loop()
+            session = Session(connection, decision, self.hub, loop)
+            session.open(decision.expires_at - time.time())
+        elif decision is not None and decision.close_code is not None:
+            connection.close_with(decision.close_code, decision.text.strip())
+        await connection.wait_closed()
+
+
+def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:
+    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None

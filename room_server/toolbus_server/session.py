@@ -1,0 +1,198 @@
+"""One participant's connection: reads its frames and hands each to whom it concerns.
+
+Nothing that a client sends raises out of here: a broken frame closes its connection with the code
+that PROTOCOL.md gives it, an unknown kind is answered, and a bug of ours is logged, answered as
+`internal`, and touches nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from toolbus.errors import Internal, InvalidArguments, RoomException, TooLarge
+from toolbus.transport import ServerTransport
+from toolbus.wire import (
+    PROTOCOL_VERSION,
+    BadFrame,
+    Call,
+    Cancel,
+    Describe,
+    Failed,
+    Frame,
+    ListToolkits,
+    Register,
+    Result,
+    Subscribe,
+    Unknown,
+    Unregister,
+    Welcome,
+    decode_from_client,
+    encode,
+    failed,
+    pack_body,
+)
+from toolbus_server.admission import Admitted
+from toolbus_server.feed import Feed
+from toolbus_server.hub import Hub
+from toolbus_server.limits import Meter
+from toolbus_server.routing import Seat
+
+__all__ = ["Session"]
+
+_Request: TypeAlias = Register | Unregister | ListToolkits | Describe | Subscribe
+_logger = logging.getLogger(__name__)
+# A newer client may try a kind now and then; one that keeps at it is a flood (CONN-9).
+_UNKNOWN_KINDS = 100
+_UNKNOWN_WINDOW_S = 10.0
+
+
+class Session:
+    """A participant in a room.
+
+    Args:
+        connection: Its connection, just opened.
+        admitted: Who it is, as its token says.
+        hub: Where its room is.
+        loop: For timers.
+    """
+
+    def __init__(
+        self,
+        connection: ServerTransport,
+        admitted: Admitted,
+        hub: Hub,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.seat = Seat(admitted.member, connection)
+        self._connection = connection
+        self._hub = hub
+        self._loop = loop
+        self._room_name = admitted.room
+        self._unknown = Meter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def open(self, life_s: float) -> None:
+        """Take a seat and say welcome; the session ends with its token, `life_s` from now."""
+        self._connection.receiver = self
+        self._open_room = self._hub.join(self._room_name, self)
+        self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
+        self._connection.send_message(encode(self._welcome()))
+
+    def _welcome(self) -> Welcome:
+        member = self.seat.member
+        facts = {
+            "name": member.identity.name,
+            "issuer": member.identity.issuer,
+            "role": member.role,
+            "api": member.scope.to_claims(),
+            "limits": self._hub.limits.to_wire(),
+            "heartbeat_ms": int((self._connection.ping_interval or 0) * 1000),
+        }
+        return Welcome(PROTOCOL_VERSION, member.id, self._room_name, secrets.token_hex(8), facts)
+
+    # Ends
+
+    def on_close(self) -> None:
+        """Leave the room when the connection is gone."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._hub.leave(self._room_name, self)
+
+    def replaced(self) -> None:
+        """Make place for a newer connection of this instance."""
+        self._connection.close_with(4409, "replaced by a newer connection")
+
+    def _expire(self) -> None:
+        self._leave_now(4401, "the token expired")
+
+    def _leave_now(self, code: int, reason: str) -> None:
+        """Close, and take everything of this participant away without waiting for its socket."""
+        self._connection.close_with(code, reason)
+        self._hub.leave(self._room_name, self)
+
+    # Frames
+
+    def on_message(self, data: bytes) -> None:
+        """Read one frame and act on it."""
+        try:
+            frame = decode_from_client(data)
+        except BadFrame as error:
+            self._leave_now(error.close_code, error.reason)
+            return
+        try:
+            _HANDLERS[type(frame)](self, frame)
+        except Exception:
+            _logger.exception("a frame of kind %s met a bug", type(frame).__name__)
+            self._answer_bug(frame)
+
+    def _answer_bug(self, frame: Frame | Unknown) -> None:
+        if isinstance(frame, Call) and frame.id not in self.seat.calls:
+            self._send(failed(frame.id, Internal("a bug of the server's, logged there")))
+
+    def _send(self, frame: Frame) -> None:
+        self._connection.send_message(encode(frame))
+
+    def _on_call(self, call: Call) -> None:
+        self._hub.router.call(self._open_room.room, self.seat, call)
+
+    def _on_answer(self, reply: Result | Failed) -> None:
+        self._hub.router.answer(self.seat, reply)
+
+    def _on_cancel(self, cancel: Cancel) -> None:
+        self._hub.router.cancel(self.seat, cancel)
+
+    def _on_request(self, request: _Request) -> None:
+        """Answer a request to the registry."""
+        registry = self._open_room.registry
+        try:
+            match request:
+                case Register():
+                    body = registry.register(self.seat, request)
+                case Unregister():
+                    body = registry.unregister(self.seat, request)
+                case ListToolkits():
+                    body = registry.list_toolkits(self.seat, request)
+                case Describe():
+                    body = registry.describe(self.seat, request)
+                case Subscribe():
+                    body = registry.subscribe(self.seat, Feed(self.seat, self._loop), request)
+            self._send(self._result(request.id, body))
+        except RoomException as error:
+            self._send(failed(request.id, error))
+        except Exception:
+            _logger.exception("a request of kind %s met a bug", type(request).__name__)
+            self._send(failed(request.id, Internal("a bug of the server's, logged there")))
+
+    def _result(self, request_id: int, body: dict[str, Any]) -> Result:
+        packed = pack_body(body)
+        if len(packed) > self._hub.limits.max_frame_bytes - 64:
+            raise TooLarge("the answer does not fit one frame", executed="no")
+        return Result(request_id, packed)
+
+    def _on_unknown(self, unknown: Unknown) -> None:
+        if self._unknown.exceeded(self._loop.time()):
+            self._leave_now(4429, "too many frames of unknown kinds")
+        elif unknown.id is not None:
+            error = InvalidArguments(
+                f"frame kind {unknown.kind_number} is not known here",
+                details={"path": "/0", "message": "unknown kind"},
+            )
+            self._send(failed(unknown.id, error))
+
+
+_HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
+    Call: Session._on_call,
+    Result: Session._on_answer,
+    Failed: Session._on_answer,
+    Cancel: Session._on_cancel,
+    Register: Session._on_request,
+    Unregister: Session._on_request,
+    ListToolkits: Session._on_request,
+    Describe: Session._on_request,
+    Subscribe: Session._on_request,
+    Unknown: Session._on_unknown,
+}

@@ -1,0 +1,33 @@
+"""What an operator decides about one server.
+
+Values only: reading flags and variables is `commands`' work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from toolbus.tokens import KeyRing
+from toolbus_server.limits import Limits
+
+__all__ = ["ServerSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where a server listens, whom it trusts and what it grants."""
+
+    keys: KeyRing
+    """The keys whose tokens are accepted; at least one."""
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = 7717
+    """The port to listen on; 0 lets the system choose."""
+    limits: Limits = field(default_factory=Limits)
+    """What one connection may cost."""
+    allow_query_token: bool = False
+    """Whether `?token=` is read. Query strings end up in the logs of proxies, so it is off."""
+    handshake_timeout_s: float = 10.0
+    """How long a client may take to say who it is."""
+    drain_s: float = 10.0
+    """How long calls in flight may take to end after the server was told to stop."""

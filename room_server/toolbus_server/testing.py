@@ -1,0 +1,107 @@
+"""What tests need: a real server in this process, tokens for it, and people in its rooms.
+
+Everything here runs over real sockets on loopback, so that what holds in a test holds outside. It
+may use the whole SDK; nothing of the server imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from random import Random
+
+from toolbus.grants import ApiScope
+from toolbus.keys import Key, KeyRing
+from toolbus.room_client import RoomClient
+from toolbus.telemetry import Tracing
+from toolbus.tokens import ParticipantToken
+from toolbus_server.server import RoomServer
+from toolbus_server.settings import ServerSettings
+from toolbus_server.telemetry import ServerTelemetry
+
+__all__ = ["TestServer", "room_of", "running_server"]
+
+
+class TestServer:
+    """A server that runs, and the key whose tokens it takes.
+
+    Args:
+        server: The server itself.
+        key: Signs tokens.
+    """
+
+    __test__ = False
+
+    def __init__(self, server: RoomServer, key: Key) -> None:
+        self.server = server
+        self.key = key
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.server.url
+
+    def token(
+        self,
+        name: str,
+        *,
+        room: str = "lab",
+        api: ApiScope | None = None,
+        role: str = "user",
+        ttl_s: float = 3600,
+    ) -> str:
+        """Mint a token; with all grants unless others are given."""
+        scope = ApiScope.full() if api is None else api
+        token = ParticipantToken(name=name, room=[room], role=role, api=scope)
+        return token.to_jwt(self.key, ttl_s=ttl_s)
+
+    def room(
+        self,
+        name: str,
+        *,
+        room: str = "lab",
+        api: ApiScope | None = None,
+        role: str = "user",
+        instance: str | None = None,
+    ) -> RoomClient:
+        """Make a participant; `async with` lets it join."""
+        token = self.token(name, room=room, api=api, role=role)
+        return RoomClient(self.url, room=room, token=token, instance=instance)
+
+
+@asynccontextmanager
+async def running_server(
+    *,
+    key: Key | None = None,
+    settings: ServerSettings | None = None,
+    tracing: Tracing | None = None,
+    seed: int | None = None,
+) -> AsyncIterator[TestServer]:
+    """Run a server on loopback for as long as the block runs.
+
+    Args:
+        key: Whose tokens are taken; a new one unless given.
+        settings: Other settings, to whose keys the key is added; else a free port on loopback.
+        tracing: Where the server's spans go.
+        seed: Makes the choice of hosts repeat itself.
+    """
+    signing = key or Key.generate(kid="test", iss="toolbus-test")
+    chosen = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
+    chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys]))
+    random = None if seed is None else Random(seed)
+    telemetry = None if tracing is None else ServerTelemetry(tracing)
+    async with RoomServer(chosen, telemetry=telemetry, random=random) as server:
+        yield TestServer(server, signing)
+
+
+@asynccontextmanager
+async def room_of(*names: str, room: str = "lab") -> AsyncIterator[tuple[RoomClient, ...]]:
+    """Run a server and let people in.
+
+    `async with room_of("alice", "bob") as (alice, bob):` gives each its `RoomClient`.
+    """
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_server())
+        people = [await stack.enter_async_context(server.room(name, room=room)) for name in names]
+        yield tuple(people)

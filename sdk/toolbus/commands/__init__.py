@@ -1,0 +1,1 @@
+"""The commands of `toolbus`; they join it through the entry point group `toolbus.commands`."""

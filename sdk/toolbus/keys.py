@@ -1,0 +1,308 @@
+"""The keys that tokens are signed with, and the file they lie in.
+
+A key fixes issuer and algorithm: a token only names the key. Knows nothing of claims, grants or
+time, fetches nothing, and shows no material in a message or `repr`.
+
+`keys.toml` has one table per key; the first that can sign mints new tokens. Keys rotate by overlap:
+give every server the new key below the old one, move it to the top where tokens are minted, and
+remove the old one when its last token has expired.
+
+::
+
+    [[key]]
+    kid = "2025-01"
+    alg = "HS256"            # or EdDSA, ES256, RS256
+    iss = "example"
+    secret = "..."           # or public = '''PEM''', or private = '''PEM'''
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt import PyJWTError, api_jws
+from jwt.algorithms import HMACAlgorithm
+
+__all__ = ["Algorithm", "Key", "KeyRing"]
+
+Algorithm: TypeAlias = Literal["HS256", "EdDSA", "ES256", "RS256"]
+"""The signature algorithms that a key may have. EdDSA is Ed25519."""
+
+_PrivateKey: TypeAlias = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+_PublicKey: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+
+_ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+_MATERIALS = ("secret", "public", "private")
+_TABLE_FIELDS = ("kid", "alg", "iss", *_MATERIALS)
+_MIN_SECRET_BYTES = 32
+_MIN_RSA_BITS = 2048
+_MAX_LABEL_CHARS = 128
+_PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Key:
+    """A key that signs or checks: its id, issuer, algorithm, and exactly one material.
+
+    Raises ValueError for a secret of less than 32 bytes, for RSA under 2048 bits, and for material
+    that does not suit the algorithm.
+    """
+
+    kid: str
+    """The name by which tokens point at this key."""
+    alg: Algorithm
+    """The only algorithm that this key is used with, whatever a token says."""
+    iss: str
+    """The issuer of every token under this key; a part of its participant's identity."""
+    secret: str | None = None
+    """HS256 only: the shared secret, of at least 32 bytes in UTF-8. Signs and checks."""
+    public: str | None = None
+    """A public key in PEM. Checks only."""
+    private: str | None = None
+    """A private key in PEM, without a password. Signs and checks."""
+    _signer: str | _PrivateKey | None = field(init=False, compare=False)
+    _verifier: str | _PublicKey = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_label("kid", self.kid)
+        _check_label("iss", self.iss)
+        if self.alg not in _ALGORITHMS:
+            raise ValueError(f"alg must be one of {', '.join(_ALGORITHMS)}")
+        self._check_material()
+        signer, verifier = self._load()
+        object.__setattr__(self, "_signer", signer)
+        object.__setattr__(self, "_verifier", verifier)
+
+    def _check_material(self) -> None:
+        allowed = ("secret",) if self.alg == "HS256" else ("public", "private")
+        given = [name for name in _MATERIALS if getattr(self, name) is not None]
+        if len(given) != 1 or given[0] not in allowed:
+            raise ValueError(f"a key of {self.alg} has {' or '.join(allowed)}, and nothing beside")
+        if not isinstance(getattr(self, given[0]), str):
+            raise ValueError(f"{given[0]} must be text")
+
+    def _load(self) -> tuple[str | _PrivateKey | None, str | _PublicKey]:
+        if self.secret is not None:
+            _check_secret(self.secret)
+            return self.secret, self.secret
+        if self.private is not None:
+            private = _load_private(self.private)
+            return private, _check_suits(self.alg, private.public_key())
+        return None, _check_suits(self.alg, _load_public(self.public or ""))
+
+    @classmethod
+    def generate(cls, *, kid: str, iss: str, alg: Algorithm = "HS256") -> Key:
+        """Make a new key that signs."""
+        private: _PrivateKey
+        match alg:
+            case "EdDSA":
+                private = ed25519.Ed25519PrivateKey.generate()
+            case "ES256":
+                private = ec.generate_private_key(ec.SECP256R1())
+            case "RS256":
+                private = rsa.generate_private_key(public_exponent=65537, key_size=_MIN_RSA_BITS)
+            case _:
+                return cls(kid=kid, alg=alg, iss=iss, secret=secrets.token_urlsafe(48))
+        pem = private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        return cls(kid=kid, alg=alg, iss=iss, private=pem.decode())
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether this key signs, and does not only check."""
+        return self._signer is not None
+
+    def public_half(self) -> Key:
+        """Return the key that only checks, for servers that mint nothing; ValueError for HS256."""
+        if isinstance(self._verifier, str):
+            raise ValueError("a key of HS256 has no public half")
+        pem = self._verifier.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return Key(kid=self.kid, alg=self.alg, iss=self.iss, public=pem.decode())
+
+    def sign(self, payload: bytes) -> str:
+        """Return the payload as a compact JWS under this key; ValueError if it cannot sign."""
+        if self._signer is None:
+            raise ValueError(f"key {self.kid!r} is a public key: it cannot sign")
+        return api_jws.encode(payload, self._signer, self.alg, {"kid": self.kid})
+
+    def check(self, jws: str) -> bytes:
+        """Return the payload of a compact JWS; ValueError unless key and algorithm are its own."""
+        try:
+            payload = api_jws.decode_complete(jws, self._verifier, [self.alg])["payload"]
+        except (PyJWTError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError("the signature does not hold") from error
+        return bytes(payload)
+
+    def __repr__(self) -> str:
+        material = next(name for name in _MATERIALS if getattr(self, name) is not None)
+        return f"Key(kid={self.kid!r}, alg={self.alg!r}, iss={self.iss!r}, {material}='***')"
+
+
+def _check_label(name: str, value: object) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_LABEL_CHARS:
+        raise ValueError(f"{name} must be text of 1 to {_MAX_LABEL_CHARS} characters")
+    if not value.isprintable():
+        raise ValueError(f"{name} must be printable")
+
+
+def _check_secret(secret: str) -> None:
+    if len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
+        raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
+    try:
+        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
+    except (PyJWTError, ValueError):
+        raise ValueError("secret must be plain text, and no PEM or SSH key") from None
+
+
+def _load_private(pem: str) -> _PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("private must be a private key in PEM, without a password") from None
+    if not isinstance(key, _PrivateKey):
+        raise ValueError("private is a key of a kind that no algorithm here uses")
+    return key
+
+
+def _load_public(pem: str) -> _PublicKey:
+    try:
+        key = serialization.load_pem_public_key(pem.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("public must be a public key in PEM") from None
+    if not isinstance(key, _PublicKey):
+        raise ValueError("public is a key of a kind that no algorithm here uses")
+    return key
+
+
+def _check_suits(alg: Algorithm, public: _PublicKey) -> _PublicKey:
+    match public:
+        case ed25519.Ed25519PublicKey():
+            suits = alg == "EdDSA"
+        case ec.EllipticCurvePublicKey():
+            suits = alg == "ES256" and isinstance(public.curve, ec.SECP256R1)
+        case _:
+            suits = alg == "RS256"
+            if suits and public.key_size < _MIN_RSA_BITS:
+                raise ValueError(f"a key of RS256 must have at least {_MIN_RSA_BITS} bits")
+    if not suits:
+        raise ValueError(f"this is no key of {alg}")
+    return public
+
+
+class KeyRing:
+    """The keys of one server or issuer, looked up by id in memory and nowhere else.
+
+    Two keys with one id are a ValueError. A ring never changes: to rotate, load another.
+    """
+
+    __slots__ = ("_by_kid",)
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._by_kid: dict[str, Key] = {}
+        for key in keys:
+            if key.kid in self._by_kid:
+                raise ValueError(f"two keys have the kid {key.kid!r}")
+            self._by_kid[key.kid] = key
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> KeyRing:
+        """Read `keys.toml`; ValueError names the file and the entry that is wrong.
+
+        Raises:
+            OSError: If the file cannot be read.
+        """
+        try:
+            keys = _read_keys(tomllib.loads(Path(path).read_bytes().decode()))
+            return cls(keys)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
+
+    def get(self, kid: str) -> Key | None:
+        """Return the key of this id, if there is one."""
+        return self._by_kid.get(kid)
+
+    @property
+    def signing_key(self) -> Key | None:
+        """The first key that can sign."""
+        return next((key for key in self if key.can_sign), None)
+
+    def to_toml(self) -> str:
+        """Return the text of `keys.toml`, with the material in clear."""
+        return "\n".join(_write_key(key) for key in self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `keys.toml` for the owner's eyes only (mode 0600), whole or not at all."""
+        target = Path(os.path.realpath(path))
+        descriptor, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(self.to_toml())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+        except BaseException:
+            os.unlink(draft)
+            raise
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._by_kid.values())
+
+    def __len__(self) -> int:
+        return len(self._by_kid)
+
+    def __repr__(self) -> str:
+        return f"KeyRing({', '.join(self._by_kid)})"
+
+
+def _read_keys(document: dict[str, Any]) -> list[Key]:
+    unknown = sorted(document.keys() - {"key"})
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}")
+    tables = document.get("key")
+    if not isinstance(tables, list) or not tables:
+        raise ValueError("there is no [[key]] in it")
+    return [_read_key(position, table) for position, table in enumerate(tables, start=1)]
+
+
+def _read_key(position: int, table: Any) -> Key:
+    if not isinstance(table, dict):
+        raise ValueError(f"key {position}: must be a [[key]] table")
+    where = f"key {position} ({table['kid']!r})" if "kid" in table else f"key {position}"
+    for name in sorted(table.keys() - set(_TABLE_FIELDS)):
+        raise ValueError(f"{where}: unknown field {name!r}")
+    for name in sorted({"kid", "alg", "iss"} - table.keys()):
+        raise ValueError(f"{where}: {name} is missing")
+    try:
+        return Key(**table)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _write_key(key: Key) -> str:
+    values = ((name, getattr(key, name)) for name in _TABLE_FIELDS)
+    lines = [f"{name} = {_toml_text(value)}\n" for name, value in values if value is not None]
+    return "[[key]]\n" + "".join(lines)
+
+
+def _toml_text(value: str) -> str:
+    if "\n" in value and _PEM_TEXT.fullmatch(value):
+        return f"'''\n{value}'''"
+    # A JSON string is a TOML string, but for the one control character that JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,180 @@
+"""Which Python values can be sent as JSON, and what others are written as.
+
+Everything that leaves a tool as JSON passes here once. What passes can be packed, and comes out at
+the other end as the same value. Size is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from math import isfinite
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from toolbus.errors import InvalidResult
+
+__all__ = [
+    "MAX_JSON_DEPTH",
+    "NotJson",
+    "cut",
+    "json_pointer",
+    "plain_json",
+    "plain_text",
+    "unsendable",
+]
+
+MAX_JSON_DEPTH = 32
+"""How many objects and lists may lie inside each other in one JSON value; `[]` counts one."""
+
+_MIN_INT = -(2**63)
+_END_INT = 2**64
+_MAX_WORDS = 200
+_PLAIN = (dict, list, str, int, float, bool, type(None))
+
+
+class NotJson:
+    """Marks a class whose instances cannot lie inside a JSON value."""
+
+    __slots__ = ()
+
+
+def plain_json(value: Any) -> Any:
+    """Return a value as plain JSON: itself where it is that already, else a converted copy.
+
+    Models, dataclasses, enums, dates and the like become what pydantic writes for them. Raises
+    `InvalidResult` with the path of what cannot be sent: NaN and infinity, keys that are not
+    strings, integers beyond 64 bits, more than `MAX_JSON_DEPTH` levels, lone surrogates, bytes,
+    iterators and unknown types.
+    """
+    kind = type(value)
+    if (kind is dict or kind is list) and _is_plain(value, 1):
+        return value
+    return _to_plain(value, 1, "")
+
+
+def plain_text(text: object, path: str) -> str:
+    """Return a text that can be sent, or raise `InvalidResult`."""
+    if not isinstance(text, str):
+        raise unsendable(path, f"text is a str, not {type(text).__name__}")
+    if not _encodable(text):
+        raise unsendable(path, "text with a lone surrogate cannot be sent")
+    return text
+
+
+def unsendable(path: str, message: str) -> InvalidResult:
+    """Make the error that says where a result cannot be sent, and why."""
+    words = f"{path}: {message}" if path else message
+    return InvalidResult(words, details={"path": path, "message": message})
+
+
+def json_pointer(parts: Sequence[str | int]) -> str:
+    """Write a path as a JSON pointer (RFC 6901), cut where it is absurdly long."""
+    return cut("".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts))
+
+
+def cut(words: str) -> str:
+    """Keep both ends of what is too long to be read."""
+    if len(words) <= _MAX_WORDS:
+        return words
+    half = (_MAX_WORDS - 5) // 2
+    return f"{words[:half]} ... {words[-half:]}"
+
+
+def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_plain(value: dict[Any, Any] | list[Any], depth: int) -> bool:
+    """Tell whether an object or a list can be sent as it stands, without a reason.
+
+    One loop without a call per value: results of thousands of cells pass here.
+    """
+    if depth > MAX_JSON_DEPTH or not _has_plain_keys(value):
+        return False
+    for item in value.values() if type(value) is dict else value:
+        kind = type(item)
+        if kind is str:
+            if not (item.isascii() or _encodable(item)):
+                return False
+        elif kind is int:
+            if not _MIN_INT <= item < _END_INT:
+                return False
+        elif kind is dict or kind is list:
+            if not _is_plain(item, depth + 1):
+                return False
+        elif not (item is None or kind is bool or (kind is float and isfinite(item))):
+            return False
+    return True
+
+
+def _has_plain_keys(value: dict[Any, Any] | list[Any]) -> bool:
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str or not (key.isascii() or _encodable(key)):
+                return False
+    return True
+
+
+def _to_plain(value: Any, depth: int, path: str) -> Any:
+    """Convert a value into what can be sent, or say where that fails."""
+    match value:
+        case None | True | False:
+            return value
+        case Enum():
+            return _to_plain(value.value, depth, path)
+        case str():
+            return plain_text(str.__str__(value), path)
+        case int():
+            if not _MIN_INT <= value < _END_INT:
+                raise unsendable(path, "an integer beyond 64 bits cannot be sent")
+            return int(value)
+        case float():
+            if not isfinite(value):
+                raise unsendable(path, "NaN and infinity cannot be sent")
+            return float(value)
+        case dict():
+            return _to_plain_object(value, depth, path)
+        case list() | tuple():
+            _check_depth(depth, path)
+            return [_to_plain(item, depth + 1, f"{path}/{at}") for at, item in enumerate(value)]
+    return _to_plain(_written(value, path), depth, path)
+
+
+def _check_depth(depth: int, path: str) -> None:
+    if depth > MAX_JSON_DEPTH:
+        raise unsendable(cut(path), f"more than {MAX_JSON_DEPTH} levels of objects and lists")
+
+
+def _to_plain_object(value: dict[Any, Any], depth: int, path: str) -> dict[str, Any]:
+    _check_depth(depth, path)
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise unsendable(path, f"a key is a string, not {type(key).__name__}")
+        name = plain_text(key.value if isinstance(key, Enum) else str.__str__(key), path)
+        plain[name] = _to_plain(item, depth + 1, path + json_pointer((name,)))
+    return plain
+
+
+def _written(value: Any, path: str) -> Any:
+    """Let pydantic write a model, a date, a set, whatever else it knows."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise unsendable(path, "bytes cannot lie inside JSON: return them alone, or as text")
+    reason = f"{cut(type(value).__name__)} cannot be written as JSON"
+    if isinstance(value, Iterator | NotJson):
+        raise unsendable(path, reason)
+    try:
+        written = to_jsonable_python(value)
+    except Exception as error:
+        raise unsendable(path, reason) from error
+    if type(written) not in _PLAIN:
+        raise unsendable(path, reason)
+    return written

@@ -1,0 +1,137 @@
+"""A toolkit as a service of its own: `weather.run()` in one process, callers in all others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from toolbus.room_client import RoomClient
+from toolbus.tool import Tool
+from toolbus.toolkit import Toolkit
+
+__all__ = ["RemoteToolkit", "serve_toolkits"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RemoteToolkit(Toolkit):
+    """A toolkit that hosts itself in a room.
+
+    Args:
+        name: A lower-case letter, then up to 63 of `a-z 0-9 _ -`.
+        tools: Functions, decorated or not, bound methods, and instances of `Tool`.
+        rules: How the tools are to be used together, for models.
+        title: For people; made from the name unless given.
+        description: What the toolkit is for.
+        thumbnail_url: A picture.
+        annotations: JSON values of its own, for programs.
+        version: The definition's version, as its author counts.
+        public: Whether the whole room sees it.
+        shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
+
+    Raises `TypeError` or `ValueError` as `Toolkit` does, and `ValueError` for a public one that is
+    shared.
+    """
+
+    def __init__(  # noqa: PLR0913 - the promised signature
+        self,
+        name: str,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        rules: Sequence[str] = (),
+        title: str | None = None,
+        description: str = "",
+        thumbnail_url: str = "",
+        annotations: Mapping[str, Any] | None = None,
+        version: str = "",
+        public: bool = True,
+        shared_with: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            name,
+            tools,
+            rules=rules,
+            title=title,
+            description=description,
+            thumbnail_url=thumbnail_url,
+            annotations=annotations,
+            version=version,
+        )
+        if public and shared_with:
+            raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")
+        self.public = public
+        self.shared_with = tuple(shared_with)
+        self._hosting: AsyncExitStack | None = None
+
+    async def start(self, room: RoomClient) -> None:
+        """Host the toolkit in a room until `stop`.
+
+        Raises:
+            RuntimeError: It is hosted already.
+            RoomException: The server refuses the registration.
+        """
+        if self._hosting is not None:
+            raise RuntimeError(f"toolkit {self.name} is started already")
+        self._hosting = stack = AsyncExitStack()
+        try:
+            await stack.enter_async_context(room.host(self))
+        except BaseException:
+            self._hosting = None
+            raise
+
+    async def stop(self) -> None:
+        """Unregister, let running calls finish, and end the tools. Idempotent."""
+        stack, self._hosting = self._hosting, None
+        if stack is not None:
+            await stack.aclose()
+
+    def run(self) -> None:
+        """Connect as `TOOLBUS_*` says, host the toolkit, and return after SIGTERM or Ctrl-C.
+
+        Raises:
+            ValueError: A setting is missing or malformed.
+            RoomException: The server refuses the connection or the registration.
+        """
+        asyncio.run(serve_toolkits([self]))
+
+
+async def serve_toolkits(toolkits: Sequence[Toolkit], room: RoomClient | None = None) -> None:
+    """Host toolkits until SIGTERM or Ctrl-C, or until the room has ended for good.
+
+    On a signal they are unregistered first, so that no new call comes; those that run may finish.
+
+    Args:
+        toolkits: What to host, each under its own name.
+        room: A room that is not entered yet; one that `TOOLBUS_*` describes unless given.
+
+    Raises:
+        RoomException: The server refuses the connection or a registration, or has ended the room.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with room or RoomClient() as joined, AsyncExitStack() as stack:
+            for toolkit in toolkits:
+                await stack.enter_async_context(joined.host(toolkit))
+                _logger.info("hosting toolkit %s", toolkit.name)
+            await _either(stop, joined)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _either(stop: asyncio.Event, room: RoomClient) -> None:
+    waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(room.closed())]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+    for each in done:
+        each.result()

@@ -1,0 +1,159 @@
+"""A view of a room: every way to call, list and inspect toolkits.
+
+It is what a program and a running tool share. What a tool gets as `context.room` is bound to its
+call, so that whatever it calls becomes that call's child, with its principal and within its
+deadline, without the tool's doing anything for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from toolbus.caller import DEFAULT_TIMEOUT_S, Caller, Plan, pack_arguments
+from toolbus.errors import InvalidArguments
+from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.wire import Describe, ListToolkits, ToolkitManifest
+
+__all__ = ["Core", "Room"]
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """What all views of one connection share."""
+
+    loop: asyncio.AbstractEventLoop
+    caller: Caller
+
+
+def _split(tool: str) -> tuple[str, str]:
+    toolkit, dot, name = tool.partition(".")
+    if not dot or not toolkit or not name:
+        raise InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
+    return toolkit, name
+
+
+class Room:
+    """Every way to call, list and inspect toolkits.
+
+    Args:
+        core: What all views of one connection share.
+        parent: The call that a view is bound to, as its host knows it.
+        deadline_at: When that call's time is up, by the loop's clock.
+    """
+
+    __slots__ = ("_core", "_deadline_at", "_parent")
+
+    def __init__(
+        self, core: Core, parent: int | None = None, deadline_at: float | None = None
+    ) -> None:
+        self._core = core
+        self._parent = parent
+        self._deadline_at = deadline_at
+
+    async def call(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool, written `toolkit.tool`, and return the plain value.
+
+        Raises:
+            RoomException: Why there is no value; `executed` says whether the tool ran.
+        """
+        toolkit, name = _split(tool)
+        return (await self.invoke(toolkit, name, arguments)).value
+
+    async def invoke(  # noqa: PLR0913 - the promised signature
+        self,
+        toolkit: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        participant: str | None = None,
+        timeout_s: float | None = None,
+        on_behalf_of: str | None = None,
+        caller_context: dict[str, Any] | None = None,
+        attachment: Any = None,
+        pin: str | None = None,
+        retry: bool = True,
+        returns: Any = None,
+    ) -> Any:
+        """Call a tool and return its chunk, or, with `returns`, its value as that type.
+
+        Args:
+            toolkit: The toolkit's name: my own private one, else the public one.
+            tool: The tool's name.
+            arguments: JSON values by parameter; what is sent is checked at the host.
+            participant: The name of an owner: then only that owner's toolkits count.
+            timeout_s: Seconds until the call has ended one way or another; 60 unless given.
+            on_behalf_of: The participant for whom the call is made.
+            caller_context: What the tool finds as `context.caller_context`.
+            attachment: An upload; this release sends none, so anything but None is refused.
+            pin: The digest of the definition that is meant; another one is refused.
+            retry: Whether to try again where that can do no harm.
+            returns: A type that the value is converted to.
+
+        Raises:
+            RoomException: Why there is no result; `executed` says whether the tool ran.
+        """
+        if attachment is not None:
+            raise InvalidArguments("attachments are not supported yet")
+        options = {
+            "participant": participant,
+            "parent": self._parent,
+            "on_behalf_of": on_behalf_of,
+            "pin": pin,
+            "caller_context": None if caller_context is None else pack_arguments(caller_context),
+        }
+        plan = Plan(
+            toolkit,
+            tool,
+            pack_arguments(arguments),
+            {name: value for name, value in options.items() if value is not None},
+            secrets.token_hex(16),
+            self._deadline(timeout_s),
+            retry,
+        )
+        chunk = await self._core.caller.call(plan)
+        return chunk if returns is None else chunk.into(returns)
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+        deadline_at = self._core.loop.time() + seconds
+        return deadline_at if self._deadline_at is None else min(deadline_at, self._deadline_at)
+
+    async def toolkit(
+        self, name: str, participant: str | None = None, pin: str | None = None
+    ) -> ToolkitProxy:
+        """Read a toolkit's description and return it with its tools as methods.
+
+        Raises:
+            NotFound: There is none that you may know of.
+            DefinitionChanged: `pin` names another definition; raised by the first call.
+        """
+        options = {} if participant is None else {"participant": participant}
+        body = await self._core.caller.request(Describe, name, options)
+        self._core.caller.note_manifest(name, participant, body)
+        chosen = {"participant": participant, "pin": pin}
+        return ToolkitProxy(
+            self,
+            ToolkitInfo.from_wire(body["toolkit"]),
+            ToolkitManifest.model_validate(body["manifest"]),
+            {key: value for key, value in chosen.items() if value is not None},
+        )
+
+    async def toolkits(self, search: str | None = None) -> AsyncGenerator[ToolkitInfo, None]:
+        """Go through the toolkits you can see, in the order of their names.
+
+        Args:
+            search: Only those that have this text in a name, title or description.
+        """
+        cursor: str | None = None
+        while True:
+            options = {"search": search, "cursor": cursor}
+            body = await self._core.caller.request(ListToolkits, options)
+            for summary in body["toolkits"]:
+                yield ToolkitInfo.from_wire(summary)
+            cursor = body["cursor"]
+            if cursor is None:
+                return

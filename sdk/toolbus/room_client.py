@@ -1,0 +1,321 @@
+"""A participant: a room that owns its connection, hosts toolkits and hears what happens.
+
+After a lost connection it comes back by itself: what was hosted is registered again, and who
+listens is told that something may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from toolbus.caller import Caller
+from toolbus.calls import CallTable
+from toolbus.errors import RoomException, Unavailable
+from toolbus.link import Link, LinkOwner
+from toolbus.room import Core, Room
+from toolbus.room_events import EventQueue, RoomEvent
+from toolbus.runner import HostedToolkit, Runner
+from toolbus.settings import RoomSettings, Token
+from toolbus.telemetry import Tracing
+from toolbus.toolkit import Toolkit
+from toolbus.wire import (
+    Cancel,
+    Dispatch,
+    Event,
+    Failed,
+    Frame,
+    Register,
+    Result,
+    Subscribe,
+    Unregister,
+    Welcome,
+    pack_body,
+)
+
+__all__ = ["RoomClient"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Hosting:
+    """A toolkit that is registered, and is registered again after every reconnect."""
+
+    hosted: HostedToolkit
+    manifest: bytes
+    shared_with: list[str]
+    generation: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Parts:
+    """What a client has while it is connected."""
+
+    core: Core
+    link: Link
+    table: CallTable
+    runner: Runner
+    welcome: Welcome | None = None
+    hostings: list[_Hosting] = field(default_factory=list)
+    readers: set[EventQueue] = field(default_factory=set)
+
+
+class RoomClient(Room):
+    """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
+
+    Arguments win over `TOOLBUS_*` variables, these over the settings file. A lost connection comes
+    back by itself, and what was hosted is registered again.
+
+    Args:
+        url: The server, as `ws://HOST:PORT`.
+        room: The room's name; "main" unless said anywhere.
+        token: The token, the path of a file that holds it, or an async function that brings one.
+        name: The participant's name, where this process mints its own tokens.
+        instance: Tells replicas of one identity apart; random unless given.
+        tracing: Where spans go; the process's own OpenTelemetry set-up unless given.
+    """
+
+    __slots__ = ("_choices", "_parts", "_settings", "_tracing")
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        room: str | None = None,
+        token: Token | None = None,
+        name: str | None = None,
+        instance: str | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._choices = {
+            "url": url,
+            "room": room,
+            "token": token,
+            "name": name,
+            "instance": instance,
+        }
+        self._tracing = tracing
+        self._parts: _Parts | None = None
+        self._settings: RoomSettings | None = None
+        self._parent = None
+        self._deadline_at = None
+
+    async def __aenter__(self) -> Self:
+        if self._parts is not None:
+            raise RuntimeError("this room is entered already")
+        self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
+        parts = self._parts = self._make_parts(self._settings)
+        self._core = parts.core
+        try:
+            await parts.link.start()
+        except BaseException:
+            self._parts = None
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        parts = self._parts
+        if parts is not None:
+            self._parts = None
+            await parts.runner.stop()
+            await parts.link.stop()
+            self._tell(parts, None)
+
+    def _make_parts(self, settings: RoomSettings) -> _Parts:
+        loop = asyncio.get_running_loop()
+        tracing = self._tracing or Tracing()
+        owner = LinkOwner(on_frame=self._on_frame, on_up=self._on_up, on_down=self._on_down)
+        link = Link(settings, owner)
+        table = CallTable(loop)
+        core = Core(loop, Caller(link, table, tracing))
+        runner = Runner(
+            send=link.send,
+            room_of=lambda call, deadline_at: Room(core, call, deadline_at),
+            room_name=lambda: settings.room,
+            tracing=tracing,
+        )
+        return _Parts(core, link, table, runner)
+
+    @property
+    def _joined(self) -> _Parts:
+        if self._parts is None:
+            raise Unavailable("the room is not entered", executed="no", retryable=False)
+        return self._parts
+
+    @property
+    def name(self) -> str:
+        """The room's name."""
+        welcome = self._joined.welcome
+        return welcome.room if welcome is not None else ""
+
+    @property
+    def identity(self) -> str:
+        """My own name, as my token says it."""
+        welcome = self._joined.welcome
+        return str(welcome.facts.get("name", "")) if welcome is not None else ""
+
+    async def closed(self) -> None:
+        """Wait until the room has ended for good.
+
+        Raises:
+            RoomException: Why, unless this side ended it.
+        """
+        link = self._joined.link
+        await link.finished()
+        if link.error is not None:
+            raise link.error
+
+    # Hosting
+
+    @contextlib.asynccontextmanager
+    async def host(
+        self,
+        toolkit: Toolkit,
+        *,
+        public: bool | None = None,
+        shared_with: Sequence[str] | None = None,
+    ) -> AsyncIterator[Toolkit]:
+        """Host a toolkit for as long as the block runs.
+
+        At its end the toolkit is unregistered, calls that run may finish, and its tools are
+        stopped.
+
+        Args:
+            toolkit: Any toolkit.
+            public: Whether the whole room sees it; as a `RemoteToolkit` says, else True.
+            shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
+
+        Raises:
+            ValueError: This connection hosts one of this name already, or a public one is shared.
+            RoomException: The server refuses the registration.
+        """
+        parts = self._joined
+        is_public = getattr(toolkit, "public", True) if public is None else public
+        shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
+        if is_public and shares:
+            raise ValueError(f"toolkit {toolkit.name!r} is public: shared_with is for private ones")
+        hosting = _Hosting(
+            parts.runner.host(toolkit, public=is_public),
+            pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True)),
+            list(shares),
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(parts.runner.withdraw, hosting.hosted)
+            for tool in toolkit.tools:
+                await tool.start(self)
+                stack.push_async_callback(_stop_tool, tool)
+            await self._register(parts, hosting)
+            stack.push_async_callback(self._withdraw, parts, hosting)
+            parts.hostings.append(hosting)
+            yield toolkit
+
+    async def _register(self, parts: _Parts, hosting: _Hosting) -> None:
+        options = _offer_of(hosting)
+        body = await parts.core.caller.request(Register, hosting.manifest, options)
+        hosting.generation = body["generation"]
+
+    async def _withdraw(self, parts: _Parts, hosting: _Hosting) -> None:
+        parts.hostings.remove(hosting)
+        hosted = hosting.hosted
+        if parts.link.is_ready:
+            with contextlib.suppress(RoomException):
+                await parts.core.caller.request(Unregister, hosted.toolkit.name, hosted.public)
+        await parts.runner.drained(hosted)
+
+    # Listening
+
+    async def events(self) -> AsyncGenerator[RoomEvent, None]:
+        """Go through what happens to the toolkits you can see, from now on, until the room ends."""
+        parts = self._joined
+        reader = EventQueue()
+        parts.readers.add(reader)
+        try:
+            if len(parts.readers) == 1:
+                await parts.core.caller.request(Subscribe, ["toolkits"])
+            while (event := await reader.get()) is not None:
+                yield event
+        finally:
+            parts.readers.discard(reader)
+            if not parts.readers and parts.link.is_ready:
+                with contextlib.suppress(RoomException):
+                    await parts.core.caller.request(Subscribe, [])
+
+    def _tell(self, parts: _Parts, event: RoomEvent | None) -> None:
+        for reader in parts.readers:
+            reader.put(event)
+
+    # What the link says
+
+    def _on_frame(self, frame: Frame) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        match frame:
+            case Result() | Failed():
+                parts.table.settle(frame)
+            case Dispatch():
+                parts.runner.dispatch(frame)
+            case Cancel():
+                parts.runner.cancel(frame.id)
+            case Event():
+                news = RoomEvent.from_wire(frame)
+                if news is not None:
+                    self._tell(parts, news)
+
+    async def _on_up(self, welcome: Welcome) -> None:
+        parts = self._joined
+        is_return = parts.welcome is not None
+        parts.welcome = welcome
+        if not is_return:
+            return
+        deadline_at = parts.core.loop.time() + 10.0
+        for hosting in parts.hostings:
+            await self._register_again(parts, hosting, deadline_at)
+        if parts.readers:
+            with contextlib.suppress(RoomException):
+                await parts.core.caller.ask(Subscribe, ["toolkits"], deadline_at=deadline_at)
+            self._tell(parts, RoomEvent("reconnected"))
+
+    async def _register_again(self, parts: _Parts, hosting: _Hosting, deadline_at: float) -> None:
+        options = _offer_of(hosting)
+        try:
+            body = await parts.core.caller.ask(
+                Register, hosting.manifest, options, deadline_at=deadline_at
+            )
+            hosting.generation = body["generation"]
+        except RoomException as error:
+            _logger.error("toolkit %s is hosted no more: %s", hosting.hosted.toolkit.name, error)
+
+    def _on_down(self) -> None:
+        parts = self._parts
+        if parts is not None:
+            parts.runner.cancel_all()
+            parts.table.lose_all()
+
+
+def _offer_of(hosting: _Hosting) -> dict[str, Any]:
+    options: dict[str, Any] = {"public": hosting.hosted.public}
+    if hosting.shared_with:
+        options["shared_with"] = hosting.shared_with
+    if hosting.generation is not None:
+        options["generation"] = hosting.generation
+    return options
+
+
+async def _stop_tool(tool: Any) -> None:
+    """End a tool; one that fails to end keeps nothing else from ending."""
+    try:
+        await tool.stop()
+    except Exception:
+        _logger.exception("tool %s raised while it was stopped", tool.name)

@@ -1,0 +1,101 @@
+"""What is recorded of a call and under which names; the one place that knows them.
+
+From the RPC conventions 1.44 (a release candidate), the GenAI conventions (in development), and
+our own under `toolbus.`. Metrics are not built yet; their names are settled here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry import trace
+
+from toolbus.errors import ERRORS, Executed, RoomException, ToolFailed
+
+RPC_SYSTEM_NAME: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+ERROR_TYPE: Final = "error.type"
+"""The code of the error."""
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+SERVICE_VERSION: Final = "service.version"
+
+ROOM: Final = "toolbus.room"
+CALLER: Final = "toolbus.caller"
+ON_BEHALF_OF: Final = "toolbus.on_behalf_of"
+HOST: Final = "toolbus.host"
+EXECUTED: Final = "toolbus.executed"
+"""Whether the tool's function ran: no, maybe, yes."""
+CAUSE: Final = "toolbus.cause"
+"""Class of the exception behind a `tool_failed`."""
+
+SYSTEM: Final = "toolbus"
+"""Value of `rpc.system.name`."""
+EXECUTE_TOOL: Final = "execute_tool"
+"""Value of `gen_ai.operation.name`, and first word of the inner span's name."""
+OTHER: Final = "_OTHER"
+"""Stands for a name that nobody registered, so that strangers cannot invent names in our data."""
+
+CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
+SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
+EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+
+MAX_NAME_CHARS: Final = 256
+_MAX_WORDS_CHARS = 1_024
+
+
+def recorded_method(method: str, *, registered: bool) -> str:
+    """Give the name under which a call is recorded: `_OTHER` unless the tool exists."""
+    return method if registered else OTHER
+
+
+def call_attributes(
+    *, room: str, caller: str, on_behalf_of: str | None = None, host: str | None = None
+) -> dict[str, str]:
+    """Collect who is in a call, for `start_server` and `HostCall.describe`."""
+    attributes = {ROOM: room, CALLER: caller}
+    if on_behalf_of is not None:
+        attributes[ON_BEHALF_OF] = on_behalf_of
+    if host is not None:
+        attributes[HOST] = host
+    return attributes
+
+
+def rpc_attributes(method: str) -> dict[str, str]:
+    """Name the call as every span of it does."""
+    return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:MAX_NAME_CHARS]}
+
+
+def tool_attributes(method: str, call_id: str) -> dict[str, str]:
+    """Name the tool and the call's id."""
+    tool = method.partition(".")[2] or method
+    return {GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS], GEN_AI_TOOL_CALL_ID: call_id}
+
+
+def record_outcome(
+    span: trace.Span, error: RoomException | None, executed: Executed | None
+) -> None:
+    """Write a call's outcome on its span.
+
+    The status is ERROR for every error but `cancelled`. Words are recorded only if the tool chose
+    them by raising `ToolFailed(words)`: other texts may quote arguments.
+    """
+    if error is None:
+        span.set_attribute(EXECUTED, executed or "yes")
+        return
+    span.set_attribute(EXECUTED, executed or error.executed)
+    span.set_attribute(ERROR_TYPE, error.code if error.code in ERRORS else OTHER)
+    cause = error.details.get("cause")
+    if isinstance(cause, str):
+        span.set_attribute(CAUSE, cause[:MAX_NAME_CHARS])
+    if error.code != "cancelled":
+        span.set_status(trace.StatusCode.ERROR, _words_of(error))
+
+
+def _words_of(error: RoomException) -> str | None:
+    if isinstance(error, ToolFailed) and str(error.args[0]) and "cause" not in error.details:
+        return error.message[:_MAX_WORDS_CHARS]
+    return None

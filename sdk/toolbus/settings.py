@@ -1,0 +1,206 @@
+"""Where a participant connects, as whom and with which token.
+
+Each setting comes from the first of: an argument, a `TOOLBUS_*` variable, the TOML file that
+`TOOLBUS_CONFIG` names (else `config.toml` in `TOOLBUS_HOME`), the default. Variables and files are
+read when `resolve` is called, never at import. A token source is asked for a token at every
+connection, so that files and keys may change meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import secrets
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from toolbus.grants import ApiScope, is_room_name
+from toolbus.keys import KeyRing
+from toolbus.tokens import ParticipantToken
+
+__all__ = [
+    "DEFAULT_URL",
+    "DEV_KEYS_FILE",
+    "PRESETS",
+    "RoomSettings",
+    "Token",
+    "home_of",
+]
+
+DEFAULT_URL = "ws://127.0.0.1:7717"
+"""Where `toolbus serve --dev` listens."""
+DEV_KEYS_FILE = "dev-keys.toml"
+"""The development key, below `TOOLBUS_HOME`: whoever may read it is trusted on this machine."""
+PRESETS: dict[str, Callable[[], ApiScope]] = {
+    "host": ApiScope.host_default,
+    "agent": ApiScope.agent_default,
+    "user": ApiScope.user_default,
+    "full": ApiScope.full,
+}
+"""The named sets of grants."""
+
+Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
+"""A token: the text itself, the path of a file that holds it, or a function that brings one."""
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_FILE_SETTINGS = frozenset({"url", "room", "token_file", "keys", "name", "instance"})
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSettings:
+    """One participant's connection."""
+
+    url: str
+    """The server, as `ws://HOST:PORT` or `wss://HOST:PORT`."""
+    room: str
+    """The room to join."""
+    instance: str
+    """Tells replicas of one identity apart; a newer connection of one instance replaces the
+    older.
+    """
+    token: Callable[[], Awaitable[str]] = field(repr=False)
+    """Brings the token for the next connection."""
+    renewable: bool = False
+    """Whether a token that was refused may be followed by a better one."""
+
+    @classmethod
+    def resolve(
+        cls,
+        *,
+        url: str | None = None,
+        room: str | None = None,
+        token: Token | None = None,
+        name: str | None = None,
+        instance: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> RoomSettings:
+        """Settle what arguments, variables and files say.
+
+        Args:
+            url: The server's address.
+            room: The room's name.
+            token: The token, its file, or a function that brings one.
+            name: The participant's name, where this process mints its own tokens.
+            instance: A name for this replica; random unless given.
+            environ: The variables; the process's own unless given.
+
+        Raises:
+            ValueError: Something is missing or malformed; the text says what to do.
+        """
+        found = _Sources(os.environ if environ is None else environ)
+        place = url or found.text("url") or DEFAULT_URL
+        _check_url(place)
+        room_name = room or found.text("room") or "main"
+        if not is_room_name(room_name):
+            raise ValueError(f"{room_name!r} is no room name: a-z, 0-9 and - inside, at most 63")
+        source, renewable = _token_source(
+            token, name or found.text("name"), room_name, place, found
+        )
+        return cls(
+            url=place.rstrip("/"),
+            room=room_name,
+            instance=instance or found.text("instance") or secrets.token_hex(8),
+            token=source,
+            renewable=renewable,
+        )
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    """Where toolbus keeps its files: `TOOLBUS_HOME`, else `~/.toolbus`."""
+    return Path(environ.get("TOOLBUS_HOME") or Path.home() / ".toolbus")
+
+
+class _Sources:
+    """The variables and the file."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.home = home_of(environ)
+        self._file = self._read_file()
+
+    def _read_file(self) -> dict[str, Any]:
+        named = self.environ.get("TOOLBUS_CONFIG")
+        path = Path(named) if named else self.home / "config.toml"
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if named:
+                raise ValueError(f"TOOLBUS_CONFIG names {path}, which is not there") from None
+            return {}
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is no TOML file: {error}") from error
+        unknown = sorted(set(values) - _FILE_SETTINGS)
+        if unknown:
+            raise ValueError(f"{path}: unknown setting {unknown[0]!r}")
+        return values
+
+    def text(self, name: str) -> str | None:
+        """Read a setting that is text."""
+        value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"the setting {name} is text")
+        return value
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"ws", "wss"} or not parts.hostname or parts.path.strip("/"):
+        raise ValueError(f"{url!r} is no server address: write ws://HOST:PORT or wss://HOST:PORT")
+
+
+def _token_source(
+    token: Token | None, name: str | None, room: str, url: str, found: _Sources
+) -> tuple[Callable[[], Awaitable[str]], bool]:
+    if token is None:
+        token = found.environ.get("TOOLBUS_TOKEN")
+    if token is None and (path := found.text("token_file")):
+        token = Path(path)
+    if token is not None:
+        return _given(token)
+    keys_path = found.text("keys")
+    if keys_path:
+        if not name:
+            raise ValueError(
+                "TOOLBUS_KEYS mints tokens, so say for whom: set TOOLBUS_NAME or name="
+            )
+        return _minting(Path(keys_path), name, room, ApiScope.host_default()), True
+    dev_keys = found.home / DEV_KEYS_FILE
+    if urlsplit(url).hostname in _LOOPBACK and dev_keys.exists():
+        return _minting(dev_keys, name or getpass.getuser(), room, ApiScope.full()), True
+    raise ValueError(
+        "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
+        "or start a local server with `toolbus serve --dev`"
+    )
+
+
+def _given(token: Token) -> tuple[Callable[[], Awaitable[str]], bool]:
+    if isinstance(token, str):
+        text = token.strip()
+
+        async def the_text() -> str:
+            return text
+
+        return the_text, False
+    if isinstance(token, os.PathLike):
+        path = Path(token)
+
+        async def the_file() -> str:
+            return (await asyncio.to_thread(path.read_text, encoding="ascii")).strip()
+
+        return the_file, True
+    return token, True
+
+
+def _minting(path: Path, name: str, room: str, api: ApiScope) -> Callable[[], Awaitable[str]]:
+    async def mint() -> str:
+        key = (await asyncio.to_thread(KeyRing.load, path)).signing_key
+        if key is None:
+            raise ValueError(f"{path} has no key that can sign")
+        return ParticipantToken(name=name, room=[room], api=api).to_jwt(key)
+
+    return mint

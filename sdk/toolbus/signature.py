@@ -1,0 +1,281 @@
+"""From a function's signature to a JSON Schema, and from checked arguments to Python values.
+
+Reads functions, bound methods, partials and callable objects; never calls them. What a caller could
+not be told of, such as `*args`, is refused when the tool is made, with the names of function and
+parameter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from typing_extensions import TypedDict, is_typeddict
+
+from toolbus.chunks import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
+from toolbus.context import ToolContext
+from toolbus.docstrings import read_docstring
+
+__all__ = ["ContextParameter", "FunctionSignature", "code_of", "name_of", "read_signature"]
+
+_CHUNKS = (EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk)
+_UNSET = inspect.Parameter.empty
+_NOT_BY_NAME: MappingProxyType[Any, str] = MappingProxyType(
+    {
+        inspect.Parameter.POSITIONAL_ONLY: "is positional-only, and arguments come by name",
+        inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: no schema can name them",
+        inspect.Parameter.VAR_KEYWORD: "takes arguments of any name: no schema can name them",
+    }
+)
+
+
+class ContextParameter(NamedTuple):
+    """The parameter through which a function gets its `ToolContext`."""
+
+    name: str
+    positional: bool
+
+
+class FunctionSignature(NamedTuple):
+    """What a signature and a docstring say."""
+
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    """Given only where the return annotation is a model, a dataclass or a TypedDict."""
+    context: ContextParameter | None
+    convert: Callable[[Any], dict[str, Any]]
+    """Turns checked arguments into the function's keywords; raises pydantic's `ValidationError`."""
+
+
+class _Parameter(NamedTuple):
+    name: str
+    annotation: Any
+    default: Any
+
+
+class _SchemaWriter(GenerateJsonSchema):
+    """Pydantic's schemas without titles made from names and without warnings about odd defaults."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - its type
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def read_signature(function: Callable[..., Any]) -> FunctionSignature:
+    """Read a function's parameters, docstring and return annotation.
+
+    Raises `TypeError` naming function and parameter where they cannot make a schema.
+    """
+    label = name_of(function)
+    context, parameters, returns = _split(function, label)
+    words = read_docstring(_docstring(function))
+    adapter = _arguments_adapter(label, parameters, words.parameters)
+    return FunctionSignature(
+        description=words.description,
+        input_schema=_written(adapter, "validation", f"{label}: its arguments"),
+        output_schema=_output_schema(label, returns),
+        context=context,
+        convert=adapter.validator.validate_python,
+    )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name under which a person knows a callable."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what holds a callable's code: a partial's function, an object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return function
+    return type(function).__call__
+
+
+def _docstring(function: Callable[..., Any]) -> str | None:
+    code = code_of(function)
+    found = inspect.getdoc(code)
+    return found if found or inspect.isroutine(function) else inspect.getdoc(type(function))
+
+
+def _split(
+    function: Callable[..., Any], label: str
+) -> tuple[ContextParameter | None, list[_Parameter], Any]:
+    """Part a signature into the context parameter, the arguments and the return annotation."""
+    signature = _signature(function, label)
+    names = _Names(function, label)
+    # What a partial has set is the program's; a caller neither sees nor overrides it.
+    preset = function.keywords if isinstance(function, functools.partial) else {}
+    contexts: list[ContextParameter] = []
+    parameters: list[_Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name in preset:
+            continue
+        annotation = names.resolve(parameter.annotation, f"parameter {parameter.name!r}")
+        if _is_context(annotation):
+            positional = parameter.kind is parameter.POSITIONAL_ONLY
+            contexts.append(ContextParameter(parameter.name, positional))
+            continue
+        _refuse_odd(parameter, label, first=not parameters)
+        parameters.append(_Parameter(parameter.name, annotation, parameter.default))
+    if len(contexts) > 1:
+        raise TypeError(f"{label}: {contexts[1].name!r} is a second ToolContext parameter")
+    returns = names.resolve(signature.return_annotation, "the return annotation")
+    return (contexts[0] if contexts else None), parameters, returns
+
+
+def _signature(function: Callable[..., Any], label: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise TypeError(f"{label}: its signature cannot be read: {error}") from error
+
+
+def _refuse_odd(parameter: inspect.Parameter, label: str, *, first: bool) -> None:
+    reason = _NOT_BY_NAME.get(parameter.kind)
+    if reason is not None:
+        raise TypeError(f"{label}: parameter {parameter.name!r} {reason}")
+    if first and parameter.name in ("self", "cls") and parameter.annotation is _UNSET:
+        raise TypeError(
+            f"{label}: parameter {parameter.name!r} is unbound: pass the method of an instance"
+        )
+
+
+class _Names:
+    """What the names in a function's annotations mean."""
+
+    def __init__(self, function: Callable[..., Any], label: str) -> None:
+        code = inspect.unwrap(code_of(function))
+        self._label = label
+        self._globals: dict[str, Any] = getattr(code, "__globals__", {})
+        # Many import ToolContext for type checkers only.
+        self._locals = {} if "ToolContext" in self._globals else {"ToolContext": ToolContext}
+        self._locals |= _enclosed(code)
+
+    def resolve(self, annotation: Any, what: str) -> Any:
+        if annotation is _UNSET:
+            return Any
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return get_type_hints(holder, self._globals, self._locals, include_extras=True)["it"]
+        except NameError as error:
+            raise TypeError(
+                f"{self._label}: {what} cannot be resolved: {error} "
+                "(a name used in an annotation must exist at run time, in the module)"
+            ) from error
+        except (TypeError, SyntaxError, AttributeError) as error:
+            raise TypeError(f"{self._label}: {what} is no type: {error}") from error
+
+
+def _enclosed(code: Any) -> dict[str, Any]:
+    """Return the names that a function has from the functions around it."""
+    names = getattr(getattr(code, "__code__", None), "co_freevars", ())
+    cells = getattr(code, "__closure__", None) or ()
+    return dict(_filled(zip(names, cells, strict=True)))
+
+
+def _filled(cells: Any) -> Iterator[tuple[str, Any]]:
+    for name, cell in cells:
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def _is_context(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_context(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        members = [member for member in get_args(annotation) if member is not types.NoneType]
+        return len(members) == 1 and _is_context(members[0])
+    return isinstance(annotation, type) and issubclass(annotation, ToolContext)
+
+
+def _arguments_adapter(
+    label: str, parameters: list[_Parameter], words: dict[str, str]
+) -> TypeAdapter[dict[str, Any]]:
+    """Make the pydantic type of the arguments: a TypedDict, whose fields may have any name."""
+    fields = {each.name: _field(each, words.get(each.name)) for each in parameters}
+    make: Any = TypedDict  # type checkers know the functional form with a literal dict only
+    arguments = make("arguments", fields)
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+    try:
+        return TypeAdapter(arguments)
+    except Exception as error:
+        for each in parameters:
+            _adapter(each.annotation, f"{label}: parameter {each.name!r}")
+        raise TypeError(f"{label}: its arguments cannot make a schema: {error}") from error
+
+
+def _field(parameter: _Parameter, words: str | None) -> Any:
+    """Put the default and the words of a parameter into its annotation."""
+    annotation, default = parameter.annotation, parameter.default
+    if isinstance(default, FieldInfo):  # def f(days: int = Field(3, ge=1))
+        annotation, default = Annotated[annotation, default], _UNSET
+    infos = [
+        info
+        for info in (get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
+        if isinstance(info, FieldInfo)
+    ]
+    if words and not any(info.description for info in infos):
+        annotation = Annotated[annotation, Field(description=words)]
+    if default is not _UNSET:
+        annotation = Annotated[annotation, Field(default=default)]
+    elif all(info.is_required() for info in infos):
+        return annotation
+    return NotRequired[annotation]
+
+
+def _output_schema(label: str, returns: Any) -> dict[str, Any] | None:
+    while get_origin(returns) is Annotated:
+        returns = get_args(returns)[0]
+    if not isinstance(returns, type) or returns in _CHUNKS:
+        return None
+    structured = issubclass(returns, BaseModel) or dataclasses.is_dataclass(returns)
+    if not structured and not is_typeddict(returns):
+        return None
+    what = f"{label}: the return annotation"
+    return _written(_adapter(returns, what), "serialization", what)
+
+
+def _adapter(annotation: Any, what: str) -> TypeAdapter[Any]:
+    try:
+        adapter = TypeAdapter(annotation)
+        adapter.json_schema(schema_generator=_SchemaWriter)
+    except PydanticUserError as error:
+        raise TypeError(f"{what} cannot make a schema: {error.message}") from error
+    return adapter
+
+
+def _written(adapter: TypeAdapter[Any], mode: JsonSchemaMode, what: str) -> dict[str, Any]:
+    try:
+        schema = adapter.json_schema(schema_generator=_SchemaWriter, mode=mode)
+    except PydanticUserError as error:
+        raise TypeError(f"{what} cannot make a schema: {error.message}") from error
+    if mode == "validation":
+        schema.pop("title", None)
+    return schema

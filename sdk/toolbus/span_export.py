@@ -1,0 +1,173 @@
+"""Sends a process's spans to an OTLP collector, and never lets the collector hold the process up.
+
+Needs the extra `otel`. Spans wait in a bounded queue and leave on a thread of their own; when the
+queue is full they are dropped. A collector that is away or slow shows as one line in the log, and
+one more when it is back, never as a traceback.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from toolbus.semantics import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION
+from toolbus.telemetry import toolbus_version
+
+__all__ = ["ReportingExporter", "SpanPipeline"]
+
+_FLUSH_S = 2.0
+_EXPORT_TIMEOUT_S = 5.0
+_BATCH_DELAY_MS = 500.0
+"""Ten times shorter than the SDK's own: whoever watches a call wants to see it now."""
+_MAX_ATTRIBUTE_CHARS = 4_096
+_NOISY_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk._shared_internal",
+)
+_logger = logging.getLogger("toolbus.telemetry")
+
+
+class ReportingExporter(SpanExporter):
+    """Hands spans to another exporter and reports a failure once, until one succeeds again."""
+
+    def __init__(self, inner: SpanExporter, endpoint: str) -> None:
+        self._inner = inner
+        self._endpoint = endpoint
+        self._failing = False
+        self._ended = False
+        self.lost = 0
+        """Spans that the collector did not take."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export one batch; whatever goes wrong is a failed batch, not an exception."""
+        if self._ended:
+            return SpanExportResult.FAILURE
+        try:
+            result = self._inner.export(spans)
+        except Exception:
+            _logger.debug("exporting spans failed", exc_info=True)
+            result = SpanExportResult.FAILURE
+        self._report(result is SpanExportResult.SUCCESS, len(spans))
+        return result
+
+    def _report(self, succeeded: bool, count: int) -> None:
+        if succeeded and self._failing:
+            _logger.warning("spans reach %s again; %d were lost", self._endpoint, self.lost)
+        if not succeeded:
+            self.lost += count
+            if not self._failing and not self._ended:
+                _logger.warning("spans do not reach %s; calls are not affected", self._endpoint)
+        self._failing = not succeeded
+
+    def shutdown(self) -> None:
+        """End a retry that is waiting, and drop further batches in silence."""
+        if self._ended:
+            return
+        self._ended = True
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing is kept here."""
+        return self._inner.force_flush(timeout_millis)
+
+
+class SpanPipeline:
+    """A tracer provider whose spans go to one exporter, and its end."""
+
+    def __init__(self, provider: TracerProvider, exporter: SpanExporter) -> None:
+        self.provider = provider
+        self._exporter = exporter
+        self._process_id = os.getpid()
+        self._asked_to_close = threading.Event()
+        self._closed = threading.Event()
+        # Started now, because Python starts no thread while it shuts down.
+        threading.Thread(target=self._close_when_asked, name="toolbus-spans", daemon=True).start()
+        atexit.register(self.close)
+
+    @classmethod
+    def from_environment(cls, service_name: str, *, instance_id: str | None = None) -> SpanPipeline:
+        """Build provider, sampler, queue and exporter as the `OTEL_*` variables say."""
+        _quieten_libraries()
+        if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip().lower() == "grpc":
+            _logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=grpc: spans are sent by OTLP/HTTP")
+        exporter = OTLPSpanExporter(timeout=_timeout_s(os.environ))
+        return cls.to_exporter(
+            ReportingExporter(exporter, _endpoint(os.environ)),
+            _resource(service_name, instance_id or str(uuid4())),
+        )
+
+    @classmethod
+    def to_exporter(cls, exporter: SpanExporter, resource: Resource) -> SpanPipeline:
+        """Build the queue before an exporter; the sampler is the variables'."""
+        provider = TracerProvider(
+            resource=resource, span_limits=_span_limits(os.environ), shutdown_on_exit=False
+        )
+        delay_ms = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else _BATCH_DELAY_MS
+        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms))
+        return cls(provider, exporter)
+
+    def close(self, timeout_s: float = _FLUSH_S) -> None:
+        """Send what is left, for `timeout_s` at most; spans that end later are dropped."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._process_id or self._asked_to_close.is_set():
+            return
+        self._asked_to_close.set()
+        if not self._closed.wait(timeout_s):
+            self._exporter.shutdown()
+
+    def _close_when_asked(self) -> None:
+        self._asked_to_close.wait()
+        self.provider.shutdown()
+        self._closed.set()
+
+
+def _quieten_libraries() -> None:
+    """Leave the report to us, unless the program has set these loggers itself."""
+    for name in _NOISY_LOGGERS:
+        library_logger = logging.getLogger(name)
+        if library_logger.level == logging.NOTSET:
+            library_logger.setLevel(logging.CRITICAL + 1)
+
+
+def _resource(service_name: str, instance_id: str) -> Resource:
+    said = OTELResourceDetector().detect().attributes
+    return Resource.create(
+        {
+            SERVICE_NAME: service_name,
+            SERVICE_INSTANCE_ID: instance_id,
+            SERVICE_VERSION: toolbus_version(),
+            **said,
+        }
+    )
+
+
+def _timeout_s(environ: Mapping[str, str]) -> float | None:
+    """Give our timeout, None where the variables have one."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+    return None if any(environ.get(name) for name in names) else _EXPORT_TIMEOUT_S
+
+
+def _endpoint(environ: Mapping[str, str]) -> str:
+    """Name the collector for the log, without the credentials that an address may carry."""
+    endpoint = (
+        environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        or "localhost:4318"
+    )
+    return endpoint.partition("?")[0].rpartition("@")[2]
+
+
+def _span_limits(environ: Mapping[str, str]) -> SpanLimits:
+    names = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+    if any(environ.get(name) for name in names):
+        return SpanLimits()
+    return SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)

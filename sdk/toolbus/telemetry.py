@@ -1,0 +1,372 @@
+"""Spans of a call, and the trace context that ties them together over three processes.
+
+::
+
+    caller CLIENT  weather.forecast                Tracing.start_client
+      node SERVER  weather.forecast                Tracing.start_server, forwarded
+        host SERVER  weather.forecast              Tracing.start_host
+          host INTERNAL  execute_tool forecast     HostCall.executing
+            the tool's own spans
+
+Needs `opentelemetry-api` alone: without a configured SDK nothing is recorded, and a context that
+came in is passed on as it came. It runs on every call, so a parent that is not sampled is final
+for these spans; only roots and sampled parents ask the local sampler.
+
+Arguments and results are not recorded here; the names of all attributes stand in `semantics.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextvars import Token
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind
+
+from toolbus.errors import Executed, RoomException
+from toolbus.semantics import (
+    EXECUTE_TOOL,
+    GEN_AI_OPERATION_NAME,
+    GEN_AI_TOOL_NAME,
+    MAX_NAME_CHARS,
+    call_attributes,
+    record_outcome,
+    recorded_method,
+    rpc_attributes,
+    tool_attributes,
+)
+from toolbus.trace_context import (
+    TRACEPARENT,
+    TRACESTATE,
+    RemoteParent,
+    TraceContext,
+    format_traceparent,
+    is_sampled,
+    parse_traceparent,
+    read_trace_context,
+    trace_context_of,
+)
+
+__all__ = [
+    "TRACEPARENT",
+    "TRACESTATE",
+    "CallSpan",
+    "HostCall",
+    "TraceContext",
+    "Tracing",
+    "call_attributes",
+    "configure",
+    "format_traceparent",
+    "forwarded",
+    "is_sampled",
+    "parse_traceparent",
+    "read_trace_context",
+    "recorded_method",
+    "toolbus_version",
+]
+
+_LOOK_AGAIN_S = 1.0
+_NO_CONTEXT = Context()
+_logger = logging.getLogger(__name__)
+
+
+def toolbus_version() -> str:
+    """Give the installed release, for `service.version` and the tracer."""
+    try:
+        return version("toolbus")
+    except PackageNotFoundError:
+        return "0"
+
+
+def forwarded(
+    span: CallSpan | None, received: TraceContext | None, *, trusted: bool
+) -> TraceContext | None:
+    """Choose the context a node sends on: its own span's, else what it received, unchanged.
+
+    What a sender without the `trace` grant sent goes no further.
+    """
+    if span is not None:
+        return span.context
+    return received if trusted else None
+
+
+class CallSpan:
+    """One hop's span of one call; `context` goes to the next hop.
+
+    A caller that only passes on the context it runs in has one that records nothing.
+    """
+
+    __slots__ = ("_span", "context")
+
+    def __init__(self, span: trace.Span, context: TraceContext) -> None:
+        self._span = span
+        self.context = context
+
+    @property
+    def recording(self) -> bool:
+        """Whether `describe` is worth calling."""
+        return self._span.is_recording()
+
+    def describe(self, attributes: Mapping[str, str]) -> None:
+        """Add attributes that were not known at the start."""
+        self._span.set_attributes(attributes)
+
+    def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
+        """End the span with the call's outcome; `executed` is the error's, or "yes", unless given.
+
+        The status is ERROR for every error but `cancelled`. Words are recorded only if the tool
+        chose them by raising `ToolFailed(words)`: other texts may quote arguments.
+        """
+        if self._span.is_recording():
+            record_outcome(self._span, error, executed)
+            self._span.end()
+
+
+class HostCall:
+    """A call as its host sees it; this one records nothing, and keeps the context for the tool."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._token: Token[Context] | None = None
+
+    @property
+    def recording(self) -> bool:
+        """Whether `describe` is worth calling."""
+        return False
+
+    def describe(self, attributes: Mapping[str, str]) -> None:
+        """Add attributes to the SERVER span."""
+
+    def executing(self) -> HostCall:
+        """Give the context manager around the tool's run; enter it once, in the tool's own task.
+
+        Inside, the call's context is current, sampled or not, so that the tool's spans and nested
+        calls belong to the call, and never to whatever was current when the host connected. What
+        the tool raises passes through: tell the outcome to `end`.
+        """
+        return self
+
+    def __enter__(self) -> None:
+        context = self._context
+        if context or otel_context.get_current():
+            self._token = otel_context.attach(context)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+
+    def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
+        """End the spans with the call's outcome, as `CallSpan.end` does."""
+
+
+class _RecordedHostCall(HostCall):
+    """A SERVER span, and below it an INTERNAL one for the time in which the tool runs."""
+
+    __slots__ = ("_inner", "_inner_end_ns", "_span", "_tool", "_tracer")
+
+    def __init__(self, span: trace.Span, tracer: trace.Tracer, tool: Mapping[str, str]) -> None:
+        super().__init__(trace.set_span_in_context(span, _NO_CONTEXT))
+        self._span = span
+        self._tracer = tracer
+        self._tool = tool
+        self._inner: trace.Span | None = None
+        self._inner_end_ns: int | None = None
+
+    @property
+    def recording(self) -> bool:
+        return True
+
+    def describe(self, attributes: Mapping[str, str]) -> None:
+        self._span.set_attributes(attributes)
+
+    def __enter__(self) -> None:
+        self._inner = self._tracer.start_span(
+            f"{EXECUTE_TOOL} {self._tool[GEN_AI_TOOL_NAME]}",
+            self._context,
+            SpanKind.INTERNAL,
+            {GEN_AI_OPERATION_NAME: EXECUTE_TOOL, **self._tool},
+        )
+        self._token = otel_context.attach(trace.set_span_in_context(self._inner, _NO_CONTEXT))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._inner_end_ns = time.time_ns()
+        super().__exit__(kind, error, traceback)
+
+    def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
+        if self._inner is not None and self._inner.is_recording():
+            record_outcome(self._inner, error, executed)
+            self._inner.end(self._inner_end_ns)
+        if self._span.is_recording():
+            record_outcome(self._span, error, executed)
+            self._span.end()
+
+
+class Tracing:
+    """Starts the spans of one part of a process: a participant, or a node.
+
+    Args:
+        tracer_provider: Where to record; the process's own provider unless given. That one is
+            looked for at the first call and then once a second until somebody has set it.
+        clock: Seconds that only grow, for that second.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._provider = tracer_provider
+        self._clock = clock
+        self._look_again_at = float("-inf")
+        self._tracer: trace.Tracer | None = None
+
+    def start_client(self, method: str, call_id: str) -> CallSpan | None:
+        """Start the caller's CLIENT span below the current span; None if there is nothing to send.
+
+        In a context that is valid but not recorded here, the span records nothing and passes that
+        context on.
+        """
+        tracer = self._tracer or self._look_for_tracer()
+        if tracer is None and not otel_context.get_current():
+            return None
+        parent = trace.get_current_span()
+        parent_context = parent.get_span_context()
+        if tracer is None or (parent_context.is_valid and not parent_context.trace_flags.sampled):
+            received = trace_context_of(parent)
+            return None if received is None else CallSpan(trace.INVALID_SPAN, received)
+        attributes = {
+            GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
+            **rpc_attributes(method),
+            **tool_attributes(method, call_id),
+        }
+        span = tracer.start_span(method[:MAX_NAME_CHARS], None, SpanKind.CLIENT, attributes)
+        context = trace_context_of(span)
+        return None if context is None else CallSpan(span, context)
+
+    def start_server(
+        self,
+        method: str,
+        call_id: str,
+        *,
+        received: TraceContext,
+        trusted: bool,
+        attributes: Mapping[str, str],
+    ) -> CallSpan | None:
+        """Start a node's SERVER span for a call whose context is sampled; None if it records none.
+
+        Without trust, that is without the caller's grant `trace`, the span is a new root with a
+        link to the caller's. Ask `received.sampled` first, and send `forwarded(...)` on.
+        """
+        tracer = self._tracer or self._look_for_tracer()
+        remote = None if tracer is None else parse_traceparent(*received)
+        if tracer is None or remote is None:
+            return None
+        span = tracer.start_span(
+            method,
+            _below(trace.NonRecordingSpan(remote)) if trusted else _NO_CONTEXT,
+            SpanKind.SERVER,
+            {**rpc_attributes(method), **tool_attributes(method, call_id), **attributes},
+            None if trusted else (trace.Link(remote),),
+        )
+        context = trace_context_of(span) if span.is_recording() else None
+        return None if context is None else CallSpan(span, context)
+
+    def start_host(self, method: str, call_id: str, *, received: TraceContext | None) -> HostCall:
+        """Start a host's SERVER span; without a received context it is a root, if sampled at all.
+
+        Never None: also an unrecorded call gives its tool the right context.
+        """
+        if received is not None and not received.sampled:
+            return HostCall(_below(RemoteParent(received)))
+        tracer = self._tracer or self._look_for_tracer()
+        context = _NO_CONTEXT if received is None else _below(RemoteParent(received))
+        if tracer is None:
+            return HostCall(context)
+        tool = tool_attributes(method, call_id)
+        span = tracer.start_span(
+            method, context, SpanKind.SERVER, {**rpc_attributes(method), **tool}
+        )
+        if span.is_recording():
+            return _RecordedHostCall(span, tracer, tool)
+        return HostCall(_below(span))
+
+    def _look_for_tracer(self) -> trace.Tracer | None:
+        now = self._clock()
+        if now < self._look_again_at:
+            return None
+        self._look_again_at = now + _LOOK_AGAIN_S
+        provider = self._provider or trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):
+            return None
+        tracer = provider.get_tracer("toolbus", toolbus_version())
+        if not isinstance(tracer, trace.NoOpTracer):
+            self._tracer = tracer
+        return self._tracer
+
+
+def _below(span: trace.Span) -> Context:
+    return trace.set_span_in_context(span, _NO_CONTEXT)
+
+
+def configure(service_name: str, *, instance_id: str | None = None) -> Callable[[], None] | None:
+    """Record this process's spans if the standard `OTEL_*` variables ask for it.
+
+    They ask by an OTLP endpoint or `OTEL_TRACES_EXPORTER=otlp`; `OTEL_SDK_DISABLED=true` and
+    `OTEL_TRACES_EXPORTER=none` win. Call it once, early, in a program, never in a library.
+
+    Args:
+        service_name: `service.name`, unless the variables give one.
+        instance_id: `service.instance.id`; random unless given.
+
+    Returns:
+        What to call at the end: it sends what is left, for 2 s at most, and blocks meanwhile. None
+        if nothing was set up: not asked for, a provider is there already, or the extra `otel` is
+        missing, which a warning says.
+    """
+    if not _asked_for(os.environ):
+        return None
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    try:
+        from toolbus.span_export import SpanPipeline
+    except ImportError as error:
+        _logger.warning(
+            "OTEL_* variables ask for traces, but %s is missing: pip install 'toolbus[otel]'",
+            error.name,
+        )
+        return None
+    pipeline = SpanPipeline.from_environment(service_name, instance_id=instance_id)
+    trace.set_tracer_provider(pipeline.provider)
+    return pipeline.close
+
+
+def _asked_for(environ: Mapping[str, str]) -> bool:
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    exporters = environ.get("OTEL_TRACES_EXPORTER", "").lower().replace(" ", "")
+    if exporters:
+        return "otlp" in exporters.split(",")
+    return any(
+        environ.get(name)
+        for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    )

@@ -1,0 +1,299 @@
+"""Tools: how they are written, and how one call of them runs.
+
+A tool is a subclass of `Tool`, or a function that `FunctionTool` wraps. Neither checks anything in
+its `execute`: the way in is `Toolkit.execute`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from pydantic import ValidationError
+
+from toolbus.argument_check import JsonCheck, Violation
+from toolbus.chunks import Chunk, FileChunk, LinkChunk, as_chunk
+from toolbus.context import ToolContext
+from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.plain_json import cut, json_pointer
+from toolbus.signature import code_of, name_of, read_signature
+from toolbus.tool_definition import Settled, ToolDefinition
+
+__all__ = ["FunctionTool", "Tool", "ToolOptions", "tool"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = "__toolbus_tool__"
+
+
+class Tool(ToolDefinition, ABC):
+    """One action of a toolkit.
+
+    A subclass says what it is, in class attributes or through the constructor, and overrides
+    `execute`::
+
+        class Forecast(Tool):
+            name = "forecast"
+            input_schema = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+            async def execute(self, context, /, city):
+                return {"city": city}
+
+    Args:
+        name: 1 to 64 of `A-Z a-z 0-9 _ -`.
+        input_schema: A JSON Schema of the arguments, which are one object. `TypeError` unless it is
+            a dict.
+        title: For people; made from the name unless given.
+        description: What the tool does, for people and models.
+        rules: How it is to be used, for models.
+        thumbnail_url: A picture.
+        defs: Definitions that are added to the schema's `$defs`; `ValueError` on a clash.
+        supports_context: Whether it reads `context.caller_context`.
+        output_schema: A JSON Schema that every result has to fit.
+        read_only: It changes nothing.
+        idempotent: Running it twice does what running it once does.
+        streaming: It gives its result piece by piece. Not supported yet: `ValueError`.
+        timeout_s: How long one call may run.
+        max_concurrency: How many calls one host runs at a time.
+        affinity: Which calls stay with one host: "none", "caller", or an argument's name.
+    """
+
+    marks_entry = False
+    """Whether `execute` itself calls `context.enter`, because it starts its function later."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `execute` runs on the event loop from start to end."""
+        return True
+
+    # `*_` lets type checkers accept an override that names its arguments; nothing is passed there.
+    @abstractmethod
+    async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Any:
+        """Run the tool with arguments that fit its schema; return whatever `as_chunk` takes."""
+
+    async def start(self, room: Any) -> None:
+        """Prepare for calls; runs before the tool's toolkit is registered in a room."""
+
+    async def stop(self) -> None:
+        """Release what `start` took; runs after the last call has ended."""
+
+    def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Check arguments against the schema and return them as `execute` takes them.
+
+        Raises `InvalidArguments` with the first violation's path and message.
+        """
+        check = (self._settled or self._settle()).arguments
+        try:
+            if check.fits(arguments):
+                return arguments
+        except ValueError:  # no JSON; what is wrong with it is found below
+            pass
+        raise _invalid(check.violation(arguments) or Violation("", "the value is no JSON"))
+
+    def make_result(self, value: Any) -> Chunk:
+        """Turn what `execute` returned into a chunk that fits the output schema.
+
+        Raises `InvalidResult` where it does not, or where it cannot be sent.
+        """
+        chunk = as_chunk(value)
+        check = (self._settled or self._settle()).result
+        if check is not None:
+            _check_result(check, chunk)
+        return chunk
+
+    def _settle(self) -> Settled:
+        execute = type(self).execute
+        _refuse_streaming(execute, self._label)
+        if not inspect.iscoroutinefunction(inspect.unwrap(execute)):
+            raise TypeError(f"{self._label}: execute must be async")
+        return super()._settle()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """What `@tool` was told; the fields mean what they mean in `Tool`."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    rules: Sequence[str] = ()
+    thumbnail_url: str = ""
+    read_only: bool = False
+    idempotent: bool = False
+    timeout_s: float | None = None
+    max_concurrency: int | None = None
+    affinity: str = "none"
+    output_schema: dict[str, Any] | None = None
+    supports_context: bool = False
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    title: str | None = None,
+    description: str | None = None,
+    rules: Sequence[str] = (),
+    thumbnail_url: str = "",
+    read_only: bool = False,
+    idempotent: bool = False,
+    timeout_s: float | None = None,
+    max_concurrency: int | None = None,
+    affinity: str = "none",
+    output_schema: dict[str, Any] | None = None,
+    supports_context: bool = False,
+) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Say that a function is a tool, and how it is to be offered; with or without parentheses.
+
+    The function stays what it is, callable as before. Its schema comes from its signature and its
+    words from its docstring when a `Toolkit` takes it, unless `description` or `output_schema` is
+    given. A parameter annotated `ToolContext` gets the context of the call.
+    """
+    record = ToolOptions(**options)
+
+    def mark(function: F) -> F:
+        holder = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        if isinstance(function, type) or not callable(holder):
+            raise TypeError(f"@tool goes on a function, not on {function!r}")
+        try:
+            setattr(holder, _OPTIONS, record)
+        except AttributeError:
+            raise TypeError(
+                f"{name_of(function)} takes no mark: use FunctionTool(function, ToolOptions(...))"
+            ) from None
+        return function
+
+    return mark if function is None else mark(function)
+
+
+class FunctionTool(Tool):
+    """A function as a tool.
+
+    Takes a function, a bound method, a partial or a callable object; async ones run on the event
+    loop, others where `context.run_sync` puts them. Raises `TypeError` or `ValueError`, naming
+    function and parameter, where the signature cannot make a schema.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: ToolOptions | None = None) -> None:
+        self.function = function
+        marked = options or _options_of(function)
+        name = marked.name or name_of(function)
+        _refuse_streaming(code_of(function), f"tool {name!r}")
+        signature = read_signature(function)
+        self._convert = signature.convert
+        self._context = signature.context
+        self._is_async = inspect.iscoroutinefunction(code_of(function))
+        # The thread marks the entry: a call that is cancelled before its thread begins never ran.
+        self.marks_entry = not self._is_async and type(self).execute is FunctionTool.execute
+        super().__init__(
+            name,
+            signature.input_schema,
+            title=marked.title,
+            description=signature.description if marked.description is None else marked.description,
+            rules=marked.rules,
+            thumbnail_url=marked.thumbnail_url,
+            supports_context=marked.supports_context,
+            output_schema=marked.output_schema or signature.output_schema,
+            read_only=marked.read_only,
+            idempotent=marked.idempotent,
+            timeout_s=marked.timeout_s,
+            max_concurrency=marked.max_concurrency,
+            affinity=marked.affinity,
+        )
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is async; a sync one runs on a thread."""
+        return self._is_async
+
+    def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Check arguments against the schema, then convert them to the types of the parameters."""
+        checked = super().read_arguments(arguments)
+        try:
+            return self._convert(checked)
+        except ValidationError as error:
+            raise _invalid(_conversion_violation(error, checked)) from None
+        except Exception as error:
+            words = f"the arguments cannot be converted: {type(error).__name__}"
+            raise _invalid(Violation("", cut(words))) from error
+
+    async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
+        """Call the function with arguments that `read_arguments` returned."""
+        place = self._context
+        if place is not None and not place.positional:
+            arguments[place.name] = context
+        leading = (context,) if place is not None and place.positional else ()
+        if self._is_async:
+            return await self.function(*leading, **arguments)
+        return await self._execute_in_thread(context, leading, arguments)
+
+    async def _execute_in_thread(
+        self, context: ToolContext, leading: tuple[Any, ...], arguments: dict[str, Any]
+    ) -> Any:
+        def call() -> Any:
+            context.enter()
+            try:
+                return self.function(*leading, **arguments)
+            except StopIteration as error:
+                # A future cannot carry it: the awaiting task would wait for ever.
+                raise RuntimeError("the function raised StopIteration") from error
+
+        result = await context.run_sync(functools.partial(contextvars.copy_context().run, call))
+        return await result if inspect.isawaitable(result) else result
+
+
+def _options_of(function: Callable[..., Any]) -> ToolOptions:
+    while True:
+        options = getattr(function, _OPTIONS, None)
+        if isinstance(options, ToolOptions):
+            return options
+        if not isinstance(function, functools.partial):
+            return ToolOptions()
+        function = function.func
+
+
+def _refuse_streaming(code: Callable[..., Any], label: str) -> None:
+    inner = inspect.unwrap(code)
+    for each in (code, inner):
+        if inspect.isasyncgenfunction(each) or inspect.isgeneratorfunction(each):
+            raise ValueError(f"{label} yields: streaming tools are not supported yet")
+
+
+def _check_result(check: JsonCheck, chunk: Chunk) -> None:
+    if isinstance(chunk, FileChunk | LinkChunk):
+        violation: Violation | None = Violation("", "the tool promises a JSON value")
+    else:
+        violation = check.violation(chunk.value)
+    if violation is not None:
+        message = f"the result breaks its schema at {violation.path or '/'}: {violation.message}"
+        raise InvalidResult(message, details=violation.details)
+
+
+def _invalid(violation: Violation) -> InvalidArguments:
+    message = f"{violation.path}: {violation.message}" if violation.path else violation.message
+    return InvalidArguments(message, details=violation.details)
+
+
+def _conversion_violation(error: ValidationError, arguments: dict[str, Any]) -> Violation:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return Violation(json_pointer(_existing(first["loc"], arguments)), cut(first["msg"]))
+
+
+def _existing(path: tuple[int | str, ...], value: Any) -> list[int | str]:
+    """Leave out the parts of pydantic's path that name union members instead of places."""
+    steps: list[int | str] = []
+    for part in path:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            continue
+        steps.append(part)
+    return steps

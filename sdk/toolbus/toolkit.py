@@ -1,0 +1,172 @@
+"""A named bundle of tools, and the one way into each of them.
+
+`Toolkit.execute` checks, runs and hands back a chunk, whether the caller is in this process or far
+away. Deadlines, concurrency and answers to callers are its runner's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from toolbus.chunks import Chunk
+from toolbus.context import ToolContext
+from toolbus.errors import InvalidArguments, NotFound, RoomException, ToolFailed
+from toolbus.plain_json import cut
+from toolbus.tool import FunctionTool, Tool
+from toolbus.tool_definition import rules_of, title_of
+from toolbus.wire.manifest import ToolkitManifest
+
+__all__ = ["Toolkit", "failure_of"]
+
+
+class Toolkit:
+    """Tools that belong together, under one name.
+
+    Args:
+        name: A lower-case letter, then up to 63 of `a-z 0-9 _ -`.
+        tools: Functions, decorated or not, bound methods, and instances of `Tool`.
+        rules: How the tools are to be used together, for models.
+        title: For people; made from the name unless given.
+        description: What the toolkit is for.
+        thumbnail_url: A picture.
+        annotations: JSON values of its own, for programs.
+        version: The definition's version, as its author counts.
+
+    Raises `TypeError` or `ValueError` for a tool that cannot be one, for two of one name and for
+    names out of their grammar. The definition is settled once it is made.
+    """
+
+    def __init__(  # noqa: PLR0913 - the promised signature
+        self,
+        name: str,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        rules: Sequence[str] = (),
+        title: str | None = None,
+        description: str = "",
+        thumbnail_url: str = "",
+        annotations: Mapping[str, Any] | None = None,
+        version: str = "",
+    ) -> None:
+        self.name = name
+        self.title = title_of(name) if title is None else title
+        self.description = description
+        self.rules = rules_of(rules, f"toolkit {name!r}")
+        self.thumbnail_url = thumbnail_url
+        self.annotations: dict[str, Any] = deepcopy(dict(annotations or {}))
+        self.version = version
+        self._tools = _by_name(name, tools)
+        self._manifest = ToolkitManifest(
+            name=name,
+            title=self.title,
+            description=description,
+            rules=self.rules,
+            thumbnail_url=thumbnail_url,
+            annotations=deepcopy(self.annotations),
+            version=version,
+            tools=tuple(each.manifest() for each in self._tools.values()),
+        )
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, in the order in which they were given."""
+        return tuple(self._tools.values())
+
+    def manifest(self) -> ToolkitManifest:
+        """Return what others are told of this toolkit. Not to be changed."""
+        return self._manifest
+
+    def get_tool(self, name: str) -> Tool:
+        """Return a tool by its name, or raise `NotFound`."""
+        found = self._tools.get(name)
+        if found is None:
+            raise NotFound(cut(f"there is no tool {self.name}.{name}"))
+        return found
+
+    async def execute(
+        self,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: Any = None,
+    ) -> Chunk:
+        """Check the arguments, run a tool and return its result.
+
+        The one way into a tool; an override sees every call and calls `super().execute`. An
+        override that turns a call down raises `context.refuse(error)`, so that the caller knows
+        that nothing ran. Raises `NotFound` and `InvalidArguments` before the tool's function is
+        entered, `InvalidResult` after it has ended, and whatever the function raises.
+        """
+        try:
+            if attachment is not None:
+                raise _no_attachments()
+            chosen = self.get_tool(name)
+            checked = chosen.read_arguments(arguments)
+        except RoomException as error:
+            context.refuse(error)
+            raise
+        running = chosen.execute(context, **checked)
+        if not chosen.marks_entry:
+            context.enter()
+        result = await running
+        try:
+            return chosen.make_result(result)
+        except RoomException as error:
+            context.fail(error)
+            raise
+
+
+def failure_of(exception: BaseException, context: ToolContext) -> RoomException:
+    """Decide what the caller is told of an exception that came out of `Toolkit.execute`.
+
+    What toolbus itself refused before the function was entered, or found wrong after it had ended,
+    stands. Any other exception is the tool's, also an error of toolbus that a call within the tool
+    met: `ToolFailed`, with the tool's own words only if it raised that. `CancelledError` and
+    `KeyboardInterrupt` are raised again.
+    """
+    if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
+        raise exception
+    if isinstance(exception, RoomException) and context.stands(exception):
+        return exception
+    executed = context.executed
+    if isinstance(exception, ToolFailed):
+        return ToolFailed(
+            exception.message,
+            executed=executed,
+            retryable=exception.retryable,
+            details=exception.details,
+            retry_after_s=exception.retry_after_s,
+        )
+    cause = cut(type(exception).__name__)
+    details = {"cause": cause}
+    if isinstance(exception, RoomException):
+        details["code"] = exception.code
+    return ToolFailed(f"the tool raised {cause}", executed=executed, details=details)
+
+
+def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    found: dict[str, Tool] = {}
+    for each in tools:
+        made = _as_tool(toolkit, each)
+        if made.name in found:
+            raise ValueError(f"toolkit {toolkit!r} has two tools named {made.name!r}")
+        found[made.name] = made
+    return found
+
+
+def _as_tool(toolkit: str, value: object) -> Tool:
+    if isinstance(value, Tool):
+        return value
+    if isinstance(value, type):
+        raise TypeError(f"toolkit {toolkit!r}: {value.__name__} is a class: pass an instance of it")
+    if callable(value):
+        return FunctionTool(value)
+    raise TypeError(f"toolkit {toolkit!r}: a {type(value).__name__} is no tool")
+
+
+def _no_attachments() -> InvalidArguments:
+    message = "attachments are not supported yet"
+    return InvalidArguments(message, details={"path": "", "message": message})

@@ -1,0 +1,130 @@
+"""What a caller holds of a toolkit elsewhere: its description, and its tools as methods.
+
+A proxy knows the definition it was made from and sends nothing by itself; every call goes through
+its room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolbus.errors import NotFound
+from toolbus.wire import ToolkitManifest, ToolManifest
+
+__all__ = ["Invoker", "ToolkitInfo", "ToolkitProxy"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitInfo:
+    """A toolkit as lists and events show it."""
+
+    name: str
+    title: str
+    description: str
+    version: str
+    digest: str
+    """Names the definition: pass it as `pin` to be sure of it."""
+    public: bool
+    owner: str
+    """The name of the identity that registered it."""
+    hosts: int
+    """How many connections serve it."""
+    tools: tuple[str, ...]
+    """The names of the tools that you can see."""
+
+    @classmethod
+    def from_wire(cls, summary: Mapping[str, Any]) -> ToolkitInfo:
+        """Read a summary as the server sends it."""
+        return cls(
+            name=summary["name"],
+            title=summary["title"],
+            description=summary["description"],
+            version=summary["version"],
+            digest=summary["digest"],
+            public=summary["public"],
+            owner=summary["owner"]["name"],
+            hosts=summary["hosts"],
+            tools=tuple(summary["tools"]),
+        )
+
+
+class Invoker(Protocol):
+    """The one thing that a proxy needs of a room."""
+
+    @property
+    def invoke(self) -> Callable[..., Awaitable[Any]]:
+        """Call a tool and return its chunk, as `Room.invoke` does."""
+
+
+class ToolkitProxy:
+    """A toolkit elsewhere: `await weather.forecast(city="Oslo")` calls its tool.
+
+    Args:
+        room: Makes the calls.
+        info: What the list says of it.
+        manifest: Its description, with the tools that may be called.
+        options: What every call is made with: `timeout_s`, `pin` and others of `RoomClient.invoke`.
+    """
+
+    def __init__(
+        self,
+        room: Invoker,
+        info: ToolkitInfo,
+        manifest: ToolkitManifest,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._room = room
+        self._info = info
+        self._manifest = manifest
+        self._options = dict(options)
+        self._tools = {tool.name: tool for tool in manifest.tools}
+
+    @property
+    def info(self) -> ToolkitInfo:
+        """What a list says of it, as of when it was asked for."""
+        return self._info
+
+    @property
+    def manifest(self) -> ToolkitManifest:
+        """Its description: words, rules and tools with their schemas."""
+        return self._manifest
+
+    def with_options(self, **options: Any) -> ToolkitProxy:
+        """Return the same toolkit, called with other options, for instance `timeout_s=10`."""
+        merged = {**self._options, **options}
+        return ToolkitProxy(self._room, self._info, self._manifest, merged)
+
+    async def call(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool by its name and return the plain value.
+
+        Raises:
+            RoomException: Why there is no value; `executed` says whether the tool ran.
+        """
+        chunk = await self._room.invoke(self._info.name, tool, arguments, **self._options)
+        return chunk.value
+
+    def tool(self, name: str) -> ToolManifest:
+        """Return the description of one tool. Raises NotFound."""
+        found = self._tools.get(name)
+        if found is None:
+            raise NotFound(f"tool {self._info.name}.{name} not found")
+        return found
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name.startswith("__") or name not in self._tools:
+            raise AttributeError(f"toolkit {self._info.name} has no tool {name!r}")
+
+        async def call_tool(**arguments: Any) -> Any:
+            return await self.call(name, **arguments)
+
+        call_tool.__name__ = name
+        call_tool.__doc__ = self._tools[name].description
+        return call_tool
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._tools})
+
+    def __repr__(self) -> str:
+        return f"<ToolkitProxy {self._info.name}: {', '.join(self._tools)}>"

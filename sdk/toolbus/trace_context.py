@@ -1,0 +1,161 @@
+"""The W3C trace context as it travels in a frame's header. Pure: records nothing, reads no clock.
+
+What a stranger sends never raises: a malformed `traceparent` is an absent one, a `tracestate` that
+breaks its grammar or is longer than 512 bytes is dropped. Its words are never logged.
+Source of the rules: https://www.w3.org/TR/trace-context/, version 00 and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext
+
+__all__ = [
+    "TRACEPARENT",
+    "TRACESTATE",
+    "RemoteParent",
+    "TraceContext",
+    "format_traceparent",
+    "is_sampled",
+    "parse_traceparent",
+    "read_trace_context",
+    "trace_context_of",
+]
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+
+_TRACEPARENT_CHARS = 55
+_MAX_TRACESTATE_BYTES = 512
+_MAX_TRACESTATE_MEMBERS = 32
+_SAMPLED_DIGITS = "13579bdf"
+_TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_TRACESTATE_MEMBER = re.compile(
+    r"([a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
+    r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
+)
+
+
+class TraceContext(NamedTuple):
+    """A trace context as text, of the right shape but not yet parsed."""
+
+    traceparent: str
+    tracestate: str | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the context wants to be recorded."""
+        return self.traceparent[54] in _SAMPLED_DIGITS
+
+    def write_to(self, header: MutableMapping[str, Any]) -> None:
+        """Put the context into the header of a frame."""
+        header[TRACEPARENT] = self.traceparent
+        if self.tracestate is not None:
+            header[TRACESTATE] = self.tracestate
+
+
+def read_trace_context(header: Mapping[str, Any] | None) -> TraceContext | None:
+    """Take the context out of a frame's header; None if there is none, or none that can be one.
+
+    Checks what bounds its size and cost; `parse_traceparent` checks the rest when it is needed.
+    """
+    traceparent = header.get(TRACEPARENT) if header else None
+    if traceparent is None or not _has_shape(traceparent):
+        return None
+    tracestate = header.get(TRACESTATE) if header else None
+    return TraceContext(traceparent, tracestate if _may_travel(tracestate) else None)
+
+
+def is_sampled(traceparent: str | None) -> bool:
+    """Say whether a `traceparent` asks to be recorded, from its shape and its flag alone."""
+    return (
+        _has_shape(traceparent) and traceparent is not None and traceparent[54] in _SAMPLED_DIGITS
+    )
+
+
+def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
+    """Parse a context strictly: lower-case hex, no id of zeros; None if it is not one."""
+    match = _TRACEPARENT.fullmatch(traceparent) if _has_shape(traceparent) and traceparent else None
+    if match is None:
+        return None
+    trace_id, span_id, flags = match.groups()
+    span_context = SpanContext(
+        int(trace_id, 16),
+        int(span_id, 16),
+        is_remote=True,
+        trace_flags=trace.TraceFlags(int(flags, 16)),
+        trace_state=_parse_tracestate(tracestate),
+    )
+    return span_context if span_context.is_valid else None
+
+
+def format_traceparent(span_context: SpanContext) -> str:
+    """Write a context as the value of a `traceparent` header."""
+    trace_id, span_id, _, flags, *_ = span_context
+    return f"00-{trace_id:032x}-{span_id:016x}-{flags & 0xFF:02x}"
+
+
+def trace_context_of(span: trace.Span) -> TraceContext | None:
+    """Give a span's context as text, None if it has no valid one."""
+    span_context = span.get_span_context()
+    if not span_context.is_valid:
+        return None
+    if isinstance(span, RemoteParent):
+        return span.received
+    tracestate = span_context.trace_state.to_header() if span_context.trace_state else None
+    return TraceContext(
+        format_traceparent(span_context), tracestate if _may_travel(tracestate) else None
+    )
+
+
+class RemoteParent(trace.NonRecordingSpan):
+    """A context from another process in the place of a span, parsed only if somebody asks."""
+
+    def __init__(self, received: TraceContext) -> None:
+        self.received = received
+        self._parsed: SpanContext | None = None
+
+    def get_span_context(self) -> SpanContext:
+        """Parse at first use; a malformed context is the invalid one, which has no children."""
+        if self._parsed is None:
+            self._parsed = parse_traceparent(*self.received) or trace.INVALID_SPAN_CONTEXT
+        return self._parsed
+
+    def __repr__(self) -> str:
+        return f"RemoteParent({self.received!r})"
+
+
+def _has_shape(traceparent: object) -> bool:
+    return (
+        isinstance(traceparent, str)
+        and len(traceparent) == _TRACEPARENT_CHARS
+        and traceparent.startswith("00-")
+    )
+
+
+def _may_travel(tracestate: object) -> bool:
+    return (
+        isinstance(tracestate, str)
+        and 0 < len(tracestate) <= _MAX_TRACESTATE_BYTES
+        and tracestate.isascii()
+        and tracestate.isprintable()
+    )
+
+
+def _parse_tracestate(tracestate: str | None) -> trace.TraceState | None:
+    """Parse without the API's own reader, which logs what a stranger wrote."""
+    if tracestate is None or not _may_travel(tracestate):
+        return None
+    members: dict[str, str] = {}
+    for text in filter(None, (part.strip(" ") for part in tracestate.split(","))):
+        match = _TRACESTATE_MEMBER.fullmatch(text)
+        if match is None or match[1] in members:
+            return None
+        members[match[1]] = match[2]
+    if len(members) > _MAX_TRACESTATE_MEMBERS:
+        return None
+    return trace.TraceState(list(members.items()))

@@ -1,0 +1,74 @@
+"""The one place where an exception becomes a frame, and a frame an exception again."""
+
+from __future__ import annotations
+
+from typing import Any, cast, get_args
+
+from toolbus.errors import ERRORS, Executed, RoomException
+from toolbus.wire.codec import BadBody, pack_body, unpack_body
+from toolbus.wire.frames import Failed
+
+__all__ = ["exception_of", "failed"]
+
+_EXECUTED = frozenset(get_args(Executed))
+_MAX_MESSAGE_CHARS = 4_096
+_MAX_DETAILS_BYTES = 32_768
+
+
+class UnknownError(RoomException):
+    """An error whose code this release does not know; `code` is as the other side said it."""
+
+    def __init__(self, code: str, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.code = code  # type: ignore[misc]  # a class attribute everywhere else
+
+
+def failed(request_id: int, error: RoomException) -> Failed:
+    """Put an error into the frame that ends a request."""
+    return Failed(
+        request_id,
+        error.code,
+        error.executed,
+        error.retryable,
+        error.message[:_MAX_MESSAGE_CHARS],
+        _packed_details(error.details),
+        None if error.retry_after_s is None else max(0, int(error.retry_after_s * 1000)),
+    )
+
+
+def _packed_details(details: dict[str, Any]) -> bytes | None:
+    if not details:
+        return None
+    try:
+        packed = pack_body(details)
+    except BadBody:
+        return None
+    return packed if len(packed) <= _MAX_DETAILS_BYTES else None
+
+
+def exception_of(frame: Failed) -> RoomException:
+    """Turn the frame that ended a request into the exception it stands for.
+
+    What the frame says of `executed` is kept only if it is one of the three words; else it is
+    "maybe".
+    """
+    facts: dict[str, Any] = {
+        "executed": cast(Executed, frame.executed) if frame.executed in _EXECUTED else "maybe",
+        "retryable": frame.retryable,
+        "details": _details_of(frame),
+        "retry_after_s": None if frame.retry_after_ms is None else frame.retry_after_ms / 1000,
+    }
+    error = ERRORS.get(frame.code)
+    if error is None:
+        return UnknownError(frame.code[:64], frame.message, **facts)
+    return error(frame.message, **facts)
+
+
+def _details_of(frame: Failed) -> dict[str, Any]:
+    if frame.details is None:
+        return {}
+    try:
+        details = unpack_body(frame.details)
+    except BadBody:
+        return {}
+    return details if isinstance(details, dict) else {}

@@ -1,0 +1,84 @@
+"""The context: what a tool learns of its call, and the marks that tell how far the call came."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from toolbus.context import Participant, ToolContext
+from toolbus.errors import InvalidArguments, InvalidResult
+
+
+def test_context_for_local_use_needs_no_arguments() -> None:
+    context = ToolContext()
+    assert context.caller.name == "local"
+    assert (context.room, context.on_behalf_of, context.caller_context) == (None, None, None)
+    assert context.deadline is None
+    assert context.cancelled is False
+
+
+def test_context_tells_the_facts_of_its_call() -> None:
+    room, alice, bob = object(), Participant("1", "alice"), Participant("2", "bob", "admin", "acme")
+    context = ToolContext(room, alice, on_behalf_of=bob, caller_context={"locale": "nb"})
+    assert context.room is room
+    assert (context.caller, context.on_behalf_of) == (alice, bob)
+    assert context.caller_context == {"locale": "nb"}
+    with pytest.raises(AttributeError):
+        context.caller = bob  # type: ignore[misc]  # the point of the test
+
+
+def test_deadline_is_the_time_left_and_never_negative() -> None:
+    now = 100.0
+    context = ToolContext(deadline_at=102.5, clock=lambda: now)
+    assert context.deadline == 2.5
+    now = 200.0
+    assert context.deadline == 0.0
+
+
+async def test_cancel_is_seen_by_a_thread() -> None:
+    context = ToolContext()
+    started = threading.Event()
+
+    def wait_for_cancel() -> bool:
+        started.set()
+        while not context.cancelled:
+            pass
+        return True
+
+    async with asyncio.timeout(5):
+        waiting = asyncio.ensure_future(context.run_sync(wait_for_cancel))
+        await asyncio.to_thread(started.wait, 5)
+        context.cancel()
+        assert await waiting is True
+
+
+async def test_sync_functions_run_where_the_caller_chose() -> None:
+    ran = []
+
+    async def here(function: object) -> object:
+        ran.append(function)
+        return function() if callable(function) else None
+
+    assert await ToolContext(run_sync=here).run_sync(lambda: 7) == 7
+    assert len(ran) == 1
+
+
+def test_refusal_stands_only_while_the_function_was_not_entered() -> None:
+    context = ToolContext()
+    refusal = context.refuse(InvalidArguments("no"))
+    assert context.stands(refusal)
+    assert not context.stands(InvalidArguments("no"))
+    context.enter()
+    assert not context.stands(refusal)
+
+
+def test_failure_stands_only_once_the_function_was_entered() -> None:
+    context = ToolContext()
+    failure = context.fail(InvalidResult("bad"))
+    assert not context.stands(failure)
+    assert context.executed == "maybe"
+    context.enter()
+    assert context.stands(failure)
+    assert context.executed == "yes"

@@ -1,0 +1,152 @@
+"""What the `OTEL_*` variables set up, and collectors that are away or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from toolbus import telemetry
+from toolbus.otlp_receiver import SpanReceiver
+from toolbus.semantics import SERVICE_INSTANCE_ID, SERVICE_NAME
+from toolbus.span_export import ReportingExporter, SpanPipeline
+from toolbus.telemetry import Tracing
+
+METHOD = "weather.forecast"
+CALL_ID = "c" * 32
+
+
+def test_configure_does_nothing_unless_the_variables_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    assert telemetry.configure("caller") is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert telemetry.configure("caller") is None
+    monkeypatch.delenv("OTEL_SDK_DISABLED")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    assert telemetry.configure("caller") is None
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def test_configure_names_the_extra_when_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.delitem(sys.modules, "toolbus.span_export")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    assert telemetry.configure("caller") is None
+    [record] = caplog.records
+    assert "toolbus[otel]" in record.getMessage()
+
+
+CONFIGURED = """
+from toolbus.telemetry import Tracing, configure
+close = configure("from-code", instance_id="instance-7")
+assert close is not None
+assert configure("again") is None
+span = Tracing().start_client("weather.forecast", "c1")
+span.end()
+{ending}
+"""
+
+
+@pytest.mark.parametrize(("ending", "name"), [("close()", None), ("", "from-variables")])
+async def test_configured_process_sends_its_spans_before_it_ends(
+    ending: str, name: str | None
+) -> None:
+    async with SpanReceiver(port=0) as receiver:
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+        if name is not None:
+            variables["OTEL_SERVICE_NAME"] = name
+        program = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            CONFIGURED.format(ending=ending),
+            env={**os.environ, **variables},
+            stderr=subprocess.PIPE,
+        )
+        async with asyncio.timeout(30):
+            _, said = await program.communicate()
+        assert (program.returncode, said) == (0, b"")
+        [span] = await receiver.wait_for(bool, timeout_s=5)
+    assert span.resource[SERVICE_NAME] == (name or "from-code")
+    assert span.resource[SERVICE_INSTANCE_ID] == "instance-7"
+    assert span.resource["service.version"]
+
+
+@contextmanager
+def hanging_collector() -> Iterator[str]:
+    """A socket that accepts connections in its backlog and never reads."""
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"
+
+
+@contextmanager
+def absent_collector() -> Iterator[str]:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    yield f"http://127.0.0.1:{port}/v1/traces"
+
+
+@pytest.mark.row(88)
+@pytest.mark.parametrize("collector", [hanging_collector, absent_collector])
+def test_dead_or_hanging_collector_slows_neither_calls_nor_the_end(
+    collector: Callable[[], AbstractContextManager[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "toolbus")
+    with collector() as url:
+        exporter = ReportingExporter(OTLPSpanExporter(url, timeout=60), "the collector")
+        pipeline = SpanPipeline.to_exporter(exporter, Resource.get_empty())
+        tracing = Tracing(pipeline.provider)
+        longest_s = 0.0
+        for _ in range(5_000):  # more than the queue holds
+            began_s = time.perf_counter()
+            span = tracing.start_client(METHOD, CALL_ID)
+            assert span is not None
+            span.end()
+            longest_s = max(longest_s, time.perf_counter() - began_s)
+        assert longest_s < 0.5
+        began_s = time.perf_counter()
+        pipeline.close(timeout_s=0.3)
+        assert time.perf_counter() - began_s < 2
+    assert sum(record.name.startswith("toolbus") for record in caplog.records) <= 1
+
+
+def test_collector_that_comes_back_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Flaky(InMemorySpanExporter):
+        away = True
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            if self.away:
+                raise OSError("away")
+            return super().export(spans)
+
+    caplog.set_level(logging.WARNING, "toolbus")
+    flaky = Flaky()
+    exporter = ReportingExporter(flaky, "flaky:4318")
+    for _ in range(3):
+        exporter.export(())
+    flaky.away = False
+    for _ in range(3):
+        exporter.export(())
+    said = [record.getMessage() for record in caplog.records if "flaky" in record.getMessage()]
+    assert said == [
+        "spans do not reach flaky:4318; calls are not affected",
+        "spans reach flaky:4318 again; 0 were lost",
+    ]

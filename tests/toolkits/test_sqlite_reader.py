@@ -1,0 +1,297 @@
+"""What is read, how it is shown, and where each limit cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from toolbus.errors import ToolFailed
+from toolbus_toolkits.sqlite_guard import ReadLimits
+from toolbus_toolkits.sqlite_reader import Column, ForeignKey, Index, SqliteReader
+
+ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+COUNT_TO = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT {}) "
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("""
+            CREATE TABLE "Makers" (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+            CREATE TABLE items (
+                maker INTEGER REFERENCES makers (id),
+                code TEXT DEFAULT 'none',
+                price REAL,
+                shown AS (upper(code)),
+                PRIMARY KEY (maker, code)
+            );
+            CREATE INDEX by_price ON items (price, lower(code));
+            CREATE VIEW cheap AS SELECT code, price FROM items WHERE price < 1;
+            CREATE TABLE "odd ""name"" [x]" ("a b" BLOB);
+        """)
+    return path
+
+
+def test_query_brings_columns_and_rows(database: Path) -> None:
+    brought = SqliteReader(database).query("SELECT ? AS a, ? AS a, NULL, 2.5", ["x", 3])
+    assert brought.columns == ["a", "a", "NULL", "2.5"]
+    assert brought.rows == [["x", 3, None, 2.5]]
+    assert not brought.truncated
+    assert brought.why == []
+
+
+def test_every_kind_of_cell_becomes_json(database: Path) -> None:
+    brought = SqliteReader(database).query(
+        "SELECT x'00ff', zeroblob(70000), 9e999, -9e999, 9e999 - 9e999, CAST(x'61ff' AS TEXT),"
+        " 9223372036854775807, 'å'"
+    )
+    assert brought.rows == [
+        [
+            *({"blob_bytes": 2}, {"blob_bytes": 70000}, "Infinity", "-Infinity", None),
+            *("a\N{REPLACEMENT CHARACTER}", 9223372036854775807, "å"),
+        ]
+    ]
+    assert json.loads(json.dumps(asdict(brought), allow_nan=False)) == asdict(brought)
+
+
+@pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";", "/* SELECT 1 */"])
+def test_empty_statement_is_told_how_to_start(database: Path, sql: str) -> None:
+    with pytest.raises(ToolFailed, match="start with SELECT"):
+        SqliteReader(database).query(sql)
+
+
+def test_words_of_sqlite_travel(database: Path) -> None:
+    with pytest.raises(ToolFailed, match="no such column: colour"):
+        SqliteReader(database).query("SELECT colour FROM items")
+    with pytest.raises(ToolFailed, match="syntax error"):
+        SqliteReader(database).query("SELEC 1")
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        ("SELECT ?", []),
+        ("SELECT ?", [1, 2]),
+        ("SELECT ?", [2**70]),
+        ("SELECT '\0'", []),
+        ("SELECT '\ud800'", []),
+    ],
+)
+def test_what_sqlite_cannot_take_is_a_failure_with_words(
+    database: Path, sql: str, parameters: list[int]
+) -> None:
+    with pytest.raises(ToolFailed) as raised:
+        SqliteReader(database).query(sql, parameters)
+    assert str(raised.value).startswith("SQLite: ")
+
+
+def test_rows_stop_at_max_rows_and_the_result_says_so(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(max_rows=20))
+    numbers = COUNT_TO.format(30) + "SELECT i FROM n"
+    few = reader.query(numbers, max_rows=5)
+    assert few.rows == [[1], [2], [3], [4], [5]]
+    assert few.truncated
+    assert "more than 5 rows" in few.why[0]
+    assert len(reader.query(numbers, max_rows=500).rows) == 20
+    whole = reader.query(COUNT_TO.format(5) + "SELECT i FROM n", max_rows=5)
+    assert len(whole.rows) == 5
+    assert not whole.truncated
+
+
+def test_row_limit_does_not_wait_for_an_endless_query(database: Path) -> None:
+    numbers = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    assert len(SqliteReader(database, ReadLimits(time_s=5)).query(numbers, max_rows=7).rows) == 7
+
+
+def test_long_texts_are_cut_between_characters_and_the_result_says_so(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(max_cell_bytes=10))
+    brought = reader.query("SELECT 'å' || hex(zeroblob(5)) a, 'abcdefghijk' b, 'abcdefghij' c")
+    assert brought.rows == [["å00000000…", "abcdefghij…", "abcdefghij"]]
+    assert reader.query("SELECT 'xååååå' AS a").rows == [["xåååå…"]]
+    assert brought.truncated
+    assert brought.why == [
+        "2 texts were cut after 10 bytes, where they end with an ellipsis: read on with substr()"
+    ]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        "printf('%.*c', 8000, 'x')",
+        "printf('%.*c', 2000, '\"')",
+        "printf('%.*c', 2000, char(1))",
+        "printf('%.*c', 2000, char(128512))",
+        "0.5" + ", 0.5" * 1500,
+        "0" + ", 0" * 1500,
+        "NULL" + ", NULL" * 1500,
+        "x''" + ", x''" * 1500,
+    ],
+)
+def test_results_stay_under_512_kib_as_json_and_on_the_wire(database: Path, cells: str) -> None:
+    msgpack = pytest.importorskip("msgpack")
+    reader = SqliteReader(database)
+    brought = reader.query(COUNT_TO.format(2000) + f"SELECT {cells} FROM n", max_rows=1000)
+    assert brought.truncated
+    assert "the result was full" in brought.why[0]
+    assert 10 < len(brought.rows) < 1000
+    plain = asdict(brought)
+    assert 100 * 1024 < len(json.dumps(plain, ensure_ascii=False).encode()) < 512 * 1024
+    assert len(msgpack.packb(plain)) < 512 * 1024
+
+
+def test_row_that_alone_is_too_large_is_a_failure(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(max_result_bytes=1000))
+    with pytest.raises(ToolFailed, match="select fewer columns"):
+        reader.query("SELECT printf('%.*c', 2000, 'x') AS a")
+    with pytest.raises(ToolFailed, match="select fewer columns"):
+        reader.query(f'SELECT 1 AS "{"x" * 2000}"')
+
+
+def test_stored_value_over_the_limit_ends_the_query_with_a_hint(tmp_path: Path) -> None:
+    path = tmp_path / "large.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE photos (id INTEGER, photo BLOB)")
+        connection.execute("INSERT INTO photos VALUES (1, zeroblob(2000000))")
+    reader = SqliteReader(path)
+    with pytest.raises(ToolFailed, match="leave the column"):
+        reader.query("SELECT * FROM photos")
+    assert reader.query("SELECT id, length(photo) FROM photos").rows == [[1, 2000000]]
+
+
+def test_time_limit_ends_an_endless_query(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(time_s=0.05))
+    started = time.monotonic()
+    with pytest.raises(ToolFailed, match=r"after 0\.05 s: narrow it") as raised:
+        reader.query(ENDLESS)
+    assert time.monotonic() - started < 5
+    assert not raised.value.retryable
+
+
+def test_time_limit_holds_while_rows_are_being_brought(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(time_s=0.05))
+    with pytest.raises(ToolFailed, match="narrow it"):
+        reader.query(ENDLESS.replace("max(i)", "i") + " WHERE i % 10000000 = 1")
+
+
+async def test_cancel_in_the_middle_of_an_endless_query_stops_it(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(time_s=20))
+    running, given_up = threading.Event(), threading.Event()
+
+    def stopped() -> bool:
+        running.set()
+        return given_up.is_set()
+
+    async with asyncio.timeout(5):
+        query = asyncio.create_task(asyncio.to_thread(reader.query, ENDLESS, stopped=stopped))
+        await asyncio.to_thread(running.wait, 5)
+        assert not query.done()
+        given_up.set()
+        with pytest.raises(ToolFailed, match="given up"):
+            await query
+
+
+async def test_cancel_stops_between_slow_steps(database: Path) -> None:
+    """Each row costs half a million hexadecimal digits: the look may not wait for many of them."""
+    reader = SqliteReader(database, ReadLimits(time_s=20))
+    running, given_up = threading.Event(), threading.Event()
+
+    def stopped() -> bool:
+        running.set()
+        return given_up.is_set()
+
+    slow = ENDLESS.replace("max(i)", "max(length(hex(randomblob(250000 + i))))")
+    async with asyncio.timeout(10):
+        query = asyncio.create_task(asyncio.to_thread(reader.query, slow, stopped=stopped))
+        await asyncio.to_thread(running.wait, 10)
+        given_up.set()
+        with pytest.raises(ToolFailed, match="given up"):
+            await query
+
+
+def test_tables_and_views_are_listed_without_those_of_sqlite(database: Path) -> None:
+    listed = SqliteReader(database).list_tables()
+    assert listed.tables == ["Makers", "items", 'odd "name" [x]']
+    assert listed.views == ["cheap"]
+    assert not listed.truncated
+
+
+def test_list_of_very_many_tables_is_cut_and_says_so(database: Path) -> None:
+    listed = SqliteReader(database, ReadLimits(max_rows=2)).list_tables()
+    assert len(listed.tables + listed.views) == 2
+    assert listed.truncated
+    assert listed.why
+
+
+def test_description_names_columns_keys_and_indexes(database: Path) -> None:
+    items = SqliteReader(database).describe("ITEMS")
+    assert (items.name, items.type) == ("items", "table")
+    assert items.columns == [
+        Column("maker", "INTEGER", False, None, 1),
+        Column("code", "TEXT", False, "'none'", 2),
+        Column("price", "REAL", False, None, 0),
+        Column("shown", "", False, None, 0),
+    ]
+    assert items.foreign_keys == [ForeignKey("maker", "makers", "id")]
+    assert Index("by_price", False, "price, (expression)") in items.indexes
+    assert Index("sqlite_autoindex_items_1", True, "maker, code") in items.indexes
+    assert items.sql is not None
+    assert items.sql.startswith("CREATE TABLE items")
+    assert not items.truncated
+
+
+def test_views_and_oddly_named_tables_are_described(database: Path) -> None:
+    reader = SqliteReader(database)
+    cheap = reader.describe("cheap")
+    assert cheap.type == "view"
+    assert [column.name for column in cheap.columns] == ["code", "price"]
+    assert [column.name for column in reader.describe('odd "name" [x]').columns] == ["a b"]
+
+
+@pytest.mark.parametrize("table", ["nothing", "", "items; --", "sqlite_master", "by_price"])
+def test_describing_what_is_no_table_is_told_where_to_look(database: Path, table: str) -> None:
+    with pytest.raises(ToolFailed, match="list_tables names them"):
+        SqliteReader(database).describe(table)
+
+
+def test_description_of_a_huge_table_stays_under_512_kib(tmp_path: Path) -> None:
+    path = tmp_path / "wide.sqlite"
+    columns = ", ".join(f"c{i:0>200} TEXT DEFAULT '{'d' * 200}'" for i in range(1900))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE wide ({columns})")
+    limits = ReadLimits(max_sql_bytes=2 * 1024 * 1024)
+    wide = SqliteReader(path, limits).describe("wide")
+    assert wide.truncated
+    assert len(wide.why) == 2
+    assert len(json.dumps(asdict(wide)).encode()) < 512 * 1024
+
+
+def test_file_that_appears_later_is_read(tmp_path: Path) -> None:
+    reader = SqliteReader(tmp_path / "later.sqlite")
+    with pytest.raises(ToolFailed, match="look at its file"):
+        reader.query("SELECT 1")
+    sqlite3.connect(tmp_path / "later.sqlite").close()
+    assert reader.query("SELECT 1").rows == [[1]]
+
+
+def test_many_threads_read_at_once(database: Path) -> None:
+    reader = SqliteReader(database, replace(ReadLimits(), time_s=30))
+    brought: list[object] = []
+
+    def read() -> None:
+        brought.append(reader.query(COUNT_TO.format(20_000) + "SELECT sum(i) FROM n").rows[0][0])
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert brought == [200_010_000] * 8
