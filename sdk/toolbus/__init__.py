@@ -51,10 +51,8 @@ from toolbus.keys import (
 from toolbus.remote_toolkit import (
     RemoteToolkit,
 )
-from toolbus.room import (
-    Room,
-    RoomClient,
-)
+from toolbus.room import Room
+from toolbus.room_client import RoomClient
 from toolbus.room_events import (
     RoomEvent,
 )

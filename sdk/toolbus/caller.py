@@ -152,22 +152,24 @@ class Caller:
         attempt = 0
         options = plan.options
         began = self._loop.time()
+        may_have_run = False
         while True:
             try:
                 return await self._attempt(plan, options)
             except RoomException as error:
                 attempt += 1
-                if not plan.retry or attempt >= MAX_ATTEMPTS:
-                    raise
                 delay_s = self._delay(plan, error, attempt, began)
-                further = await self._next_options(plan, error, attempt)
+                further = None if delay_s is None else await self._next(plan, error, attempt)
                 if delay_s is None or further is None:
-                    raise
+                    raise _with_history(error, may_have_run) from error.__cause__
                 options = further
+                may_have_run = may_have_run or error.executed != "no"
             await asyncio.sleep(delay_s)
 
     def _delay(self, plan: Plan, error: RoomException, attempt: int, began: float) -> float | None:
-        """How long to wait before the next attempt; None if there is no time for one."""
+        """How long to wait before the next attempt; None if there shall be none."""
+        if not plan.retry or attempt >= MAX_ATTEMPTS:
+            return None
         backoff_s = _BACKOFF_S * 2 ** (attempt - 1)
         # The named pause is a floor; the jitter comes on top, so that refused callers spread out.
         pause_s = max(backoff_s, error.retry_after_s or 0.0)
@@ -179,9 +181,7 @@ class Caller:
             return None
         return delay_s
 
-    async def _next_options(
-        self, plan: Plan, error: RoomException, attempt: int
-    ) -> dict[str, Any] | None:
+    async def _next(self, plan: Plan, error: RoomException, attempt: int) -> dict[str, Any] | None:
         """Say what the next attempt sends beside the call; None where it could do harm."""
         options = {**plan.options, "attempt": attempt}
         if error.retryable and (error.executed == "no" or isinstance(error, _LOSSES)):
@@ -286,6 +286,14 @@ class Caller:
         tools = body["manifest"]["tools"]
         idempotent = frozenset(tool["name"] for tool in tools if tool["idempotent"])
         self._known[toolkit, participant] = _Known(body["toolkit"]["digest"], idempotent)
+
+
+def _with_history(error: RoomException, may_have_run: bool) -> RoomException:
+    """Let the last error speak for all attempts: one that says "no" knows only of its own."""
+    if may_have_run and error.executed == "no":
+        error.executed = "maybe"
+        error.retryable = False
+    return error
 
 
 def _chunk_of(result: Result) -> Chunk:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from toolbus.errors import InvalidResult
+from toolbus.wire.codec import MAX_DEPTH
 
 __all__ = [
     "MAX_JSON_DEPTH",
@@ -25,7 +26,8 @@ __all__ = [
     "unsendable",
 ]
 
-MAX_JSON_DEPTH = 32
+# On the wire the chunk is a level of its own around the value.
+MAX_JSON_DEPTH = MAX_DEPTH - 1
 """How many objects and lists may lie inside each other in one JSON value; `[]` counts one."""
 
 _MIN_INT = -(2**63)

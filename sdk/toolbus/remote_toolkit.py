@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from toolbus import event_loop
 from toolbus.room_client import RoomClient
+from toolbus.telemetry import configure
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
 
@@ -96,7 +98,12 @@ class RemoteToolkit(Toolkit):
             ValueError: A setting is missing or malformed.
             RoomException: The server refuses the connection or the registration.
         """
-        asyncio.run(serve_toolkits([self]))
+        shutdown = configure(self.name)
+        try:
+            event_loop.run(serve_toolkits([self]))
+        finally:
+            if shutdown is not None:
+                shutdown()
 
 
 async def serve_toolkits(toolkits: Sequence[Toolkit], room: RoomClient | None = None) -> None:

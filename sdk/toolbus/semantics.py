@@ -43,7 +43,7 @@ CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
 SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
 EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 
-MAX_NAME_CHARS: Final = 256
+_MAX_NAME_CHARS = 256
 _MAX_WORDS_CHARS = 1_024
 
 
@@ -66,13 +66,16 @@ def call_attributes(
 
 def rpc_attributes(method: str) -> dict[str, str]:
     """Name the call as every span of it does."""
-    return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:MAX_NAME_CHARS]}
+    return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:_MAX_NAME_CHARS]}
 
 
-def tool_attributes(method: str, call_id: str) -> dict[str, str]:
-    """Name the tool and the call's id."""
+def tool_attributes(method: str, call_id: str | None = None) -> dict[str, str]:
+    """Name the tool, and the call where it is known."""
     tool = method.partition(".")[2] or method
-    return {GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS], GEN_AI_TOOL_CALL_ID: call_id}
+    attributes = {GEN_AI_TOOL_NAME: tool[:_MAX_NAME_CHARS]}
+    if call_id is not None:
+        attributes[GEN_AI_TOOL_CALL_ID] = call_id
+    return attributes
 
 
 def record_outcome(
@@ -90,7 +93,7 @@ def record_outcome(
     span.set_attribute(ERROR_TYPE, error.code if error.code in ERRORS else OTHER)
     cause = error.details.get("cause")
     if isinstance(cause, str):
-        span.set_attribute(CAUSE, cause[:MAX_NAME_CHARS])
+        span.set_attribute(CAUSE, cause[:_MAX_NAME_CHARS])
     if error.code != "cancelled":
         span.set_status(trace.StatusCode.ERROR, _words_of(error))
 

@@ -89,10 +89,10 @@ def read_signature(function: Callable[..., Any]) -> FunctionSignature:
     label = name_of(function)
     context, parameters, returns = _split(function, label)
     words = read_docstring(_docstring(function))
-    adapter = _arguments_adapter(label, parameters, words.parameters)
+    adapter, schema = _arguments(label, parameters, words.parameters)
     return FunctionSignature(
         description=words.description,
-        input_schema=_written(adapter, "validation", f"{label}: its arguments"),
+        input_schema=schema,
         output_schema=_output_schema(label, returns),
         context=context,
         convert=adapter.validator.validate_python,
@@ -215,20 +215,23 @@ def _is_context(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, ToolContext)
 
 
-def _arguments_adapter(
+def _arguments(
     label: str, parameters: list[_Parameter], words: dict[str, str]
-) -> TypeAdapter[dict[str, Any]]:
-    """Make the pydantic type of the arguments: a TypedDict, whose fields may have any name."""
+) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    """Make the pydantic type of the arguments, a TypedDict as its fields may have any name."""
     fields = {each.name: _field(each, words.get(each.name)) for each in parameters}
     make: Any = TypedDict  # type checkers know the functional form with a literal dict only
     arguments = make("arguments", fields)
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")
     try:
-        return TypeAdapter(arguments)
+        adapter = TypeAdapter(arguments)
+        schema = adapter.json_schema(schema_generator=_SchemaWriter)
     except Exception as error:
         for each in parameters:
-            _adapter(each.annotation, f"{label}: parameter {each.name!r}")
+            _adapted(each.annotation, "validation", f"{label}: parameter {each.name!r}")
         raise TypeError(f"{label}: its arguments cannot make a schema: {error}") from error
+    del schema["title"]
+    return adapter, schema
 
 
 def _field(parameter: _Parameter, words: str | None) -> Any:
@@ -258,24 +261,11 @@ def _output_schema(label: str, returns: Any) -> dict[str, Any] | None:
     structured = issubclass(returns, BaseModel) or dataclasses.is_dataclass(returns)
     if not structured and not is_typeddict(returns):
         return None
-    what = f"{label}: the return annotation"
-    return _written(_adapter(returns, what), "serialization", what)
+    return _adapted(returns, "serialization", f"{label}: the return annotation")
 
 
-def _adapter(annotation: Any, what: str) -> TypeAdapter[Any]:
+def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]:
     try:
-        adapter = TypeAdapter(annotation)
-        adapter.json_schema(schema_generator=_SchemaWriter)
+        return TypeAdapter(annotation).json_schema(schema_generator=_SchemaWriter, mode=mode)
     except PydanticUserError as error:
         raise TypeError(f"{what} cannot make a schema: {error.message}") from error
-    return adapter
-
-
-def _written(adapter: TypeAdapter[Any], mode: JsonSchemaMode, what: str) -> dict[str, Any]:
-    try:
-        schema = adapter.json_schema(schema_generator=_SchemaWriter, mode=mode)
-    except PydanticUserError as error:
-        raise TypeError(f"{what} cannot make a schema: {error.message}") from error
-    if mode == "validation":
-        schema.pop("title", None)
-    return schema

@@ -34,8 +34,9 @@ from toolbus.errors import Executed, RoomException
 from toolbus.semantics import (
     EXECUTE_TOOL,
     GEN_AI_OPERATION_NAME,
+    GEN_AI_TOOL_CALL_ID,
     GEN_AI_TOOL_NAME,
-    MAX_NAME_CHARS,
+    RPC_METHOD,
     call_attributes,
     record_outcome,
     recorded_method,
@@ -73,6 +74,7 @@ __all__ = [
 ]
 
 _LOOK_AGAIN_S = 1.0
+_MAX_METHODS_KEPT = 256
 _NO_CONTEXT = Context()
 _logger = logging.getLogger(__name__)
 
@@ -239,6 +241,7 @@ class Tracing:
         self._clock = clock
         self._look_again_at = float("-inf")
         self._tracer: trace.Tracer | None = None
+        self._client_attributes: dict[str, dict[str, str]] = {}
 
     def start_client(self, method: str, call_id: str) -> CallSpan | None:
         """Start the caller's CLIENT span below the current span; None if there is nothing to send.
@@ -254,14 +257,24 @@ class Tracing:
         if tracer is None or (parent_context.is_valid and not parent_context.trace_flags.sampled):
             received = trace_context_of(parent)
             return None if received is None else CallSpan(trace.INVALID_SPAN, received)
+        attributes = self._client_attributes.get(method) or self._describe_client(method)
+        span = tracer.start_span(attributes[RPC_METHOD], None, SpanKind.CLIENT, attributes)
+        span.set_attribute(GEN_AI_TOOL_CALL_ID, call_id)
+        context = trace_context_of(span)
+        return None if context is None else CallSpan(span, context)
+
+    def _describe_client(self, method: str) -> dict[str, str]:
+        """Collect what is the same for all calls of a tool, once for the tools in use."""
         attributes = {
             GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
             **rpc_attributes(method),
-            **tool_attributes(method, call_id),
+            **tool_attributes(method),
         }
-        span = tracer.start_span(method[:MAX_NAME_CHARS], None, SpanKind.CLIENT, attributes)
-        context = trace_context_of(span)
-        return None if context is None else CallSpan(span, context)
+        if attributes[RPC_METHOD] == method:
+            if len(self._client_attributes) >= _MAX_METHODS_KEPT:
+                self._client_attributes.clear()
+            self._client_attributes[method] = attributes
+        return attributes
 
     def start_server(
         self,

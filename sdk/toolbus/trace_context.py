@@ -33,6 +33,7 @@ _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512
 _MAX_TRACESTATE_MEMBERS = 32
 _SAMPLED_DIGITS = "13579bdf"
+_FLAGS = tuple(f"{flags:02x}" for flags in range(256))
 _TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACESTATE_MEMBER = re.compile(
     r"([a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
@@ -95,8 +96,10 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
 
 def format_traceparent(span_context: SpanContext) -> str:
     """Write a context as the value of a `traceparent` header."""
-    trace_id, span_id, _, flags, *_ = span_context
-    return f"00-{trace_id:032x}-{span_id:016x}-{flags & 0xFF:02x}"
+    # Every traced call pays for this: twice as fast as formatting the integers.
+    trace_id = span_context.trace_id.to_bytes(16, "big").hex()
+    span_id = span_context.span_id.to_bytes(8, "big").hex()
+    return f"00-{trace_id}-{span_id}-{_FLAGS[span_context.trace_flags & 0xFF]}"
 
 
 def trace_context_of(span: trace.Span) -> TraceContext | None:
@@ -106,10 +109,11 @@ def trace_context_of(span: trace.Span) -> TraceContext | None:
         return None
     if isinstance(span, RemoteParent):
         return span.received
-    tracestate = span_context.trace_state.to_header() if span_context.trace_state else None
-    return TraceContext(
-        format_traceparent(span_context), tracestate if _may_travel(tracestate) else None
-    )
+    traceparent = format_traceparent(span_context)
+    if not span_context.trace_state:
+        return TraceContext(traceparent)
+    tracestate = span_context.trace_state.to_header()
+    return TraceContext(traceparent, tracestate if _may_travel(tracestate) else None)
 
 
 class RemoteParent(trace.NonRecordingSpan):

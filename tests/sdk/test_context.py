@@ -78,7 +78,11 @@ def test_failure_stands_only_once_the_function_was_entered() -> None:
     context = ToolContext()
     failure = context.fail(InvalidResult("bad"))
     assert not context.stands(failure)
-    assert context.executed == "maybe"
     context.enter()
     assert context.stands(failure)
-    assert context.executed == "yes"
+
+
+def test_executed_is_yes_once_the_function_was_entered() -> None:
+    before, after = ToolContext(), ToolContext()
+    after.enter()
+    assert (before.executed, after.executed) == ("maybe", "yes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import re
 import time
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolbus.grants import (
+    ROOM_NAME,
+    TOOL_NAME,
+    TOOLKIT_NAME,
     AgentsGrant,
     ApiScope,
     ToolPatterns,
@@ -317,6 +321,13 @@ def test_names_have_no_control_characters_and_are_text(accepts: object) -> None:
     assert callable(accepts)
     for name in ("a\n", "\na", "a\x00", "a\x7f", "a\u2028", "\ud800", b"a", None, 1, ["a"]):
         assert not accepts(name), name
+
+
+@pytest.mark.parametrize("grammar", [ROOM_NAME, TOOLKIT_NAME, TOOL_NAME])
+def test_grammar_holds_for_whole_text_however_it_is_asked(grammar: re.Pattern[str]) -> None:
+    for ask in (grammar.match, grammar.search, grammar.fullmatch):
+        assert ask("a") is not None
+        assert [text for text in ("a\n", "\na", "a b", "a.") if ask(text)] == []
 
 
 @pytest.mark.parametrize("accepts", [is_room_name, is_toolkit_name, is_tool_name])

@@ -179,6 +179,7 @@ def test_long_token_is_refused_before_anything_of_it_is_decoded(
 
     assert reason_of(token_with(pad="x" * 10_000_000)) == "too_long"
     assert reason_of("a" * (MAX_JWT_BYTES + 1)) == "too_long"
+    assert reason_of("é" * MAX_JWT_BYTES) == "malformed"  # longer in bytes than in characters
 
 
 @pytest.mark.row(17)

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, rsa
 from hypothesis import given
 from hypothesis import strategies as st
+from jwt import api_jws
 
 from toolbus.keys import Algorithm, Key, KeyRing
 
@@ -65,6 +66,15 @@ def test_generated_key_signs_what_it_checks(alg: Algorithm) -> None:
     key = Key.generate(kid="k1", iss="acme", alg=alg)
 
     assert key.check(key.sign(b"payload")) == b"payload"
+
+
+@pytest.mark.row(3)
+def test_key_checks_no_algorithm_but_its_own() -> None:
+    key = shared_key(secret="x" * 64)
+    jws = api_jws.encode(b"payload", "x" * 64, "HS512", {"kid": "k1"})
+
+    with pytest.raises(ValueError, match="does not hold"):
+        key.check(jws)
 
 
 @pytest.mark.parametrize("alg", ASYMMETRIC)

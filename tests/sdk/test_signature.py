@@ -1,4 +1,4 @@
-"""From signatures to schemas: every kind of parameter, docstring and annotation, and what is refused."""
+"""From signatures to schemas: parameters, docstrings, annotations, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import functools
 import logging
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional
 
 import pytest
 from pydantic import BaseModel, Field
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from toolbus.chunks import FileChunk
 from toolbus.context import ToolContext
@@ -55,7 +55,7 @@ def convert(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     return read_signature(function).convert(arguments)
 
 
-def everything(
+def everything(  # type: ignore[no-untyped-def]  # one parameter has no annotation # noqa: PLR0913
     city: str,
     day: date,
     unit: Unit = Unit.METRIC,
@@ -71,7 +71,7 @@ def everything(
     *,
     at: datetime | None = None,
     anything: Any = None,
-    untyped=None,  # type: ignore[no-untyped-def]  # noqa: ANN001 - a parameter without annotation
+    untyped=None,
 ) -> None:
     """Take everything."""
 
@@ -142,7 +142,9 @@ def test_parameter_may_have_any_name(name: str) -> None:
 
 
 def test_field_as_default_and_alias_are_understood() -> None:
-    def function(days: int = Field(3, ge=1), origin: Annotated[str, Field(alias="from")] = "") -> None:
+    def function(
+        days: int = Field(3, ge=1), origin: Annotated[str, Field(alias="from")] = ""
+    ) -> None:
         pass
 
     properties = arguments_of(function)
@@ -220,7 +222,7 @@ def test_docstring_gives_the_words_of_function_and_parameters(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("docstring", [None, "", "One line.", "Odd\n\nArgs:\n    nothing here\n  x"])
+@pytest.mark.parametrize("docstring", [None, "", "One line.", "Odd\n\nArgs:\n    nothing\n"])
 def test_docstring_without_parameters_is_no_obstacle(docstring: str | None) -> None:
     def function(city: str) -> None:
         pass
@@ -295,21 +297,29 @@ def test_what_a_partial_has_set_is_out_of_reach_of_the_caller() -> None:
     assert "secret" not in str(signature.input_schema)
 
 
-def test_output_schema_comes_from_models_dataclasses_and_typed_dicts_only() -> None:
-    def model() -> Place: ...  # type: ignore[empty-body]  # never called
-    def record() -> Span: ...  # type: ignore[empty-body]  # never called
-    def typed() -> Wishes: ...  # type: ignore[empty-body]  # never called
-    def bare() -> dict[str, Any]: ...  # type: ignore[empty-body]  # never called
-    def chunk() -> FileChunk: ...  # type: ignore[empty-body]  # never called
-    def text() -> str: ...  # type: ignore[empty-body]  # never called
-    def nothing() -> None: ...
-    def anything() -> Any: ...
-    def unsaid(): ...  # type: ignore[no-untyped-def]  # the point
+def returning(annotation: Any) -> Callable[..., Any]:
+    def function() -> None: ...
 
-    for function in (model, record, typed):
-        assert read_signature(function).output_schema is not None
-    for function in (bare, chunk, text, nothing, anything, unsaid):
-        assert read_signature(function).output_schema is None
+    function.__annotations__["return"] = annotation
+    return function
+
+
+@pytest.mark.parametrize("annotation", [Place, Span, Wishes, Annotated[Place, "x"]])
+def test_output_schema_comes_from_models_dataclasses_and_typed_dicts(annotation: Any) -> None:
+    schema = read_signature(returning(annotation)).output_schema
+    assert schema is not None
+    assert "$ref" in schema or schema["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    "annotation", [dict, dict[str, int], Any, None, str, FileChunk, list[Place], Place | None]
+)
+def test_other_return_annotations_promise_nothing(annotation: Any) -> None:
+    assert read_signature(returning(annotation)).output_schema is None
+
+
+def test_function_without_return_annotation_promises_nothing() -> None:
+    assert read_signature(lambda: 1).output_schema is None
 
 
 class NotJson:
@@ -326,7 +336,7 @@ def test_what_no_schema_can_say_is_refused_with_the_names_of_function_and_parame
     def code(thing: Callable[[], int]) -> None: ...
     def two(a: ToolContext, b: ToolContext) -> None: ...
 
-    for function, parameter in [
+    cases: list[tuple[Callable[..., Any], str]] = [
         (anyhow, "values"),
         (anything, "named"),
         (positional, "city"),
@@ -336,7 +346,8 @@ def test_what_no_schema_can_say_is_refused_with_the_names_of_function_and_parame
         (code, "thing"),
         (two, "b"),
         (Station.read, "self"),
-    ]:
+    ]
+    for function, parameter in cases:
         with pytest.raises(TypeError, match=rf"{function.__name__}.*{parameter!r}"):
             read_signature(function)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolbus.context import ToolContext
-from toolbus.errors import InvalidArguments, ToolFailed
+from toolbus import InvalidArguments, ToolContext, ToolFailed
 from toolbus_toolkits.clock import clock, convert, now
 
 

@@ -151,10 +151,12 @@ def test_without_time_packages_are_listed_without_sizes() -> None:
 def test_new_inventory_replaces_the_old_one_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "inventory.sqlite"
     write_inventory(path, [Package("old", "1", "python")])
+    old_file = path.stat().st_ino
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as reader:
         assert reader.execute("SELECT name FROM packages").fetchall() == [("old",)]
         write_inventory(path, [Package("new", "1", "python")])
         assert reader.execute("SELECT name FROM packages").fetchall() == [("old",)]
+        assert path.stat().st_ino != old_file
     assert _rows(path, "SELECT name FROM packages") == [("new",)]
     assert list(tmp_path.iterdir()) == [path]
 
@@ -182,13 +184,38 @@ def test_debian_packages_have_sizes_files_and_dependencies() -> None:
     assert Dependency("base-files") in bash.dependencies
 
 
+def _fake_dpkg(folder: Path, answer: str) -> None:
+    (folder / "answer").write_text(answer)
+    command = folder / "dpkg-query"
+    command.write_text(f"#!/bin/sh\ncat '{folder}/answer'\n")
+    command.chmod(0o755)
+
+
+def test_only_installed_debian_packages_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    records = [
+        ("installed", "one", "1:2-3", "First", "12", "libc6 (>= 2), b:any | c, b", " /.\n /x\n"),
+        ("installed", "two", "1", "", "odd", "", ""),
+        ("config-files", "removed", "1", "", "1", "", ""),
+        ("installed", "too", "short"),
+    ]
+    _fake_dpkg(tmp_path, "\x1e".join("\x1f".join(record) for record in records))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert list(debian_packages()) == [
+        Package(
+            *("one", "1:2-3", "debian", None, "First", 2, 12 * 1024),
+            dependencies=(Dependency("libc6"), Dependency("b")),
+        ),
+        Package("two", "1", "debian", files=0),
+    ]
+
+
 def test_machine_without_dpkg_has_no_debian_packages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert list(debian_packages()) == []
-    broken = tmp_path / "dpkg-query"
-    broken.write_text("#!/bin/sh\necho nonsense\nexit 2\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    _fake_dpkg(tmp_path, "nonsense")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert list(debian_packages()) == []

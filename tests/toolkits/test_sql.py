@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolbus.context import ToolContext
-from toolbus.errors import InvalidArguments, ToolFailed
-from toolbus.toolkit import Toolkit
+from toolbus import InvalidArguments, ToolContext, ToolFailed, Toolkit
 from toolbus_toolkits.sql import DATABASE_VARIABLE, ReadLimits, sql
 
 ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"

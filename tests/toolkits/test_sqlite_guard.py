@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolbus.errors import ToolFailed
+from toolbus import ToolFailed
 from toolbus_toolkits.sqlite_guard import ReadLimits, guarded_connection
 
 LIMITS = ReadLimits(time_s=5)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from toolbus.errors import ToolFailed
+from toolbus import ToolFailed
 from toolbus_toolkits.sqlite_guard import ReadLimits
 from toolbus_toolkits.sqlite_reader import Column, ForeignKey, Index, SqliteReader
 
@@ -148,6 +148,15 @@ def test_results_stay_under_512_kib_as_json_and_on_the_wire(database: Path, cell
     assert len(msgpack.packb(plain)) < 512 * 1024
 
 
+def test_cut_texts_of_rows_that_are_left_out_are_not_counted(database: Path) -> None:
+    reader = SqliteReader(database, ReadLimits(max_cell_bytes=50, max_result_bytes=60))
+    brought = reader.query("SELECT 'short' AS a UNION ALL SELECT hex(zeroblob(99))")
+    assert brought.rows == [["short"]]
+    assert brought.why == [
+        "the result was full after 1 rows: select fewer columns, or use LIMIT and OFFSET"
+    ]
+
+
 def test_row_that_alone_is_too_large_is_a_failure(database: Path) -> None:
     reader = SqliteReader(database, ReadLimits(max_result_bytes=1000))
     with pytest.raises(ToolFailed, match="select fewer columns"):
@@ -262,15 +271,26 @@ def test_describing_what_is_no_table_is_told_where_to_look(database: Path, table
         SqliteReader(database).describe(table)
 
 
+def test_hidden_columns_of_full_text_tables_are_not_described(tmp_path: Path) -> None:
+    path = tmp_path / "notes.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE VIRTUAL TABLE notes USING fts5(title, body)")
+    described = SqliteReader(path).describe("notes")
+    assert [column.name for column in described.columns] == ["title", "body"]
+
+
 def test_description_of_a_huge_table_stays_under_512_kib(tmp_path: Path) -> None:
     path = tmp_path / "wide.sqlite"
-    columns = ", ".join(f"c{i:0>200} TEXT DEFAULT '{'d' * 200}'" for i in range(1900))
+    names = [f"c{i:0>300}" for i in range(1900)]
+    columns = ", ".join(f"{name} REFERENCES {name * 3} ({name})" for name in names)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"CREATE TABLE wide ({columns})")
-    limits = ReadLimits(max_sql_bytes=2 * 1024 * 1024)
+        for name in names[:500]:
+            connection.execute(f"CREATE INDEX {name * 3} ON wide ({name})")
+    limits = ReadLimits(max_sql_bytes=8 * 1024 * 1024, max_value_bytes=8 * 1024 * 1024)
     wide = SqliteReader(path, limits).describe("wide")
     assert wide.truncated
-    assert len(wide.why) == 2
+    assert len(wide.why) == 4
     assert len(json.dumps(asdict(wide)).encode()) < 512 * 1024
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from toolbus.errors import ToolFailed
-from toolbus.tool import tool
-from toolbus.toolkit import Toolkit
+from toolbus import ToolFailed, Toolkit, tool
 
 __all__ = ["clock", "convert", "now"]
 

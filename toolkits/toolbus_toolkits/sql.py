@@ -12,9 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from toolbus.context import ToolContext
-from toolbus.tool import tool
-from toolbus.toolkit import Toolkit
+from toolbus import ToolContext, Toolkit, tool
 from toolbus_toolkits.sqlite_guard import ReadLimits
 from toolbus_toolkits.sqlite_reader import (
     Parameter,

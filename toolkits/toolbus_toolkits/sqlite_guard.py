@@ -7,6 +7,7 @@ what takes too long or was given up.
 Limits: one call of one SQL function, and the unfolding of nested expressions before a statement
 runs, cannot be stopped half-way. Honest statements are far from where that matters; a host for
 callers who mean harm needs a limit of memory around its process.
+Reading a file in WAL mode, SQLite keeps its own `-wal` and `-shm` files beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolbus.errors import ToolFailed
+from toolbus import ToolFailed
 
 __all__ = ["ReadLimits", "guarded_connection", "never"]
 

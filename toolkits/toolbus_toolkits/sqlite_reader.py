@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from toolbus.errors import ToolFailed
+from toolbus import ToolFailed
 from toolbus_toolkits.sqlite_guard import ReadLimits, guarded_connection, never
 
 __all__ = [

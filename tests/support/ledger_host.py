@@ -1,0 +1,83 @@
+"""A host whose tools write down that they ran: a process of its own, to be killed at any moment.
+
+Each tool appends one line when its function is entered and one when it ends, with a single write to
+a file opened for appending, so that what was written before a SIGKILL stays written.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from toolbus import RemoteToolkit, RoomException, ToolContext, ToolFailed, tool
+
+
+class Witness:
+    """The file of runs."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    @contextlib.contextmanager
+    def run(self, key: int) -> Iterator[None]:
+        os.write(self._file, f"S {key}\n".encode())
+        try:
+            yield
+        finally:
+            os.write(self._file, f"E {key}\n".encode())
+
+
+def ledger(path: str) -> RemoteToolkit:
+    witness = Witness(path)
+
+    @tool
+    async def count(key: int, work_s: float = 0.0) -> int:
+        with witness.run(key):
+            if work_s:
+                await asyncio.sleep(work_s)
+            return key
+
+    @tool(idempotent=True)
+    async def count_again(key: int, work_s: float = 0.0) -> int:
+        with witness.run(key):
+            if work_s:
+                await asyncio.sleep(work_s)
+            return key
+
+    @tool(max_concurrency=4)
+    def count_in_thread(context: ToolContext, key: int, work_s: float = 0.0) -> int:
+        with witness.run(key):
+            until = time.monotonic() + work_s
+            while time.monotonic() < until and not context.cancelled:
+                time.sleep(0.001)
+            return key
+
+    @tool
+    async def fail(key: int, words: bool) -> int:
+        with witness.run(key):
+            if words:
+                raise ToolFailed("as asked", retryable=True)
+            raise KeyError(key)
+
+    @tool
+    async def nest(context: ToolContext, key: int, inner_key: int, good: bool) -> int:
+        """Its inner call's error escapes: here the function ran, there it did not."""
+        with witness.run(key):
+            value = inner_key if good else "no number"
+            inner = await context.room.call("ledger.count", key=value)
+            return int(inner)
+
+    @tool(max_concurrency=1, timeout_s=0.05)
+    async def hurry(key: int, work_s: float) -> int:
+        with witness.run(key):
+            with contextlib.suppress(RoomException):
+                await asyncio.sleep(work_s)
+            return key
+
+    return RemoteToolkit("ledger", [count, count_again, count_in_thread, fail, nest, hurry])
+
+
+if __name__ == "__main__":
+    ledger(sys.argv[1]).run()
