@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from websockets.datastructures import Headers
 
@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 _BEARER = "bearer."
 _MAX_INSTANCE_CHARS = 128
 _MAX_EPOCH = 2**53
+_MAX_QUERY_FIELDS = 16
 
 
 class Refusal(NamedTuple):
@@ -130,11 +131,13 @@ class Admission:
         return Admitted(request.room, member, token.expires_at + LEEWAY_S)
 
     def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
-        url = urlsplit(path)
-        parts = url.path.split("/")
+        place, _, query_text = path.partition("?")
+        parts = place.split("/")
         if len(parts) != 3 or parts[:2] != ["", "rooms"] or not is_room_name(parts[2]):
             raise _Refused(_NO_SUCH_ROOM, "bad_room_name")
-        query = parse_qs(url.query, max_num_fields=16) if url.query.count("&") < 16 else {}
+        if query_text.count("&") >= _MAX_QUERY_FIELDS:
+            raise _Refused(_BAD_QUERY, "bad_query")
+        query = parse_qs(query_text)
         token = _bearer_of(headers, offered)
         if token is None and self._settings.allow_query_token:
             token = query.get("token", [None])[0]

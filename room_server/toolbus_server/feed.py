@@ -18,6 +18,8 @@ __all__ = ["Feed", "toolkit_summary"]
 
 COALESCE_S = 0.02
 """How long news is held back to be told together (PROTOCOL.md, EVENT-3)."""
+# Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
+_MAX_TOOLS = 512
 
 
 def toolkit_summary(toolkit: Toolkit, seat: Seat) -> dict[str, Any]:
@@ -75,9 +77,15 @@ class Feed:
                 self._send("toolkit_changed" if was_there else "toolkit_added", toolkit)
             elif was_there:
                 self._shown.discard(toolkit)
-                self._send("toolkit_removed", toolkit)
+                self._send("toolkit_removed", toolkit, hidden=bool(toolkit.generations))
 
-    def _send(self, name: str, toolkit: Toolkit) -> None:
+    def _send(self, name: str, toolkit: Toolkit, *, hidden: bool = False) -> None:
         self._number += 1
-        event = Event(self._number, name, {"toolkit": toolkit_summary(toolkit, self._seat)})
+        summary = toolkit_summary(toolkit, self._seat)
+        summary["tools"] = summary["tools"][:_MAX_TOOLS]
+        if hidden:
+            # It goes on for others: what it says of itself by now is theirs alone.
+            summary |= {"title": "", "description": "", "version": "", "digest": "", "tools": []}
+            summary["hosts"] = 0
+        event = Event(self._number, name, {"toolkit": summary})
         self._seat.port.send_message(encode(event))

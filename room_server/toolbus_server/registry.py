@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from typing import Any
 
 from toolbus.errors import (
@@ -29,11 +30,12 @@ from toolbus.wire import (
 from toolbus_server.definition import read_definition
 from toolbus_server.feed import Feed, toolkit_summary
 from toolbus_server.limits import Limits
-from toolbus_server.room_state import Change, Toolkit
+from toolbus_server.room_state import Change, Member, Toolkit
 from toolbus_server.routing import Room, Seat
 
 __all__ = ["Registry"]
 
+_logger = logging.getLogger(__name__)
 _PAGE = 100
 _PAGE_BYTES = 256 * 1024
 _MAX_SHARES = 256
@@ -54,6 +56,8 @@ class Registry:
         self._room = room
         self._limits = limits
         self._feeds: dict[str, Feed] = {}
+        self.denied = 0
+        """Registrations for which a grant was missing."""
 
     def publish(self, changes: list[Change]) -> None:
         """Tell everyone who subscribed and can see it."""
@@ -73,11 +77,14 @@ class Registry:
         generation = _option(request.options, "generation", int)
         if generation is not None and not 0 < generation < _MAX_GENERATION:
             raise _bad("generation", "is what an earlier registration was told")
+        member = seat.member
+        grant = member.scope.agents
+        if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
+            raise self._denied(member, public, "")
         definition = read_definition(request.manifest)
-        member, name = seat.member, definition.manifest.name
+        name = definition.manifest.name
         if not member.rights.may_register(name, public):
-            kind = "public" if public else "private"
-            raise PermissionDenied(f"no grant to register the {kind} toolkit {name}")
+            raise self._denied(member, public, name)
         if len(member.toolkits) >= self._limits.max_toolkits:
             raise QuotaExceeded(f"one participant hosts at most {self._limits.max_toolkits}")
         done = self._room.state.register(
@@ -89,6 +96,12 @@ class Registry:
         )
         self.publish(done.changes)
         return {"digest": definition.digest, "generation": done.generation.number}
+
+    def _denied(self, member: Member, public: bool, name: str) -> PermissionDenied:
+        kind = "public" if public else "private"
+        self.denied += 1
+        _logger.warning("%r may not register the %s toolkit %s", member.identity.name, kind, name)
+        return PermissionDenied(f"no grant to register the {kind} toolkit {name}".rstrip())
 
     def unregister(self, seat: Seat, request: Unregister) -> dict[str, Any]:
         """Take a toolkit back."""
@@ -135,8 +148,7 @@ class Registry:
 
     def subscribe(self, seat: Seat, feed: Feed, request: Subscribe) -> dict[str, Any]:
         """Tell a participant of changes from now on, or no longer."""
-        unknown = [topic for topic in request.topics if topic not in _TOPICS]
-        if unknown:
+        if not all(type(topic) is str and topic in _TOPICS for topic in request.topics):
             raise _bad("topics", f"are among {sorted(_TOPICS)}")
         self.forget(seat)
         if request.topics:

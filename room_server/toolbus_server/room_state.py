@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _MAX_REMEMBERED_RIGHTS = 4_096
+# What a host claims beyond it counts for its own toolkit alone: no claim uses the numbers up.
+_MAX_REMEMBERED_GENERATION = 2**40
 
 
 class Identity(NamedTuple):
@@ -50,6 +52,8 @@ class Member:
     epoch: int
     scope: ApiScope
     rights: ToolRights = field(init=False)
+    card: tuple[str, str, str, str] = field(init=False)
+    """What others are told of it: id, name, role, issuer."""
     inflight: int = 0
     """Calls it runs as a host, by the server's count."""
     toolkits: list[Toolkit] = field(default_factory=list)
@@ -58,11 +62,7 @@ class Member:
 
     def __post_init__(self) -> None:
         self.rights = ToolRights(self.scope.agents)
-
-    @property
-    def card(self) -> tuple[str, str, str, str]:
-        """What others are told of it: id, name, role, issuer."""
-        return (self.id, self.identity.name, self.role, self.identity.issuer)
+        self.card = (self.id, self.identity.name, self.role, self.identity.issuer)
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is remembered."""
@@ -85,6 +85,8 @@ class Generation:
     number: int
     definition: Definition
     hosts: list[Member] = field(default_factory=list)
+    shared_with: frozenset[str] = frozenset()
+    """Who else sees it while it serves, where it is private."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,13 +96,16 @@ class Toolkit:
     name: str
     owner: Identity
     public: bool
-    shared_with: frozenset[str]
     generations: list[Generation] = field(default_factory=list)
+    """Those that have hosts, the newest last; only `settle` changes it."""
+    serving: Generation = field(init=False)
+    """The generation that answers calls now, or that did last."""
 
-    @property
-    def serving(self) -> Generation:
-        """The generation that answers calls now."""
-        return self.generations[-1]
+    def settle(self, generations: list[Generation]) -> None:
+        """Keep the generations that have hosts, and let the newest of them serve."""
+        self.generations = [each for each in generations if each.hosts]
+        if self.generations:
+            self.serving = self.generations[-1]
 
     @property
     def order(self) -> tuple[str, bool, str, str]:
@@ -111,7 +116,7 @@ class Toolkit:
         """Whether the toolkit exists at all, as far as this participant can tell."""
         if self.public or self.owner == member.identity:
             return True
-        shared = self.shared_with
+        shared = self.serving.shared_with
         return bool(shared) and (
             "*" in shared
             or f"name:{member.identity.name}" in shared
@@ -191,7 +196,11 @@ class RoomState:
                 if old in generation.hosts:
                     generation.hosts[generation.hosts.index(old)] = new
         new.toolkits, old.toolkits = old.toolkits, []
-        return self.leave(old)
+        changes = self.leave(old)
+        for toolkit in list(new.toolkits):
+            if not new.rights.may_register(toolkit.name, toolkit.public):
+                changes += self._drop(toolkit, new)
+        return changes
 
     def named(self, name: str) -> Member | None:
         """Find a participant by the name in its token; of several instances, the first."""
@@ -224,12 +233,13 @@ class RoomState:
         name = definition.manifest.name
         toolkit = self._existing(member.identity, name, public)
         if toolkit is None:
-            toolkit = Toolkit(name, member.identity, public, shared_with)
+            toolkit = Toolkit(name, member.identity, public)
             joined = self._join_generation(toolkit, member, definition, generation)
+            joined.shared_with = shared_with
             self._add(toolkit)
             return Registration(toolkit, joined, [Change("toolkit_added", toolkit)])
-        toolkit.shared_with = shared_with
         joined = self._join_generation(toolkit, member, definition, generation)
+        joined.shared_with = shared_with
         return Registration(toolkit, joined, [Change("toolkit_changed", toolkit)])
 
     def _existing(self, identity: Identity, name: str, public: bool) -> Toolkit | None:
@@ -244,27 +254,31 @@ class RoomState:
         self, toolkit: Toolkit, member: Member, definition: Definition, number: int | None
     ) -> Generation:
         """Put a host where its definition is served, or open a generation for it."""
-        self._leave_generations(toolkit, member)
-        for generation in toolkit.generations:
+        generations = self._without(toolkit, member)
+        for generation in generations:
             if generation.definition.digest == definition.digest:
                 break
         else:
-            self._last_generation = max(self._last_generation + 1, number or 0)
-            generation = Generation(number or self._last_generation, definition)
-            insort(toolkit.generations, generation, key=lambda each: each.number)
+            generation = Generation(number or self._next_generation(generations), definition)
+            if generation.number < _MAX_REMEMBERED_GENERATION:
+                self._last_generation = max(self._last_generation, generation.number)
+            insort(generations, generation, key=lambda each: each.number)
         generation.hosts.append(member)
-        self._forget_empty(toolkit)
+        toolkit.settle(generations)
         if toolkit not in member.toolkits:
             member.toolkits.append(toolkit)
         return generation
 
-    def _leave_generations(self, toolkit: Toolkit, member: Member) -> None:
+    def _next_generation(self, generations: list[Generation]) -> int:
+        highest = generations[-1].number if generations else 0
+        return max(self._last_generation, highest) + 1
+
+    def _without(self, toolkit: Toolkit, member: Member) -> list[Generation]:
+        """Take a host out of the generations of a toolkit; some of them may be left without one."""
         for generation in toolkit.generations:
             if member in generation.hosts:
                 generation.hosts.remove(member)
-
-    def _forget_empty(self, toolkit: Toolkit) -> None:
-        toolkit.generations = [each for each in toolkit.generations if each.hosts]
+        return list(toolkit.generations)
 
     def unregister(self, member: Member, name: str, *, public: bool) -> list[Change]:
         """Take back what a participant serves; the name is free at once when nobody else does.
@@ -278,14 +292,11 @@ class RoomState:
         raise NotFound(f"you host no {'public' if public else 'private'} toolkit {name}")
 
     def _drop(self, toolkit: Toolkit, member: Member) -> list[Change]:
-        last = toolkit.generations[-1]
-        self._leave_generations(toolkit, member)
+        toolkit.settle(self._without(toolkit, member))
         member.toolkits.remove(toolkit)
-        if any(generation.hosts for generation in toolkit.generations):
-            self._forget_empty(toolkit)
+        if toolkit.generations:
             return [Change("toolkit_changed", toolkit)]
         # What is gone keeps its last definition, so that its end can be told to those who saw it.
-        toolkit.generations = [last]
         self._remove(toolkit)
         return [Change("toolkit_removed", toolkit)]
 

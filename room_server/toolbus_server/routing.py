@@ -13,6 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from random import randrange
 from typing import Any, NamedTuple, Protocol
 
 from toolbus.errors import (
@@ -30,7 +33,7 @@ from toolbus.errors import (
     RoomException,
     TooLarge,
 )
-from toolbus.telemetry import call_attributes
+from toolbus.telemetry import call_attributes, forwarded, read_trace_context
 from toolbus.transport import Ticket
 from toolbus.wire import (
     Call,
@@ -56,8 +59,6 @@ _OPTION_TYPES: dict[str, type] = {
     "pin": str,
     "attempt": int,
     "caller_context": bytes,
-    "traceparent": str,
-    "tracestate": str,
 }
 _RETRY_AFTER_S = 0.05
 
@@ -65,8 +66,8 @@ _RETRY_AFTER_S = 0.05
 class Port(Protocol):
     """What the router needs of a connection."""
 
-    def send_message(self, data: bytes, ticket: Ticket | None = None) -> None:
-        """Send what cannot be refused."""
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        """Send what cannot be refused; return whether the connection is there to take it."""
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send, or say at once that there is no room for it."""
@@ -83,7 +84,9 @@ class Seat:
     call_ids: set[str] = field(default_factory=set)
     dispatched: dict[int, Flight] = field(default_factory=dict)
     """Calls it runs, by the ids that the router chose."""
-    last_dispatch: int = 0
+    last_dispatch: int = field(default_factory=partial(randrange, 2**32, 2**48))
+    """Begins anywhere, so that what a host names after a reconnect is never another call; no id of
+    a caller is packed in more bytes, so that no result grows on its way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +111,8 @@ class Flight:
     deadline_at: float
     timer: asyncio.TimerHandle | None = None
     span: CallSpan | None = None
+    idempotent: bool = False
+    """Whether the tool says that running it twice does no harm."""
     written: bool = False
     ended: bool = False
 
@@ -123,6 +128,10 @@ class Authority(NamedTuple):
     principal: Member | None
     hops: int
     deadline_at: float | None
+
+
+_OWN = Authority(None, 1, None)
+"""Of a call that is nobody's child and for nobody else."""
 
 
 class Router:
@@ -152,7 +161,7 @@ class Router:
             self._dispatch(room, caller, call)
         except RoomException as error:
             caller.port.send_message(encode(failed(call.id, error)))
-            self._telemetry.refuse_call(room.state.name, caller.member, call, error)
+            self._telemetry.refuse_call(room.state, caller.member, call, error)
 
     def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
         options = call.options or _NO_OPTIONS
@@ -160,12 +169,15 @@ class Router:
             _check_options(options)
         self._check_ids(caller, call)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
-        room.state.tool(caller.member, toolkit, call.tool)
-        authority = self._authority(room, caller, options)
-        _check_principal(authority.principal, toolkit, call.tool)
-        _check_pin(toolkit, options.get("pin"))
+        tool = room.state.tool(caller.member, toolkit, call.tool)
+        authority = self._authority(room, caller, options) if options else _OWN
+        if authority.principal is not None:
+            _check_principal(authority.principal, toolkit, call.tool)
+        if "pin" in options:
+            _check_pin(toolkit, options["pin"])
         host = room.seats[room.state.choose_host(toolkit).id]
         flight = self._open(caller, call, host, authority)
+        flight.idempotent = tool.idempotent
         header = _header(flight, toolkit, options)
         if "traceparent" in options:
             self._trace(room, flight, call, header)
@@ -176,15 +188,24 @@ class Router:
 
     def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> None:
         caller = flight.caller.member
+        received = read_trace_context(call.options)
+        if received is None:
+            return
+        if received.sampled:
+            flight.span = self._telemetry.open_call(
+                call, received, self._facts(room, flight), caller
+            )
+        context = forwarded(flight.span, received, trusted=caller.scope.trace)
+        if context is not None:
+            context.write_to(header)
+
+    def _facts(self, room: Room, flight: Flight) -> dict[str, str]:
         principal = flight.principal
-        attributes = call_attributes(
+        return call_attributes(
             room=room.state.name,
-            caller=caller.identity.name,
+            caller=flight.caller.member.identity.name,
             on_behalf_of=principal.identity.name if principal else None,
             host=flight.host.member.id,
-        )
-        flight.span = self._telemetry.open_call(
-            call, header, attributes, trusted=caller.scope.trace
         )
 
     def _check_ids(self, caller: Seat, call: Call) -> None:
@@ -217,8 +238,9 @@ class Router:
     def _principal(self, room: Room, caller: Seat, name: str | None) -> Member | None:
         if name is None:
             return None
-        principal = room.state.named(name)
-        if principal is None or not caller.member.rights.may_act_for(name):
+        may_act = caller.member.rights.may_act_for(name)
+        principal = room.state.named(name) if may_act else None
+        if principal is None:
             raise PermissionDenied("no grant to act for this participant here")
         return principal
 
@@ -243,7 +265,7 @@ class Router:
         )
 
     def _dispatch_frame(self, flight: Flight, call: Call, header: dict[str, Any]) -> bytes:
-        remaining_ms = max(1, round((flight.deadline_at - self._loop.time()) * 1000))
+        remaining_ms = max(1, ceil((flight.deadline_at - self._loop.time()) * 1000))
         data = encode(
             Dispatch(
                 flight.dispatch_id,
@@ -277,9 +299,15 @@ class Router:
             self.dropped += 1
             return
         if isinstance(reply, Result):
+            data = encode(Result(flight.request_id, reply.body))
+            if len(data) > self._limits.max_frame_bytes:
+                # The caller's id takes more bytes than ours: its connection would not survive it.
+                self._fail(flight, TooLarge("the result does not fit one frame", executed="yes"))
+                return
             self._end(flight)
-            flight.caller.port.send_message(encode(Result(flight.request_id, reply.body)))
-            self._telemetry.close_call(flight.span, None)
+            flight.caller.port.send_message(data)
+            if flight.span is not None:
+                flight.span.end()
         else:
             self._fail(flight, exception_of(reply))
 
@@ -295,7 +323,9 @@ class Router:
     def depart(self, seat: Seat) -> None:
         """End the calls of a participant that is gone: those it runs, and those it made."""
         for flight in list(seat.dispatched.values()):
-            self._fail(flight, HostLost("the host is gone", executed=flight.executed))
+            may_retry = flight.idempotent or not flight.written
+            error = HostLost("the host is gone", executed=flight.executed, retryable=may_retry)
+            self._fail(flight, error)
         for flight in list(seat.calls.values()):
             self._withdraw(flight, "caller_gone")
             self._fail(flight, Cancelled("the caller is gone", executed=flight.executed))
@@ -312,7 +342,8 @@ class Router:
     def _fail(self, flight: Flight, error: RoomException) -> None:
         self._end(flight)
         flight.caller.port.send_message(encode(failed(flight.request_id, error)))
-        self._telemetry.close_call(flight.span, error)
+        if flight.span is not None:
+            flight.span.end(error)
 
     def _end(self, flight: Flight) -> None:
         flight.ended = True
@@ -344,15 +375,15 @@ def _bad_option(name: str, what: str) -> InvalidArguments:
     return InvalidArguments(f"{name} {what}", details={"path": f"/{name}", "message": what})
 
 
-def _check_principal(principal: Member | None, toolkit: Toolkit, tool: str) -> None:
+def _check_principal(principal: Member, toolkit: Toolkit, tool: str) -> None:
     """On another's behalf only what that other may do, so that no host can be used as a deputy."""
-    if principal is not None and not principal.may_call(toolkit.name, tool):
+    if not principal.may_call(toolkit.name, tool):
         raise PermissionDenied(f"{principal.identity.name} has no grant for {toolkit.name}.{tool}")
 
 
-def _check_pin(toolkit: Toolkit, pin: str | None) -> None:
+def _check_pin(toolkit: Toolkit, pin: str) -> None:
     digest = toolkit.serving.definition.digest
-    if pin is not None and pin != digest:
+    if pin != digest:
         raise DefinitionChanged(
             f"toolkit {toolkit.name} is not the one you pinned", details={"digest": digest}
         )

@@ -24,6 +24,7 @@ from toolbus.transport import (
     PING_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
     ServerTransport,
+    TransportLog,
 )
 from toolbus.wire import SUBPROTOCOL
 from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer
@@ -105,6 +106,7 @@ class RoomServer:
             write_limit=WRITE_LIMIT_BYTES,
             open_timeout=self._settings.handshake_timeout_s,
             server_header=None,
+            logger=TransportLog(logging.getLogger("websockets.server")),
             ping_interval=PING_INTERVAL_S,
             ping_timeout=PING_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
@@ -156,6 +158,9 @@ class RoomServer:
             loop = asyncio.get_running_loop()
             session = Session(connection, decision, self.hub, loop)
             session.open(decision.expires_at - time.time())
+            await connection.wait_closed()
+            # Again for one that was lost before it had a session to tell.
+            session.on_close()
         elif decision is not None and decision.close_code is not None:
             connection.close_with(decision.close_code, decision.text.strip())
         await connection.wait_closed()

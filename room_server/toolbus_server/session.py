@@ -11,7 +11,8 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, get_args
 
 from toolbus.errors import Internal, InvalidArguments, RoomException, TooLarge
 from toolbus.transport import ServerTransport
@@ -79,6 +80,15 @@ class Session:
         """Take a seat and say welcome; the session ends with its token, `life_s` from now."""
         self._connection.receiver = self
         self._open_room = self._hub.join(self._room_name, self)
+        router, room = self._hub.router, self._open_room.room
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Call: partial(router.call, room, self.seat),
+            Result: partial(router.answer, self.seat),
+            Failed: partial(router.answer, self.seat),
+            Cancel: partial(router.cancel, self.seat),
+            **dict.fromkeys(get_args(_Request), self._on_request),
+            Unknown: self._on_unknown,
+        }
         self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
         self._connection.send_message(encode(self._welcome()))
 
@@ -124,7 +134,7 @@ class Session:
             self._leave_now(error.close_code, error.reason)
             return
         try:
-            _HANDLERS[type(frame)](self, frame)
+            self._handlers[type(frame)](frame)
         except Exception:
             _logger.exception("a frame of kind %s met a bug", type(frame).__name__)
             self._answer_bug(frame)
@@ -135,15 +145,6 @@ class Session:
 
     def _send(self, frame: Frame) -> None:
         self._connection.send_message(encode(frame))
-
-    def _on_call(self, call: Call) -> None:
-        self._hub.router.call(self._open_room.room, self.seat, call)
-
-    def _on_answer(self, reply: Result | Failed) -> None:
-        self._hub.router.answer(self.seat, reply)
-
-    def _on_cancel(self, cancel: Cancel) -> None:
-        self._hub.router.cancel(self.seat, cancel)
 
     def _on_request(self, request: _Request) -> None:
         """Answer a request to the registry."""
@@ -182,17 +183,3 @@ class Session:
                 details={"path": "/0", "message": "unknown kind"},
             )
             self._send(failed(unknown.id, error))
-
-
-_HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
-    Call: Session._on_call,
-    Result: Session._on_answer,
-    Failed: Session._on_answer,
-    Cancel: Session._on_cancel,
-    Register: Session._on_request,
-    Unregister: Session._on_request,
-    ListToolkits: Session._on_request,
-    Describe: Session._on_request,
-    Subscribe: Session._on_request,
-    Unknown: Session._on_unknown,
-}

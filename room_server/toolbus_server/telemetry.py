@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toolbus.errors import NotFound, RoomException
 from toolbus.telemetry import (
     CallSpan,
     TraceContext,
     Tracing,
     call_attributes,
-    forwarded,
     read_trace_context,
     recorded_method,
 )
 from toolbus.wire import Call
-from toolbus_server.room_state import Member
+from toolbus_server.room_state import Member, RoomState
 
 __all__ = ["CallSpan", "ServerTelemetry"]
 
@@ -33,59 +30,46 @@ class ServerTelemetry:
     def open_call(
         self,
         call: Call,
-        header: dict[str, Any],
-        attributes: dict[str, str],
-        *,
-        trusted: bool,
-    ) -> CallSpan | None:
-        """Begin the span of a call if it is sampled, and write the context that travels on.
-
-        Without the caller's grant `trace` what it sent travels no further, and a span is a new root
-        with a link.
-        """
-        received = read_trace_context(call.options)
-        if received is None:
-            return None
-        span = None
-        if received.sampled:
-            span = self._start(call, received, attributes, trusted=trusted, registered=True)
-        context = forwarded(span, received, trusted=trusted)
-        if context is not None:
-            context.write_to(header)
-        return span
-
-    def _start(
-        self,
-        call: Call,
         received: TraceContext,
         attributes: dict[str, str],
+        caller: Member,
         *,
-        trusted: bool,
-        registered: bool,
+        registered: bool = True,
     ) -> CallSpan | None:
+        """Begin the span of a sampled call.
+
+        Without the caller's grant `trace` it is a new root with a link. A name that nobody
+        registered is not recorded.
+        """
         return self._tracing.start_server(
             recorded_method(f"{call.toolkit}.{call.tool}", registered=registered),
             call.call_id,
             received=received,
-            trusted=trusted,
+            trusted=caller.scope.trace,
             attributes=attributes,
         )
 
-    def close_call(self, span: CallSpan | None, error: RoomException | None) -> None:
-        """End the span of a call, once."""
-        if span is not None:
-            span.end(error)
-
-    def refuse_call(self, room: str, caller: Member, call: Call, error: RoomException) -> None:
-        """Record a call that ended before a host had it, under its name only if that exists."""
+    def refuse_call(
+        self, room: RoomState, caller: Member, call: Call, error: RoomException
+    ) -> None:
+        """Record a sampled call that ended before a host had it."""
         received = read_trace_context(call.options)
         if received is None or not received.sampled:
             return
-        span = self._start(
-            call,
-            received,
-            call_attributes(room=room, caller=caller.identity.name),
-            trusted=caller.scope.trace,
-            registered=not isinstance(error, NotFound),
-        )
-        self.close_call(span, error)
+        attributes = call_attributes(room=room.name, caller=caller.identity.name)
+        registered = _is_registered(room, caller, call)
+        span = self.open_call(call, received, attributes, caller, registered=registered)
+        if span is not None:
+            span.end(error)
+
+
+def _is_registered(room: RoomState, caller: Member, call: Call) -> bool:
+    """Whether the call names a tool that its caller may know of, whatever it was refused for."""
+    participant = call.options.get("participant") if call.options else None
+    if not isinstance(participant, str | None):
+        return False
+    try:
+        toolkit = room.resolve(caller, call.toolkit, participant)
+    except NotFound:
+        return False
+    return call.tool in toolkit.serving.definition.tools

@@ -1,19 +1,59 @@
-"""Requests under way: which answer belongs to which, and what becomes of them when no answer comes.
+"""Calls and requests under way: sent once, answered once, whatever happens to the connection.
 
-A `CallTable` owns correlation and nothing else. Every request opened here is settled exactly once:
-by its answer, by the loss of the connection, by its time, or by being given up.
+A `CallTable` owns correlation: every request opened there is settled exactly once, by its answer,
+by the loss of the connection, by its time, or by being given up. A `Caller` makes calls with it,
+one attempt at a time; whether there is another attempt is decided in `retries`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import ceil
+from time import monotonic
+from typing import Any, TypeAlias
 
-from toolbus.errors import ConnectionLost, DeadlineExceeded, Executed
-from toolbus.wire import Failed, Result, exception_of
+from opentelemetry.context import get_current
 
-__all__ = ["CallTable", "Pending"]
+from toolbus.chunks import Chunk, chunk_from_wire
+from toolbus.errors import (
+    Cancelled,
+    ConnectionLost,
+    DeadlineExceeded,
+    Executed,
+    InvalidArguments,
+    InvalidResult,
+    RoomException,
+    TooLarge,
+    Unavailable,
+)
+from toolbus.link import Link
+from toolbus.retries import Plan, Retries
+from toolbus.telemetry import Tracing
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    BadBody,
+    BadFrame,
+    Call,
+    Cancel,
+    Describe,
+    Failed,
+    Frame,
+    RequestId,
+    Result,
+    decode_from_client,
+    encode,
+    exception_of,
+    unpack_body,
+)
+
+__all__ = ["DEFAULT_TIMEOUT_S", "CallTable", "Caller", "Pending"]
+
+DEFAULT_TIMEOUT_S = 60.0
+"""The deadline of a call that names none."""
+GRACE_S = 0.25
+"""How long past a deadline the server's own word is waited for."""
 
 Reply: TypeAlias = Result | Failed
 
@@ -93,3 +133,168 @@ class CallTable:
             if not pending.future.done():
                 error = ConnectionLost("the connection was lost", executed=pending.executed)
                 pending.future.set_exception(error)
+
+
+class Caller:
+    """Makes the calls and requests of one participant.
+
+    Args:
+        link: The line to the server.
+        table: Where answers are awaited.
+        tracing: Records sampled calls.
+    """
+
+    def __init__(self, link: Link, table: CallTable, tracing: Tracing) -> None:
+        self._link = link
+        self._table = table
+        self._tracing = tracing
+        self._loop = asyncio.get_running_loop()
+        self.retries = Retries(self._loop.time, self.request)
+
+    # Requests to the server itself
+
+    async def request(self, build: Any, *fields: Any, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Send a request that is no call and return the body of its answer.
+
+        Args:
+            build: The frame's type; its first field is the id.
+            fields: Its other fields.
+            timeout_s: How long the answer may take; a link that is down is waited for within it.
+        """
+        deadline_at = self._loop.time() + timeout_s
+        await self._wait_for_link(deadline_at)
+        return await self.ask(build, *fields, deadline_at=deadline_at)
+
+    async def ask(self, build: Any, *fields: Any, deadline_at: float) -> dict[str, Any]:
+        """Send a request on the connection that is there now, ready or not."""
+        pending = self._table.open()
+        data = self._packed(pending, build(pending.id, *fields))
+        result = await self._exchange(pending, data, deadline_at)
+        body = unpack_body(result.body, binary=True)
+        if type(body) is not dict:
+            raise InvalidResult("the server's answer is no object", executed="no")
+        return body
+
+    # Calls
+
+    async def call(self, plan: Plan) -> Chunk:
+        """Make a call and return its result.
+
+        Raises:
+            RoomException: Why there is no result; `executed` says whether the tool ran.
+        """
+        if monotonic() < self._tracing.idle_until and not get_current():
+            result = await self._attempts(plan)
+        else:
+            result = await self._traced(plan)
+        try:
+            return chunk_from_wire(unpack_body(result.body, binary=True))
+        except (BadBody, ValueError, TypeError) as error:
+            raise InvalidResult("the host's answer is no chunk", executed="yes") from error
+
+    async def _traced(self, plan: Plan) -> Result:
+        span = self._tracing.start_client(plan.name, plan.call_id)
+        if span is None:
+            return await self._attempts(plan)
+        span.context.write_to(plan.options)
+        error: RoomException | None = None
+        try:
+            return await self._attempts(plan)
+        except RoomException as failure:
+            error = failure
+            raise
+        except asyncio.CancelledError:
+            error = Cancelled("the caller gave the call up")
+            raise
+        finally:
+            span.end(error)
+
+    async def _attempts(self, plan: Plan) -> Result:
+        options: dict[str, Any] | None = plan.options
+        history = None
+        while True:
+            try:
+                return await self._attempt(plan, options)
+            except RoomException as error:
+                history = history or self.retries.begin(plan)
+                options = await history.after(error)
+
+    async def _attempt(self, plan: Plan, options: dict[str, Any] | None) -> Result:
+        if not self._link.is_ready:
+            await self._wait_for_link(plan.deadline_at)
+        remaining_s = plan.deadline_at - self._loop.time()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        pending = self._table.open()
+        data = self._packed(
+            pending,
+            Call(
+                pending.id,
+                plan.call_id,
+                plan.toolkit,
+                plan.tool,
+                ceil(remaining_s * 1000),
+                plan.arguments,
+                options or None,
+            ),
+        )
+        if plan.key not in self.retries.known:
+            self._learn(plan)
+        return await self._exchange(pending, data, plan.deadline_at + GRACE_S)
+
+    def _packed(self, pending: Pending, frame: Frame) -> bytes:
+        """Pack a request, or end it here: the server closes a connection that breaks a rule."""
+        try:
+            data = encode(frame)
+            if len(data) <= MAX_HEADER_BYTES:
+                return data
+            if len(data) <= MAX_FRAME_BYTES:
+                decode_from_client(data)
+                return data
+        except BadFrame:
+            data = b""
+        except (ValueError, TypeError, OverflowError) as error:
+            self._table.give_up(pending)
+            raise InvalidArguments(f"cannot be sent: {type(error).__name__}") from error
+        self._table.give_up(pending)
+        raise TooLarge("the request does not fit one frame", executed="no")
+
+    async def _exchange(self, pending: Pending, data: bytes, deadline_at: float) -> Result:
+        """Send a request and wait for its one end."""
+        connection = self._link.connection
+        if connection is None or not connection.send_message(data, pending):
+            self._table.give_up(pending)
+            raise ConnectionLost("the connection was lost", executed="no")
+        timer = self._loop.call_at(deadline_at, self._table.expire, pending)
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            if self._table.give_up(pending) and pending.written:
+                self._link.send(Cancel(RequestId(pending.id), "cancelled"))
+            raise
+        finally:
+            timer.cancel()
+
+    async def _wait_for_link(self, deadline_at: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline_at):
+                await self._link.ready()
+        except TimeoutError:
+            raise Unavailable("there was no connection in time", executed="no") from None
+
+    def _learn(self, plan: Plan) -> None:
+        """Ask what a toolkit is, once, beside the first call to it, waiting for nothing."""
+        self.retries.expect(plan.key)
+        pending = self._table.open()
+        pending.future.add_done_callback(lambda future: self._note(plan, future))
+        participant = plan.key[1]
+        options = {} if participant is None else {"participant": participant}
+        self._link.send(Describe(RequestId(pending.id), plan.toolkit, options))
+
+    def _note(self, plan: Plan, future: asyncio.Future[Result]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled() or error is not None:
+            self.retries.forget(plan.key, error)
+        else:
+            body = unpack_body(future.result().body, binary=True)
+            self.retries.note(plan.key, body)

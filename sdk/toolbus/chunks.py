@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from toolbus.plain_json import NotJson, json_pointer, plain_json, plain_text, unsendable
+from toolbus.plain_json import NotJson, is_plain, json_pointer, plain_json, plain_text, unsendable
 
 __all__ = [
     "Chunk",
@@ -169,7 +169,7 @@ def as_chunk(value: Any) -> Chunk:
         return _EMPTY
     kind = type(value)
     if kind is dict or kind is list:
-        return JsonChunk(plain_json(value))
+        return JsonChunk(value if is_plain(value) else plain_json(value))
     if kind is str:
         return TextChunk(plain_text(value, ""))
     if isinstance(value, _Piece):

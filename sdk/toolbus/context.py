@@ -61,12 +61,12 @@ class ToolContext:
         "_cancelled",
         "_clock",
         "_deadline_at",
-        "_entered",
         "_failure",
         "_on_behalf_of",
         "_refusal",
         "_room",
         "_run_sync",
+        "entered",
     )
 
     def __init__(  # noqa: PLR0913 - each is one fact of a call, and all but two are by keyword
@@ -88,7 +88,8 @@ class ToolContext:
         self._clock = clock
         self._run_sync = run_sync
         self._cancelled = False
-        self._entered = False
+        self.entered = False
+        """Set when the tool's own function is being called; it stays set."""
         self._refusal: RoomException | None = None
         self._failure: RoomException | None = None
 
@@ -133,10 +134,6 @@ class ToolContext:
         result: T = await self._run_sync(function)
         return result
 
-    def enter(self) -> None:
-        """Mark that the tool's own function is being called. It stays marked."""
-        self._entered = True
-
     def refuse(self, error: _Error) -> _Error:
         """Record an error met before the function is entered, and return it to be raised."""
         self._refusal = error
@@ -149,7 +146,7 @@ class ToolContext:
 
     def stands(self, error: RoomException) -> bool:
         """Tell whether `refuse` or `fail` recorded this error, in the phase it was meant for."""
-        return error is (self._failure if self._entered else self._refusal)
+        return error is (self._failure if self.entered else self._refusal)
 
     @property
     def executed(self) -> Executed:
@@ -157,4 +154,4 @@ class ToolContext:
 
         "maybe" where it was not entered: an override of `Toolkit.execute` may have acted for it.
         """
-        return "yes" if self._entered else "maybe"
+        return "yes" if self.entered else "maybe"

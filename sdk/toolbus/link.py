@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -28,14 +28,13 @@ from toolbus.transport import (
     PING_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
     ClientTransport,
-    Ticket,
+    TransportLog,
 )
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     SUBPROTOCOL,
     BadFrame,
     Frame,
-    Unknown,
     Welcome,
     decode_from_server,
     encode,
@@ -61,8 +60,8 @@ _ENDS = {
 class LinkOwner:
     """What a link tells its owner."""
 
-    on_frame: Callable[[Frame], None]
-    """A frame came. Must not raise."""
+    handlers: Mapping[type[Any], Callable[[Any], None]]
+    """Who takes a frame of a type; others are ignored. None of them may raise."""
     on_up: Callable[[Welcome], Awaitable[None]]
     """A connection is there and welcomed:
 
@@ -75,8 +74,13 @@ class LinkOwner:
 class _Line:
     """One connection's reader."""
 
-    def __init__(self, owner: LinkOwner) -> None:
-        self._owner = owner
+    def __init__(self, owner: LinkOwner, adopt: Callable[[ClientTransport], None]) -> None:
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            **owner.handlers,
+            Welcome: self._on_welcome,
+        }
+        self._on_down = owner.on_down
+        self._adopt = adopt
         self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
         self.connection: ClientTransport | None = None
@@ -89,16 +93,21 @@ class _Line:
             if self.connection is not None:
                 self.connection.close_with(error.close_code, error.reason)
             return
-        if isinstance(frame, Unknown):
-            return
-        if not self.welcome.done() and isinstance(frame, Welcome):
-            self.welcome.set_result(frame)
-        else:
-            self._owner.on_frame(frame)
+        handler = self._handlers.get(type(frame))
+        if handler is not None:
+            handler(frame)
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        if not self.welcome.done() and self.connection is not None:
+            # At once: what comes right behind the welcome may have to be answered.
+            self._adopt(self.connection)
+            self.welcome.set_result(welcome)
 
     def on_close(self) -> None:
         self.closed.set()
-        if not self.welcome.done():
+        if self.welcome.done():
+            self._on_down()
+        else:
             self.welcome.cancel()
 
 
@@ -114,18 +123,16 @@ class Link:
         self._settings = settings
         self._owner = owner
         self._line: _Line | None = None
-        self._connection: ClientTransport | None = None
+        self.connection: ClientTransport | None = None
+        """The connection that is there now, welcomed or not."""
+        self.is_ready = False
+        """Whether calls can be sent now."""
         self._keeper: asyncio.Task[None] | None = None
         self._epoch = 0
         self._ready = asyncio.Event()
         self._finished = asyncio.Event()
         self.error: RoomException | None = None
         """Why the link ended for good, unless it was told to."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether calls can be sent now."""
-        return self._ready.is_set()
 
     async def start(self) -> None:
         """Connect for the first time.
@@ -175,15 +182,8 @@ class Link:
 
     def send(self, frame: Frame) -> None:
         """Send a frame that needs no ticket; without a connection it is dropped."""
-        if self._connection is not None:
-            self._connection.send_message(encode(frame))
-
-    def send_ticketed(self, data: bytes, ticket: Ticket) -> bool:
-        """Send a message; return whether a connection was there to take it."""
-        if self._connection is None or not self._connection.is_open:
-            return False
-        self._connection.send_message(data, ticket)
-        return True
+        if self.connection is not None:
+            self.connection.send_message(encode(frame))
 
     # Keeping the line
 
@@ -192,7 +192,7 @@ class Link:
             while True:
                 assert self._line is not None
                 await self._line.closed.wait()
-                code = self._connection.close_code if self._connection is not None else None
+                code = self.connection.close_code if self.connection is not None else None
                 self._down()
                 self._raise_if_final(code)
                 await self._reconnect()
@@ -221,6 +221,9 @@ class Link:
                     raise
             except Unavailable as error:
                 _logger.info("no connection to %s yet: %s", self._settings.url, error)
+            except Exception:
+                # Where tokens come from is the user's code, and may fail for a while.
+                _logger.exception("no connection to %s yet", self._settings.url)
             else:
                 return
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
@@ -228,8 +231,8 @@ class Link:
     async def _connect(self) -> None:
         # Grows over restarts of this process too, where an operator fixes the instance.
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
-        line = _Line(self._owner)
-        self._connection = line.connection = await self._open(line)
+        line = _Line(self._owner, self._adopt)
+        self._adopt(await self._open(line))
         self._line = line
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
@@ -237,7 +240,11 @@ class Link:
                 await self._owner.on_up(welcome)
         except (TimeoutError, asyncio.CancelledError) as error:
             await self._fail_opening(line, error)
+        self.is_ready = True
         self._ready.set()
+
+    def _adopt(self, connection: ClientTransport) -> None:
+        self.connection = connection
 
     async def _fail_opening(self, line: _Line, error: BaseException) -> None:
         """Give a connection up that ended, or stayed silent, before it was welcomed."""
@@ -269,6 +276,7 @@ class Link:
                 ping_timeout=PING_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,
                 write_limit=WRITE_LIMIT_BYTES,
+                logger=TransportLog(logging.getLogger("websockets.client")),
             )
         except InvalidStatus as error:
             raise _refusal(error.response.status_code) from error
@@ -280,13 +288,14 @@ class Link:
         return connection
 
     def _down(self) -> None:
-        if self._connection is not None:
+        if self.connection is not None:
+            self.is_ready = False
             self._ready.clear()
-            self._connection = None
+            self.connection = None
             self._owner.on_down()
 
     async def _hang_up(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is not None:
             await connection.close()
 
@@ -295,6 +304,7 @@ def _with_reader(line: _Line, *args: Any, **kwargs: Any) -> ClientTransport:
     """Make a connection that can hand over a welcome which arrives with the handshake's answer."""
     connection = ClientTransport(*args, **kwargs)
     connection.receiver = line
+    line.connection = connection
     return connection
 
 

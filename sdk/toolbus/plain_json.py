@@ -20,6 +20,7 @@ __all__ = [
     "MAX_JSON_DEPTH",
     "NotJson",
     "cut",
+    "is_plain",
     "json_pointer",
     "plain_json",
     "plain_text",
@@ -33,6 +34,7 @@ MAX_JSON_DEPTH = MAX_DEPTH - 1
 _MIN_INT = -(2**63)
 _END_INT = 2**64
 _MAX_WORDS = 200
+_TEXT = frozenset({str})
 _PLAIN = (dict, list, str, int, float, bool, type(None))
 
 
@@ -51,7 +53,7 @@ def plain_json(value: Any) -> Any:
     iterators and unknown types.
     """
     kind = type(value)
-    if (kind is dict or kind is list) and _is_plain(value, 1):
+    if (kind is dict or kind is list) and is_plain(value, 1):
         return value
     return _to_plain(value, 1, "")
 
@@ -94,34 +96,32 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _is_plain(value: dict[Any, Any] | list[Any], depth: int) -> bool:
+def is_plain(value: dict[Any, Any] | list[Any], depth: int = 1) -> bool:
     """Tell whether an object or a list can be sent as it stands, without a reason.
 
     One loop without a call per value: results of thousands of cells pass here.
     """
-    if depth > MAX_JSON_DEPTH or not _has_plain_keys(value):
-        return False
-    for item in value.values() if type(value) is dict else value:
+    if type(value) is dict:
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        names = "".join(value)
+        if not names.isascii() and not _encodable(names):
+            return False
+        value = list(value.values())
+    for item in value:
         kind = type(item)
         if kind is str:
-            if not (item.isascii() or _encodable(item)):
-                return False
+            fits = item.isascii() or _encodable(item)
         elif kind is int:
-            if not _MIN_INT <= item < _END_INT:
-                return False
+            fits = _MIN_INT <= item < _END_INT
         elif kind is dict or kind is list:
-            if not _is_plain(item, depth + 1):
-                return False
-        elif not (item is None or kind is bool or (kind is float and isfinite(item))):
+            fits = depth < MAX_JSON_DEPTH and is_plain(item, depth + 1)
+        elif kind is float:
+            fits = isfinite(item)
+        else:
+            fits = item is None or kind is bool
+        if not fits:
             return False
-    return True
-
-
-def _has_plain_keys(value: dict[Any, Any] | list[Any]) -> bool:
-    if type(value) is dict:
-        for key in value:
-            if type(key) is not str or not (key.isascii() or _encodable(key)):
-                return False
     return True
 
 

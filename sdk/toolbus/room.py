@@ -13,12 +13,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus.caller import DEFAULT_TIMEOUT_S, Caller, Plan, pack_arguments
+from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
 from toolbus.errors import InvalidArguments
+from toolbus.retries import Plan
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.wire import Describe, ListToolkits, ToolkitManifest
+from toolbus.wire import BadBody, Describe, ListToolkits, ToolkitManifest, pack_body
 
 __all__ = ["Core", "Room"]
+
+_MAX_TIMEOUT_S = 2**31
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +32,12 @@ class Core:
     caller: Caller
 
 
-def _split(tool: str) -> tuple[str, str]:
-    toolkit, dot, name = tool.partition(".")
-    if not dot or not toolkit or not name:
-        raise InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
-    return toolkit, name
+def _no_tool(tool: str) -> InvalidArguments:
+    return InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
+
+
+def _unsendable(error: BadBody) -> InvalidArguments:
+    return InvalidArguments(error.reason, details={"path": error.path, "message": error.reason})
 
 
 class Room:
@@ -60,7 +64,9 @@ class Room:
         Raises:
             RoomException: Why there is no value; `executed` says whether the tool ran.
         """
-        toolkit, name = _split(tool)
+        toolkit, dot, name = tool.partition(".")
+        if not (dot and toolkit and name):
+            raise _no_tool(tool)
         return (await self.invoke(toolkit, name, arguments)).value
 
     async def invoke(  # noqa: PLR0913 - the promised signature
@@ -98,29 +104,32 @@ class Room:
         """
         if attachment is not None:
             raise InvalidArguments("attachments are not supported yet")
-        options = {
-            "participant": participant,
-            "parent": self._parent,
-            "on_behalf_of": on_behalf_of,
-            "pin": pin,
-            "caller_context": None if caller_context is None else pack_arguments(caller_context),
-        }
-        plan = Plan(
-            toolkit,
-            tool,
-            pack_arguments(arguments),
-            {name: value for name, value in options.items() if value is not None},
-            secrets.token_hex(16),
-            self._deadline(timeout_s),
-            retry,
-        )
+        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+        if not seconds < _MAX_TIMEOUT_S:
+            raise InvalidArguments("timeout_s is seconds, and not for ever")
+        deadline_at = self._core.loop.time() + seconds
+        if self._deadline_at is not None and self._deadline_at < deadline_at:
+            deadline_at = self._deadline_at
+        try:
+            packed = pack_body({} if arguments is None else arguments)
+            context = None if caller_context is None else pack_body(caller_context)
+        except BadBody as error:
+            raise _unsendable(error) from error
+        options: dict[str, Any] = {}
+        for option, value in (
+            ("participant", participant),
+            ("parent", self._parent),
+            ("on_behalf_of", on_behalf_of),
+            ("pin", pin),
+            ("caller_context", context),
+        ):
+            if value is not None:
+                options[option] = value
+        key = (toolkit, participant)
+        call_id = secrets.token_hex(16)
+        plan = Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
         chunk = await self._core.caller.call(plan)
         return chunk if returns is None else chunk.into(returns)
-
-    def _deadline(self, timeout_s: float | None) -> float:
-        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-        deadline_at = self._core.loop.time() + seconds
-        return deadline_at if self._deadline_at is None else min(deadline_at, self._deadline_at)
 
     async def toolkit(
         self, name: str, participant: str | None = None, pin: str | None = None
@@ -133,7 +142,7 @@ class Room:
         """
         options = {} if participant is None else {"participant": participant}
         body = await self._core.caller.request(Describe, name, options)
-        self._core.caller.note_manifest(name, participant, body)
+        self._core.caller.retries.note((name, participant), body)
         chosen = {"participant": participant, "pin": pin}
         return ToolkitProxy(
             self,

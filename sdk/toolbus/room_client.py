@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from toolbus.caller import Caller
-from toolbus.calls import CallTable
+from toolbus.calls import Caller, CallTable
 from toolbus.errors import RoomException, Unavailable
+from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.link import Link, LinkOwner
 from toolbus.room import Core, Room
 from toolbus.room_events import EventQueue, RoomEvent
-from toolbus.runner import HostedToolkit, Runner
+from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
 from toolbus.telemetry import Tracing
 from toolbus.toolkit import Toolkit
@@ -29,7 +30,6 @@ from toolbus.wire import (
     Dispatch,
     Event,
     Failed,
-    Frame,
     Register,
     Result,
     Subscribe,
@@ -130,21 +130,29 @@ class RoomClient(Room):
             self._parts = None
             await parts.runner.stop()
             await parts.link.stop()
+            parts.runner.cancel_all()
+            parts.table.lose_all()
             self._tell(parts, None)
 
     def _make_parts(self, settings: RoomSettings) -> _Parts:
         loop = asyncio.get_running_loop()
         tracing = self._tracing or Tracing()
-        owner = LinkOwner(on_frame=self._on_frame, on_up=self._on_up, on_down=self._on_down)
-        link = Link(settings, owner)
         table = CallTable(loop)
+        handlers: dict[type[Any], Callable[[Any], None]] = {
+            Result: table.settle,
+            Failed: table.settle,
+            Event: self._on_event,
+        }
+        link = Link(settings, LinkOwner(handlers, on_up=self._on_up, on_down=self._on_down))
         core = Core(loop, Caller(link, table, tracing))
         runner = Runner(
             send=link.send,
-            room_of=lambda call, deadline_at: Room(core, call, deadline_at),
-            room_name=lambda: settings.room,
+            room_of=partial(Room, core),
+            room_name=settings.room,
             tracing=tracing,
         )
+        handlers[Dispatch] = runner.dispatch
+        handlers[Cancel] = runner.cancel
         return _Parts(core, link, table, runner)
 
     @property
@@ -205,11 +213,8 @@ class RoomClient(Room):
         shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
         if is_public and shares:
             raise ValueError(f"toolkit {toolkit.name!r} is public: shared_with is for private ones")
-        hosting = _Hosting(
-            parts.runner.host(toolkit, public=is_public),
-            pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True)),
-            list(shares),
-        )
+        manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
+        hosting = _Hosting(parts.runner.host(toolkit, public=is_public), manifest, list(shares))
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.withdraw, hosting.hosted)
             for tool in toolkit.tools:
@@ -257,21 +262,10 @@ class RoomClient(Room):
 
     # What the link says
 
-    def _on_frame(self, frame: Frame) -> None:
-        parts = self._parts
-        if parts is None:
-            return
-        match frame:
-            case Result() | Failed():
-                parts.table.settle(frame)
-            case Dispatch():
-                parts.runner.dispatch(frame)
-            case Cancel():
-                parts.runner.cancel(frame.id)
-            case Event():
-                news = RoomEvent.from_wire(frame)
-                if news is not None:
-                    self._tell(parts, news)
+    def _on_event(self, event: Event) -> None:
+        news = RoomEvent.from_wire(event)
+        if self._parts is not None and news is not None:
+            self._tell(self._parts, news)
 
     async def _on_up(self, welcome: Welcome) -> None:
         parts = self._joined

@@ -13,14 +13,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any
+
+from opentelemetry.context import Context, attach
 
 from toolbus.chunks import Chunk
 from toolbus.context import Participant, ToolContext
 from toolbus.errors import (
+    Cancelled,
     DeadlineExceeded,
     Internal,
     InvalidArguments,
@@ -30,12 +35,13 @@ from toolbus.errors import (
     RoomException,
     TooLarge,
 )
-from toolbus.telemetry import HostCall, Tracing, call_attributes, read_trace_context
-from toolbus.tool import Tool
+from toolbus.hosted_toolkit import Bounds, HostedToolkit
+from toolbus.telemetry import Tracing, call_attributes, read_trace_context
 from toolbus.toolkit import Toolkit, failure_of
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     BadBody,
+    Cancel,
     Dispatch,
     Frame,
     Result,
@@ -44,7 +50,7 @@ from toolbus.wire import (
     unpack_body,
 )
 
-__all__ = ["MAX_INFLIGHT", "HostedToolkit", "Runner"]
+__all__ = ["MAX_INFLIGHT", "Runner"]
 
 _logger = logging.getLogger(__name__)
 
@@ -55,22 +61,7 @@ _RETRY_AFTER_S = 0.1
 _MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 
 
-@dataclass(slots=True, eq=False)
-class HostedToolkit:
-    """A toolkit that this connection serves, with the slots of its tools."""
-
-    toolkit: Toolkit
-    public: bool
-    slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)
-    running: set[_Run] = field(default_factory=set)
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def slot_of(self, tool: Tool) -> asyncio.Semaphore | None:
-        """Give the slots of a tool: as many as it says, one for a sync tool, else no limit."""
-        limit = tool.max_concurrency or (None if tool.is_async else 1)
-        if limit is None:
-            return None
-        return self.slots.setdefault(tool.name, asyncio.Semaphore(limit))
+_UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +72,8 @@ class _Run:
     hosted: HostedToolkit
     context: ToolContext = field(init=False)
     task: asyncio.Task[None] | None = None
-    in_thread: bool = False
+    threads: int = 0
+    """How many of its functions are on threads now, which nothing can stop."""
     given_up: bool = False
     """The server has answered in our place: whatever comes of the function is not sent."""
     timed_out: bool = False
@@ -94,7 +86,7 @@ class _Run:
 
     def stop(self) -> None:
         self.context.cancel()
-        if self.task is not None and not self.in_thread:
+        if self.task is not None and not self.threads:
             self.task.cancel()
 
     def time_out(self) -> None:
@@ -109,7 +101,7 @@ class Runner:
         send: Sends a frame to the server, or drops it where there is no connection.
         room_of: Makes the room, bound to a call, that the tool sees: from the dispatch's id and its
             deadline by the loop's clock.
-        room_name: Tells the name of the room, for spans.
+        room_name: The name of the room, for spans.
         tracing: Records sampled calls.
         max_inflight: How many calls may run and queue.
     """
@@ -119,7 +111,7 @@ class Runner:
         *,
         send: Callable[[Frame], None],
         room_of: Callable[[int, float | None], Any],
-        room_name: Callable[[], str],
+        room_name: str,
         tracing: Tracing,
         max_inflight: int = MAX_INFLIGHT,
     ) -> None:
@@ -133,6 +125,9 @@ class Runner:
         self._runs: dict[int, _Run] = {}
         self._alive: set[_Run] = set()
         self._threads: ThreadPoolExecutor | None = None
+        # What runs here belongs to its own call, not to a span that is current while we connect.
+        self._context = copy_context()
+        self._context.run(attach, Context())
 
     # What is hosted
 
@@ -161,29 +156,30 @@ class Runner:
         hosted = self._hosted.get((dispatch.toolkit, "private" not in dispatch.header))
         if hosted is None:
             self._refuse(dispatch, NoHost(f"this host serves {dispatch.toolkit} no more"))
-        elif len(self._alive) >= self._max_inflight:
+            return
+        if len(self._alive) >= self._max_inflight:
             words = f"the host runs {self._max_inflight} calls"
             self._refuse(dispatch, Overloaded(words, retry_after_s=_RETRY_AFTER_S))
-        else:
-            self._begin(dispatch, hosted)
-
-    def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
-        self._send(failed(dispatch.id, error))
-
-    def _begin(self, dispatch: Dispatch, hosted: HostedToolkit) -> None:
+            return
         run = _Run(dispatch, hosted)
         try:
             run.context = self._context_of(run)
-        except (BadBody, TypeError, ValueError) as error:
+        except BadBody as error:
+            self._refuse(dispatch, _bad_arguments("/caller_context", error.reason))
+            return
+        except (KeyError, TypeError, ValueError) as error:
             _logger.error("the server sent a call with a broken header: %s", error)
             self._refuse(dispatch, Internal("the call's header is broken", executed="no"))
             return
         self._runs[dispatch.id] = run
         self._alive.add(run)
         hosted.running.add(run)
-        run.task = self._loop.create_task(self._run(run))
+        run.task = self._loop.create_task(self._run(run), context=self._context.copy())
         # Not in the task itself: one that is cancelled before its first step never runs a line.
         run.task.add_done_callback(partial(self._finish, run))
+
+    def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
+        self._send(failed(dispatch.id, error))
 
     def _context_of(self, run: _Run) -> ToolContext:
         dispatch, header = run.dispatch, run.dispatch.header
@@ -202,9 +198,9 @@ class Runner:
             run_sync=partial(self._in_thread, run),
         )
 
-    def cancel(self, dispatch_id: int) -> None:
+    def cancel(self, cancel: Cancel) -> None:
         """Give a call up; one that has ended is nobody's."""
-        run = self._runs.get(dispatch_id)
+        run = self._runs.get(cancel.id)
         if run is not None:
             run.give_up()
 
@@ -217,13 +213,25 @@ class Runner:
     async def stop(self) -> None:
         """Give every call up and wait for those that can be stopped."""
         self.cancel_all()
-        waiting = [run.task for run in self._alive if run.task and not run.in_thread]
+        waiting = [run.task for run in self._alive if run.task and not run.threads]
         if waiting:
             await asyncio.wait(waiting)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, run: _Run) -> None:
+        if "traceparent" in run.dispatch.header or monotonic() >= self._tracing.idle_until:
+            await self._run_traced(run)
+            return
+        reply: Frame
+        try:
+            reply = Result(run.dispatch.id, await self._outcome(run, _UNTRACED))
+        except RoomException as failure:
+            reply = failed(run.dispatch.id, failure)
+        if not run.given_up:
+            self._send(reply)
+
+    async def _run_traced(self, run: _Run) -> None:
         dispatch = run.dispatch
         trace = self._tracing.start_host(
             f"{dispatch.toolkit}.{dispatch.tool}",
@@ -231,20 +239,25 @@ class Runner:
             received=read_trace_context(dispatch.header),
         )
         if trace.recording:
-            trace.describe(call_attributes(room=self._room_name(), caller=run.context.caller.name))
+            trace.describe(_who(self._room_name, run.context))
         error: RoomException | None = None
         try:
-            body = await self._outcome(run, trace)
+            body = await self._outcome(run, trace.executing())
             if not run.given_up:
                 self._send(Result(dispatch.id, body))
         except RoomException as failure:
             error = failure
             if not run.given_up:
                 self._send(failed(dispatch.id, failure))
+        except asyncio.CancelledError:
+            error = Cancelled("the call was given up", executed=run.context.executed)
+            raise
         finally:
             trace.end(error)
 
-    def _finish(self, run: _Run, _task: asyncio.Task[None]) -> None:
+    def _finish(self, run: _Run, task: asyncio.Task[None]) -> None:
+        if not run.given_up and (task.cancelled() or task.exception() is not None):
+            self._refuse(run.dispatch, self._last_word(run, task))
         if self._runs.get(run.dispatch.id) is run:
             del self._runs[run.dispatch.id]
         self._alive.discard(run)
@@ -252,11 +265,18 @@ class Runner:
         if not run.hosted.running:
             run.hosted.quiet.set()
 
-    async def _outcome(self, run: _Run, trace: HostCall) -> bytes:
+    def _last_word(self, run: _Run, task: asyncio.Task[None]) -> RoomException:
+        """Speak for a task that ended without an answer, so that no caller waits for nothing."""
+        if task.cancelled():
+            return self._told(run, RuntimeError("the tool cancelled its own task"))
+        _logger.error("a call met a bug", exc_info=task.exception())
+        return Internal("a bug of the host's, logged there", executed=run.context.executed)
+
+    async def _outcome(self, run: _Run, span: AbstractContextManager[Any]) -> bytes:
         """Run the tool; return the packed chunk, or raise what the caller is told."""
         try:
-            with trace.executing():
-                chunk = await self._execute(run)
+            with span:
+                body = await self._execute(run)
         except asyncio.CancelledError as error:
             if run.given_up:
                 raise
@@ -265,22 +285,24 @@ class Runner:
             if run.task is not None and run.task.cancelling():
                 raise
             raise self._told(run, RuntimeError("the tool raised CancelledError")) from error
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a tool that calls sys.exit ends its call, not its host
             if run.timed_out:
                 raise _timed_out(run) from error
             raise self._told(run, error) from error
         if run.timed_out:
             raise _timed_out(run)
-        return _packed(chunk)
+        return body
 
-    def _told(self, run: _Run, error: Exception) -> RoomException:
+    def _told(self, run: _Run, error: BaseException) -> RoomException:
         failure = failure_of(error, run.context)
         if failure is not error and not isinstance(error, RoomException):
             name = f"{run.dispatch.toolkit}.{run.dispatch.tool}"
             _logger.error("tool %s raised", name, exc_info=error)
         return failure
 
-    async def _execute(self, run: _Run) -> Chunk:
+    async def _execute(self, run: _Run) -> bytes:
         dispatch, toolkit, context = run.dispatch, run.hosted.toolkit, run.context
         try:
             arguments = unpack_body(dispatch.arguments)
@@ -288,27 +310,26 @@ class Runner:
             raise context.refuse(_bad_arguments(error.path, error.reason)) from error
         if type(arguments) is not dict:
             raise context.refuse(_bad_arguments("", "arguments are one object"))
+        bounds = run.hosted.bounds.get(dispatch.tool)
+        if bounds is None:
+            chunk = await toolkit.execute(context, dispatch.tool, arguments)
+        else:
+            chunk = await self._execute_bounded(run, bounds, arguments)
         try:
-            tool = toolkit.get_tool(dispatch.tool)
-        except RoomException as error:
-            raise context.refuse(error) from None
-        slot = run.hosted.slot_of(tool)
-        if slot is None and tool.timeout_s is None:
-            return await toolkit.execute(context, dispatch.tool, arguments)
-        return await self._execute_bounded(run, tool, slot, arguments)
+            body = pack_body(chunk.to_wire())
+        except BadBody as error:
+            unsendable = InvalidResult(error.reason, executed=context.executed)
+            raise context.fail(unsendable) from error
+        if len(body) > _MAX_RESULT_BYTES:
+            raise context.fail(_too_large(run, body))
+        return body
 
-    async def _execute_bounded(
-        self,
-        run: _Run,
-        tool: Tool,
-        slot: asyncio.Semaphore | None,
-        arguments: dict[str, Any],
-    ) -> Chunk:
+    async def _execute_bounded(self, run: _Run, bounds: Bounds, arguments: dict[str, Any]) -> Chunk:
         async with AsyncExitStack() as stack:
-            if slot is not None:
-                await stack.enter_async_context(slot)
-            if tool.timeout_s is not None:
-                timer = self._loop.call_later(tool.timeout_s, run.time_out)
+            if bounds.slots is not None:
+                await stack.enter_async_context(bounds.slots)
+            if bounds.timeout_s is not None:
+                timer = self._loop.call_later(bounds.timeout_s, run.time_out)
                 stack.callback(timer.cancel)
             return await run.hosted.toolkit.execute(run.context, run.dispatch.tool, arguments)
 
@@ -318,11 +339,21 @@ class Runner:
             self._threads = ThreadPoolExecutor(self._max_inflight, "toolbus-tool")
         if run.given_up:
             raise asyncio.CancelledError
-        run.in_thread = True
+        run.threads += 1
         try:
-            return await self._loop.run_in_executor(self._threads, function)
+            result = await self._loop.run_in_executor(self._threads, function)
         finally:
-            run.in_thread = False
+            run.threads -= 1
+        if run.given_up or run.timed_out:
+            # The thread could not be stopped; what awaits it can be.
+            raise asyncio.CancelledError
+        return result
+
+
+def _who(room: str, context: ToolContext) -> dict[str, str]:
+    behalf = context.on_behalf_of
+    name = None if behalf is None else behalf.name
+    return call_attributes(room=room, caller=context.caller.name, on_behalf_of=name)
 
 
 def _timed_out(run: _Run) -> DeadlineExceeded:
@@ -334,11 +365,6 @@ def _bad_arguments(path: str, message: str) -> InvalidArguments:
     return InvalidArguments(message, details={"path": path, "message": message})
 
 
-def _packed(chunk: Chunk) -> bytes:
-    try:
-        body = pack_body(chunk.to_wire())
-    except BadBody as error:
-        raise InvalidResult(error.reason) from error
-    if len(body) > _MAX_RESULT_BYTES:
-        raise TooLarge(f"the result has {len(body)} bytes, more than one frame", executed="yes")
-    return body
+def _too_large(run: _Run, body: bytes) -> TooLarge:
+    words = f"the result has {len(body)} bytes, more than one frame"
+    return TooLarge(words, executed=run.context.executed)

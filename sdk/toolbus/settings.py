@@ -148,9 +148,17 @@ class _Sources:
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in {"ws", "wss"} or not parts.hostname or parts.path.strip("/"):
-        raise ValueError(f"{url!r} is no server address: write ws://HOST:PORT or wss://HOST:PORT")
+    try:
+        parts = urlsplit(url)
+        well_formed = parts.scheme in {"ws", "wss"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port out of range, a bracket that is not closed
+        well_formed = False
+    else:
+        well_formed &= not (parts.path.strip("/") or parts.query or parts.fragment)
+        well_formed &= "@" not in parts.netloc
+    if not well_formed:
+        shown = "this" if "@" in url else repr(url)  # what stands before an @ may be a password
+        raise ValueError(f"{shown} is no server address: write ws://HOST:PORT or wss://HOST:PORT")
 
 
 def _token_source(

@@ -239,7 +239,8 @@ class Tracing:
     ) -> None:
         self._provider = tracer_provider
         self._clock = clock
-        self._look_again_at = float("-inf")
+        self.idle_until = float("-inf")
+        """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
         self._tracer: trace.Tracer | None = None
         self._client_attributes: dict[str, dict[str, str]] = {}
 
@@ -325,15 +326,16 @@ class Tracing:
 
     def _look_for_tracer(self) -> trace.Tracer | None:
         now = self._clock()
-        if now < self._look_again_at:
+        if now < self.idle_until:
             return None
-        self._look_again_at = now + _LOOK_AGAIN_S
+        self.idle_until = now + _LOOK_AGAIN_S
         provider = self._provider or trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             return None
         tracer = provider.get_tracer("toolbus", toolbus_version())
         if not isinstance(tracer, trace.NoOpTracer):
             self._tracer = tracer
+            self.idle_until = float("-inf")
         return self._tracer
 
 

@@ -216,11 +216,17 @@ class FunctionTool(Tool):
 
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
-        checked = super().read_arguments(arguments)
+        check = (self._settled or self._settle()).arguments
         try:
-            return self._convert(checked)
+            fits = check.fits(arguments)
+        except ValueError:  # no JSON
+            fits = False
+        if not fits:
+            return super().read_arguments(arguments)
+        try:
+            return self._convert(arguments)
         except ValidationError as error:
-            raise _invalid(_conversion_violation(error, checked)) from None
+            raise _invalid(_conversion_violation(error, arguments)) from None
         except Exception as error:
             words = f"the arguments cannot be converted: {type(error).__name__}"
             raise _invalid(Violation("", cut(words))) from error
@@ -239,7 +245,7 @@ class FunctionTool(Tool):
         self, context: ToolContext, leading: tuple[Any, ...], arguments: dict[str, Any]
     ) -> Any:
         def call() -> Any:
-            context.enter()
+            context.entered = True
             try:
                 return self.function(*leading, **arguments)
             except StopIteration as error:

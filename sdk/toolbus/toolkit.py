@@ -110,7 +110,7 @@ class Toolkit:
             raise
         running = chosen.execute(context, **checked)
         if not chosen.marks_entry:
-            context.enter()
+            context.entered = True
         result = await running
         try:
             return chosen.make_result(result)

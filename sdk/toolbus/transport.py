@@ -3,8 +3,9 @@
 Both ends of the bus use it: the server's sessions and the participant's link. It subclasses the
 connections of websockets' asyncio flavour, which keep the handshake, keepalive and the closing
 handshake; what it replaces is the queue between socket and reader (a message goes straight from
-`process_event` to its receiver) and the awaiting `send` (a message goes straight to the transport).
-What that queue did for flow control is done here: while the transport has more than it can send,
+`process_event` to its receiver) and the awaiting `send` (a message goes straight to the transport;
+where messages come in batches they leave in batches, one write for each turn of the loop). What
+that queue did for flow control is done here: while the transport has more than it can send,
 messages wait in a bounded, ordered outbox.
 
 It knows nothing of frames, calls or rooms. tests/sdk/test_transport.py holds the contract with
@@ -13,7 +14,10 @@ websockets 17.
 
 from __future__ import annotations
 
+import logging
+from asyncio import TimerHandle
 from collections import deque
+from collections.abc import MutableMapping
 from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection
@@ -32,6 +36,7 @@ __all__ = [
     "Receiver",
     "ServerTransport",
     "Ticket",
+    "TransportLog",
 ]
 
 WRITE_LIMIT_BYTES = 256 * 1024
@@ -45,6 +50,10 @@ CLOSE_TIMEOUT_S = 2.0
 _REFUSABLE_BYTES = 4 * 1024 * 1024
 _OUTBOX_BYTES = 8 * 1024 * 1024
 _MAX_FRAGMENTS = 1_024
+# How many pings a peer may send while it reads nothing of what it is sent, their pongs among that.
+_MAX_UNREAD_PONGS = 1_024
+# A peer that reads nothing for so long is as good as gone: its pings wait behind the rest.
+_STALL_TIMEOUT_S = 12.0
 _SLOW_CONSUMER = 4430
 
 
@@ -70,6 +79,34 @@ class Receiver(Protocol):
         """Learn, once, that the connection is gone."""
 
 
+class TransportLog(logging.LoggerAdapter[logging.Logger]):
+    """A log for websockets that learns nothing of what travels.
+
+    At DEBUG websockets writes every header and payload, tokens and arguments among them.
+    """
+
+    def isEnabledFor(self, level: int) -> bool:  # logging's own name
+        """Say no to DEBUG, whatever the log is set to."""
+        return level > logging.DEBUG and super().isEnabledFor(level)
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Leave the connection out of the record: its request has the token."""
+        kwargs.pop("extra", None)
+        return msg, kwargs
+
+
+class _Deaf:
+    """Stands in for the receiver of a connection that we have closed."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.on_close = receiver.on_close
+
+    def on_message(self, data: bytes) -> None:
+        """Drop what came in one piece with the reason for closing."""
+
+
 class MessageConnection(Connection):
     """The part that server and client connections share."""
 
@@ -79,22 +116,38 @@ class MessageConnection(Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._fragments: list[bytes] = []
+        self._arrived = 0
+        self._is_busy = False
+        self._flush_is_due = False
         self._outbox: deque[tuple[bytes, Ticket | None]] = deque()
         self._outbox_bytes = 0
+        self._unread_pongs = 0
+        self._stall: TimerHandle | None = None
 
     # Reading
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came, and take note of whether it was more than one message."""
+        self._arrived = 0
+        super().data_received(data)
+        self._is_busy = self._arrived > 1
 
     def process_event(self, event: Event) -> None:
         """Hand a message over, refuse what is none, and leave the rest to websockets."""
         if type(event) is not Frame or event.opcode not in DATA_OPCODES:
             super().process_event(event)
+            if self.paused:
+                self._count_pong()
         elif event.opcode is Opcode.BINARY and event.fin and self.receiver is not None:
+            self._arrived += 1
             self.receiver.on_message(bytes(event.data))
         else:
             self._process_other(event)
 
     def _process_other(self, frame: Frame) -> None:
-        if self.receiver is None:
+        if self.protocol.state is State.CONNECTING:
+            self.transport.abort()
+        elif self.receiver is None:
             self.close_with(1002, "a message before the handshake ended")
         elif frame.opcode is Opcode.TEXT:
             self.close_with(1003, "only binary messages")
@@ -109,6 +162,12 @@ class MessageConnection(Connection):
         elif len(self._fragments) > _MAX_FRAGMENTS:
             self.close_with(1002, "too many fragments")
 
+    def _count_pong(self) -> None:
+        # websockets answers pings past the outbox, so that nothing else bounds their answers.
+        self._unread_pongs += 1
+        if self._unread_pongs > _MAX_UNREAD_PONGS:
+            self.close_with(_SLOW_CONSUMER, "slow consumer")
+
     # Writing
 
     @property
@@ -116,60 +175,107 @@ class MessageConnection(Connection):
         """Whether a message can still be sent."""
         return self.protocol.state is State.OPEN
 
-    def send_message(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
         """Send a message that nobody may refuse; a peer too slow for it is closed with 4430.
 
-        On a connection that is no longer open the message is dropped: `on_close` tells the owner.
+        On a connection that is no longer open the message is dropped, which `on_close` tells too.
+
+        Returns:
+            Whether the connection took it.
         """
-        if not self.is_open:
-            return
+        protocol = self.protocol
+        if protocol.state is not State.OPEN:
+            return False
         if self.paused or self._outbox:
-            self._outbox.append((data, ticket))
-            self._outbox_bytes += len(data)
-            if self._outbox_bytes > _OUTBOX_BYTES:
-                self.close_with(_SLOW_CONSUMER, "slow consumer")
+            return self._hold(data, ticket)
+        protocol.send_binary(data)
+        if ticket is not None:
+            ticket.written = True
+        if self._flush_is_due:
+            return True
+        if self._is_busy or self._arrived > 1:
+            self._flush_is_due = True
+            self.loop.call_soon(self._flush)
         else:
-            self._write(data, ticket)
+            self._flush()
+        return True
+
+    def _flush(self) -> None:
+        """Write in one piece what a busy connection was given in one turn of the loop."""
+        self._flush_is_due = False
+        parts = self.protocol.data_to_send()
+        if parts:
+            self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _hold(self, data: bytes, ticket: Ticket | None) -> bool:
+        self._outbox.append((data, ticket))
+        self._outbox_bytes += len(data)
+        if self._outbox_bytes > _OUTBOX_BYTES:
+            self.close_with(_SLOW_CONSUMER, "slow consumer")
+            return False
+        return True
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or say no at once if the peer is too far behind."""
-        if not self.is_open or self._outbox_bytes + len(data) > _REFUSABLE_BYTES:
+        if self._outbox_bytes + len(data) > _REFUSABLE_BYTES:
             return False
-        self.send_message(data, ticket)
-        return True
+        return self.send_message(data, ticket)
 
-    def _write(self, data: bytes, ticket: Ticket | None) -> None:
-        protocol = self.protocol
-        protocol.send_binary(data)
-        write = self.transport.write
-        for part in protocol.data_to_send():
-            write(part)
-        if ticket is not None:
-            ticket.written = True
+    def pause_writing(self) -> None:
+        """Let messages wait; a peer that then reads nothing for long is given up."""
+        super().pause_writing()
+        self._stall = self.loop.call_later(
+            _STALL_TIMEOUT_S, self.close_with, _SLOW_CONSUMER, "slow consumer"
+        )
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        self._unread_pongs = 0
 
     def resume_writing(self) -> None:
         """Write what has waited, until the transport is full again."""
         super().resume_writing()
-        while self._outbox and not self.paused and self.is_open:
-            data, ticket = self._outbox.popleft()
+        self._end_stall()
+        waiting, self._outbox = self._outbox, deque()
+        while waiting and not self.paused and self.is_open:
+            data, ticket = waiting.popleft()
             self._outbox_bytes -= len(data)
             if ticket is None or not ticket.ended:
-                self._write(data, ticket)
+                self.send_message(data, ticket)
+        self._outbox = waiting
 
     # Closing
+
+    @property
+    def close_deadline(self) -> float | None:
+        """When a closing handshake that has begun must have ended, by the loop's clock."""
+        return self._close_deadline
+
+    @close_deadline.setter
+    def close_deadline(self, deadline: float | None) -> None:
+        # websockets sets it for every reason to close, and acts on it only in its own `close` and
+        # `send`: a peer that broke a rule and then keeps its socket would stay.
+        self._close_deadline = deadline
+        if deadline is not None:
+            self.loop.call_at(deadline, self.transport.abort)
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close. Nothing that arrives afterwards is read; returns at once."""
         if not self.is_open:
             return
+        if self.receiver is not None:
+            self.receiver = _Deaf(self.receiver)
         self.protocol.fail(code, reason)
         self.send_data()
-        self.loop.call_later(self.close_timeout or 0, self.transport.abort)
+        self.close_deadline = self.loop.time() + (self.close_timeout or 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the receiver, once."""
         super().connection_lost(exc)
         self._outbox.clear()
+        self._end_stall()
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.on_close()

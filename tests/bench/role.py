@@ -1,25 +1,28 @@
 """One process of a leg: caller, router or host, and how it talks with the harness.
 
-Lines of JSON over its pipes: it is told where to go on stdin, says that it is ready on stdout, and leaves
-when its stdin ends. Standard library only, as rivals import it too.
+Lines of JSON over its pipes: it is told where to go on stdin, says that it is ready on stdout, and
+leaves when its stdin ends. Standard library only, as rivals import it too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import cProfile
 import importlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from bench.measure import Call, Load, measure
+from bench.sampler import Sampler
 
 Where: TypeAlias = dict[str, Any]
 """What the router said when it was ready: its url, and tokens where a leg has them."""
 
-Role: TypeAlias = Callable[[Where], Awaitable[None]]
+Role: TypeAlias = Callable[[Where], Coroutine[Any, Any, None]]
 
 
 def run_role(roles: Mapping[str, Role]) -> None:
@@ -27,9 +30,27 @@ def run_role(roles: Mapping[str, Role]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=sorted(roles))
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    parser.add_argument("--count", metavar="FILE", help="write what cProfile saw")
+    parser.add_argument("--sample", metavar="FILE", help="write where the time went")
     arguments = parser.parse_args()
-    where = json.loads(sys.stdin.readline() or "{}")
-    run_on(arguments.loop, _awaited(roles[arguments.role], where))
+    role = roles[arguments.role](json.loads(sys.stdin.readline() or "{}"))
+    with _watched(arguments.count, arguments.sample):
+        run_on(arguments.loop, role)
+
+
+@contextlib.contextmanager
+def _watched(count: str | None, sample: str | None) -> Iterator[None]:
+    if count is not None:
+        with cProfile.Profile() as profile:
+            yield
+        profile.dump_stats(count)
+    elif sample is not None:
+        sampler = Sampler()
+        sampler.start()
+        yield
+        sampler.write(sample)
+    else:
+        yield
 
 
 def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:
@@ -37,10 +58,6 @@ def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:
     factory = importlib.import_module("uvloop").new_event_loop if loop == "uvloop" else None
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main)
-
-
-async def _awaited(role: Role, where: Where) -> None:
-    await role(where)
 
 
 def say(**facts: Any) -> None:
@@ -56,7 +73,7 @@ async def serve_until_told(**facts: Any) -> None:
 
 
 async def measure_when_told(call: Call) -> None:
-    """Say that this caller is ready, then measure each load that a line asks for, until stdin ends."""
+    """Say that this caller is ready, then measure the load of each line, until stdin ends."""
     say(ready=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         sample = await measure(call, Load(**json.loads(line)))

@@ -95,6 +95,8 @@ def nested(levels: int) -> Any:
         (date(2026, 3, 4), JsonChunk("2026-03-04")),
         (Decimal("1.10"), JsonChunk("1.10")),
         (LinkChunk("https://example.org"), LinkChunk("https://example.org")),
+        (JsonChunk(Row(id=1)), JsonChunk(ROW)),
+        (FileChunk(bytearray(b"a"), "n"), FileChunk(b"a", "n")),  # type: ignore[arg-type]  # untyped tools
     ],
 )
 def test_return_value_becomes_its_chunk(value: Any, chunk: Chunk) -> None:

@@ -70,7 +70,7 @@ def test_refusal_stands_only_while_the_function_was_not_entered() -> None:
     refusal = context.refuse(InvalidArguments("no"))
     assert context.stands(refusal)
     assert not context.stands(InvalidArguments("no"))
-    context.enter()
+    context.entered = True
     assert not context.stands(refusal)
 
 
@@ -78,11 +78,11 @@ def test_failure_stands_only_once_the_function_was_entered() -> None:
     context = ToolContext()
     failure = context.fail(InvalidResult("bad"))
     assert not context.stands(failure)
-    context.enter()
+    context.entered = True
     assert context.stands(failure)
 
 
 def test_executed_is_yes_once_the_function_was_entered() -> None:
     before, after = ToolContext(), ToolContext()
-    after.enter()
+    after.entered = True
     assert (before.executed, after.executed) == ("maybe", "yes")

@@ -187,27 +187,34 @@ async def test_bad_request_is_refused_with_a_reason_and_the_next_is_served(
         assert len(receiver.spans()) == 1
 
 
-async def test_client_that_leaves_in_the_middle_of_a_body_disturbs_nobody() -> None:
+def head(content_length: int) -> bytes:
+    return (
+        b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % content_length
+    )
+
+
+async def test_body_that_its_sender_left_unfinished_counts_for_nothing() -> None:
     async with SpanReceiver(port=0) as receiver:
         host, port = receiver.endpoint.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as line:
-            line.sendall(
-                b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                b"content-length: 100\r\n\r\n{"
-            )
+            body = one_span(spanId="22" * 8)
+            line.sendall(head(len(body) + 1) + body)
         assert (await send(receiver, one_span())).status == 200
+        assert [span.span_id for span in receiver.spans()] == ["eee19b7ec3c1b174"]
 
 
-async def test_body_that_does_not_come_is_given_up() -> None:
-    async with SpanReceiver(port=0, limits=limits(body_timeout_s=0.05)) as receiver:
+@pytest.mark.parametrize(("length", "status"), [(100, b" 408 "), (99_999, b" 413 ")])
+async def test_body_that_does_not_come_or_would_be_too_long_is_not_waited_for(
+    length: int, status: bytes
+) -> None:
+    accepted = limits(body_timeout_s=0.05, max_body_bytes=1_000)
+    async with SpanReceiver(port=0, limits=accepted) as receiver:
         address = receiver.endpoint.removeprefix("http://").split(":")
         async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection(*address)
-            writer.write(
-                b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                b"content-length: 100\r\n\r\n{"
-            )
-            assert b" 408 " in await reader.readline()
+            writer.write(head(length) + b"{")
+            assert status in await reader.readline()
             writer.close()
 
 
@@ -330,7 +337,7 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_span_sent_twice_is_held_once() -> None:
-    store = SpanStore(StoreLimits())
+    store = SpanStore(StoreLimits(max_bytes=15))
     store.add([(held(1), 10), (held(1), 10)])
     assert (len(store.trace(f"{1:032x}")), store.dropped) == (1, 0)
 

@@ -182,7 +182,7 @@ NUMPY = """Forecast the weather.
 
     Parameters
     ----------
-    city : str
+    city
         Name of the city,
         in English.
     days : int, optional

@@ -16,14 +16,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.trace import SpanKind, StatusCode
 
 from toolbus import errors
-from toolbus.semantics import CAUSE, ERROR_TYPE, EXECUTED, OTHER
+from toolbus.semantics import CAUSE, ERROR_TYPE
 from toolbus.telemetry import (
     TraceContext,
     Tracing,
     call_attributes,
     forwarded,
     parse_traceparent,
-    recorded_method,
 )
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -189,7 +188,22 @@ def test_unsampled_call_leaves_no_spans_of_the_tool_behind() -> None:
     assert not host.exporter.get_finished_spans()
 
 
-@pytest.mark.parametrize("received", [SAMPLED, UNSAMPLED])
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, ParentBased(ALWAYS_ON)])
+def test_parent_that_is_not_sampled_is_final_for_host_and_nested_call(sampler: Sampler) -> None:
+    host = process(sampler)
+    call = host.tracing.start_host(METHOD, CALL_ID, received=UNSAMPLED)
+    with call.executing():
+        nested = host.tracing.start_client("clock.now", CALL_ID)
+        assert nested is not None
+        nested.end()
+    call.end()
+    assert nested.context == UNSAMPLED
+    assert not host.exporter.get_finished_spans()
+
+
+@pytest.mark.parametrize(
+    "received", [SAMPLED, UNSAMPLED, TraceContext(SAMPLED.traceparent, "a=1, b=2")]
+)
 def test_nested_call_of_a_host_without_sdk_passes_the_context_on_unchanged(
     received: TraceContext,
 ) -> None:
@@ -283,72 +297,7 @@ def test_call_whose_tool_was_never_entered_has_no_inner_span() -> None:
     assert list(host.spans()) == [f"SERVER {METHOD}"]
 
 
-# -- outcomes ------------------------------------------------------------------------------------
-
-
-def outcome(
-    error: errors.RoomException | None, executed: errors.Executed | None = None
-) -> ReadableSpan:
-    caller = process()
-    span = caller.tracing.start_client(METHOD, CALL_ID)
-    assert span is not None
-    span.end(error, executed=executed)
-    span.end(error)
-    [recorded] = caller.exporter.get_finished_spans()
-    return recorded
-
-
-def test_error_is_recorded_with_its_code_and_whether_the_tool_ran() -> None:
-    span = outcome(errors.HostLost("the line to 10.0.0.7 broke"))
-    assert span.attributes is not None
-    assert span.attributes[EXECUTED] == "maybe"
-    assert span.attributes[ERROR_TYPE] == "host_lost"
-    assert span.status.status_code is StatusCode.ERROR
-    assert span.status.description is None
-
-
-def test_cancelled_call_is_no_error() -> None:
-    span = outcome(errors.Cancelled(executed="no"))
-    assert span.attributes is not None
-    assert span.attributes[EXECUTED] == "no"
-    assert span.attributes[ERROR_TYPE] == "cancelled"
-    assert span.status.status_code is StatusCode.UNSET
-
-
-def test_phase_given_by_the_hop_wins_over_the_error() -> None:
-    span = outcome(errors.DeadlineExceeded(), "no")
-    assert span.attributes is not None
-    assert span.attributes[EXECUTED] == "no"
-
-
-def test_words_that_a_tool_chose_are_recorded_and_cut() -> None:
-    assert outcome(errors.ToolFailed("no such city")).status.description == "no such city"
-    assert len(outcome(errors.ToolFailed("x" * 9_999)).status.description or "") == 1_024
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.ToolFailed(),
-        errors.ToolFailed("the tool raised KeyError", details={"cause": "KeyError"}),
-        errors.InvalidArguments("password: 'hunter2' is too short"),
-        errors.PermissionDenied("no"),
-    ],
-)
-def test_words_that_no_tool_chose_are_not_recorded(error: errors.RoomException) -> None:
-    assert outcome(error).status.description is None
-
-
-@pytest.mark.row(89)
-def test_code_and_name_that_nobody_registered_are_recorded_as_other() -> None:
-    class Invented(errors.RoomException):
-        code = "x1b2c3"
-
-    span = outcome(Invented())
-    assert span.attributes is not None
-    assert span.attributes[ERROR_TYPE] == OTHER
-    assert recorded_method("made.up", registered=False) == "_OTHER"
-    assert recorded_method(METHOD, registered=True) == METHOD
+# -- bounds and the process's provider ------------------------------------------------------------
 
 
 @pytest.mark.row(86)
@@ -384,6 +333,16 @@ def test_provider_that_is_set_late_is_found_within_a_second(
     assert tracing.start_client(METHOD, CALL_ID) is None
     now = 101.0
     assert tracing.start_client(METHOD, CALL_ID) is not None
+
+
+def test_span_that_has_ended_stays_as_it_was() -> None:
+    caller = process()
+    span = caller.tracing.start_client(METHOD, CALL_ID)
+    assert span is not None
+    span.end()
+    span.end(errors.NotFound())
+    [recorded] = caller.exporter.get_finished_spans()
+    assert recorded.status.status_code is StatusCode.UNSET
 
 
 @pytest.mark.row(87)

@@ -220,9 +220,9 @@ async def test_sync_function_counts_as_entered_only_once_its_thread_calls_it() -
     seen = []
 
     async def later(function: Callable[[], Any]) -> Any:
-        seen.append(context._entered)
+        seen.append(context.entered)
         result = function()
-        seen.append(context._entered)
+        seen.append(context.entered)
         return result
 
     context = ToolContext(run_sync=later)
@@ -238,7 +238,7 @@ async def test_sync_function_whose_thread_never_began_did_not_run() -> None:
     with pytest.raises(asyncio.CancelledError):
         await Toolkit("t", [plain]).execute(context, "plain", {"text": "a"})
     assert context.executed == "maybe"
-    assert not context._entered
+    assert not context.entered
 
 
 class Audited(Toolkit):
@@ -280,7 +280,7 @@ async def test_arguments_of_the_caller_are_not_changed_by_a_call() -> None:
 
 async def test_exit_of_a_tool_is_a_failure_of_the_tool() -> None:
     context = ToolContext()
-    context.enter()
+    context.entered = True
     error = failure_of(SystemExit(3), context)
     assert (type(error), error.message) == (ToolFailed, "the tool raised SystemExit")
     with pytest.raises(KeyboardInterrupt):

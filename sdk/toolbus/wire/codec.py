@@ -8,7 +8,8 @@ or time, and raise nothing but `BadFrame` and `BadBody`. Pure: no sockets, no cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import product
 from types import UnionType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, cast, get_args, get_origin, get_type_hints
@@ -44,6 +45,9 @@ _TRUSTED_CLAIM_BYTES = 2_048
 _MAX_ID = 2**53
 _Shapes: TypeAlias = dict[int, tuple[type[Frame], int, frozenset[Any]]]
 _PLAIN = frozenset({str, int, bool, type(None)})
+_ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+_BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
 
 
 class BadFrame(ValueError):
@@ -106,88 +110,109 @@ _CLIENT_SHAPES = _shapes(FROM_CLIENT)
 _SERVER_SHAPES = _shapes(FROM_SERVER)
 
 
-def decode_from_client(data: bytes) -> Frame | Unknown:
-    """Read a message that a participant sent.
-
-    Raises:
-        BadFrame: The message breaks a rule of PROTOCOL.md's section FRAME.
-    """
-    return _decode(data, _CLIENT_SHAPES)
-
-
-def decode_from_server(data: bytes) -> Frame | Unknown:
-    """Read a message that a server sent.
-
-    Raises:
-        BadFrame: The message breaks a rule of PROTOCOL.md's section FRAME.
-    """
-    return _decode(data, _SERVER_SHAPES)
-
-
 def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
 
-def _decode(data: bytes, shapes: _Shapes) -> Frame | Unknown:
+def _unpack_header(data: bytes) -> Any:
+    limit = _MAX_HEADER_ITEMS
+    return msgpack.unpackb(data, ext_hook=_refuse_ext, max_array_len=limit, max_map_len=limit)
+
+
+def _decode(shapes: _Shapes, data: bytes) -> Frame | Unknown:
     try:
-        fields = msgpack.unpackb(
-            data,
-            ext_hook=_refuse_ext,
-            max_array_len=_MAX_HEADER_ITEMS,
-            max_map_len=_MAX_HEADER_ITEMS,
-        )
-    except (ValueError, TypeError, RecursionError) as error:
+        header_bytes = _header_bytes(data) if len(data) > _TRUSTED_CLAIM_BYTES else 0
+        fields = None if header_bytes > MAX_HEADER_BYTES else _unpack_header(data)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
+    if header_bytes > MAX_HEADER_BYTES:
+        raise BadFrame(1009, "the header is too large")
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise BadFrame(1002, "a frame is an array that begins with its kind")
     known = shapes.get(fields[0])
     if known is None:
-        _check_extra(data, fields)
+        _check_header_value(fields, MAX_DEPTH)
         return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
     frame_type, length, allowed = known
     if len(fields) != length:
-        _check_extra(data, fields[length:])
+        _check_header_value(fields[length:], MAX_DEPTH)
         del fields[length:]
     if tuple(map(type, fields)) not in allowed:
         raise BadFrame(1002, f"a field of kind {fields[0]} is missing or of another type")
-    _check_header(data, fields)
+    _check_header(fields)
     del fields[0]
     return frame_type._make(fields)
+
+
+decode_from_client: Callable[[bytes], Frame | Unknown] = partial(_decode, _CLIENT_SHAPES)
+"""Reads a message that a participant sent, or raises BadFrame."""
+decode_from_server: Callable[[bytes], Frame | Unknown] = partial(_decode, _SERVER_SHAPES)
+"""Reads a message that a server sent, or raises BadFrame."""
+
+
+def _header_bytes(data: bytes) -> int:
+    """Measure what a frame holds beside its opaque parts; stop where it is too much.
+
+    This is done with long frames before a value is made of them: msgpack's own walk makes none, and
+    ends where a container claims more than there is.
+    """
+    opaque = end = 0
+    for start, end in _parts_of(data):
+        if data[start] in _BINARY_TAGS:
+            opaque += end - start
+        if end - opaque > MAX_HEADER_BYTES:
+            break
+    return end - opaque
+
+
+def _parts_of(data: bytes) -> Iterator[tuple[int, int]]:
+    """Go through the fields of a frame, and through the keys and values of its maps."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    unpacker.feed(data)
+    if data[0] not in _ARRAY_TAGS:
+        unpacker.skip()
+        return
+    for _ in range(unpacker.read_array_header()):
+        start = unpacker.tell()
+        is_map = start < len(data) and data[start] in _MAP_TAGS
+        for _ in range(2 * unpacker.read_map_header() if is_map else 1):
+            start = unpacker.tell()
+            unpacker.skip()
+            yield start, unpacker.tell()
 
 
 def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_ID
 
 
-def _check_header(data: bytes, fields: list[Any]) -> None:
-    opaque = 0
+def _check_header(fields: list[Any]) -> None:
     for value in fields:
         kind = type(value)
-        if kind is bytes:
-            opaque += len(value)
-        elif kind is int:
+        if kind is int:
             if not 0 <= value <= _MAX_ID:
                 raise BadFrame(1002, "an integer is out of range")
-        elif kind is dict or kind is list:
-            if value:
-                _check_header_value(value)
-            if kind is dict:
-                opaque += sum(len(part) for part in value.values() if type(part) is bytes)
-    if len(data) - opaque > MAX_HEADER_BYTES:
-        raise BadFrame(1009, "the header is too large")
+        elif kind is dict:
+            try:
+                _check_header_map(value)
+            except BadBody as error:
+                raise BadFrame(1007, error.reason) from error
+        elif kind is list:
+            # The frame's own array is the first level.
+            _check_header_value(value, MAX_DEPTH - 1)
 
 
-def _check_extra(data: bytes, fields: list[Any]) -> None:
-    """Fields and kinds that nobody reads must still be within the limits."""
-    if len(data) > MAX_FRAME_BYTES:
-        raise BadFrame(1009, "the frame is too large")
-    _check_header_value(fields)
+def _check_header_map(value: dict[Any, Any]) -> None:
+    for key, item in value.items():
+        if type(key) is not str:
+            raise BadBody("", "keys are text")
+        if type(item) not in _PLAIN:
+            # The frame's own array and the map are the first two levels.
+            _check_value(item, MAX_DEPTH - 2, key, binary=True)
 
 
-def _check_header_value(value: Any) -> None:
+def _check_header_value(value: Any, depth: int) -> None:
     try:
-        # The frame's own array is the first level.
-        _check_value(value, MAX_DEPTH - 1, "", binary=True)
+        _check_value(value, depth, "", binary=True)
     except BadBody as error:
         raise BadFrame(1007, error.reason) from error
 
@@ -225,12 +250,11 @@ def _check_value(value: Any, depth: int, path: str, *, binary: bool) -> None:
     if kind is dict or kind is list:
         if depth == 0:
             raise BadBody(path, f"deeper than {MAX_DEPTH}")
-        if kind is dict:
-            _check_keys(value, path)
-            items: Iterable[tuple[Any, Any]] = value.items()
-        else:
-            items = enumerate(value)
+        is_map = kind is dict
+        items: Iterable[tuple[Any, Any]] = value.items() if is_map else enumerate(value)
         for key, item in items:
+            if is_map and type(key) is not str:
+                raise BadBody(path, "keys are text")
             if type(item) not in _PLAIN:
                 _check_value(item, depth - 1, f"{path}/{key}", binary=binary)
     elif kind is float:
@@ -238,9 +262,3 @@ def _check_value(value: Any, depth: int, path: str, *, binary: bool) -> None:
             raise BadBody(path, "NaN and infinities are not JSON")
     elif kind not in _PLAIN and not (binary and kind is bytes):
         raise BadBody(path, f"a {kind.__name__} is not a JSON value")
-
-
-def _check_keys(value: dict[Any, Any], path: str) -> None:
-    for key in value:
-        if type(key) is not str:
-            raise BadBody(path, "keys are text")

@@ -13,6 +13,7 @@ __all__ = ["exception_of", "failed"]
 _EXECUTED = frozenset(get_args(Executed))
 _MAX_MESSAGE_CHARS = 4_096
 _MAX_DETAILS_BYTES = 32_768
+_MAX_PAUSE_S = 86_400.0
 
 
 class UnknownError(RoomException):
@@ -24,16 +25,29 @@ class UnknownError(RoomException):
 
 
 def failed(request_id: int, error: RoomException) -> Failed:
-    """Put an error into the frame that ends a request."""
+    """Put an error into the frame that ends a request.
+
+    Tools make errors too, so whatever stands in its fields becomes something that can be sent.
+    """
     return Failed(
         request_id,
         error.code,
         error.executed,
-        error.retryable,
-        error.message[:_MAX_MESSAGE_CHARS],
+        bool(error.retryable),
+        _text(error.message),
         _packed_details(error.details),
-        None if error.retry_after_s is None else max(0, int(error.retry_after_s * 1000)),
+        _pause_ms(error.retry_after_s),
     )
+
+
+def _text(message: object) -> str:
+    return str(message)[:_MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def _pause_ms(pause_s: object) -> int | None:
+    if not isinstance(pause_s, int | float) or not pause_s >= 0:
+        return None
+    return int(min(pause_s, _MAX_PAUSE_S) * 1000)
 
 
 def _packed_details(details: dict[str, Any]) -> bytes | None:
@@ -65,7 +79,8 @@ def exception_of(frame: Failed) -> RoomException:
 
 
 def _details_of(frame: Failed) -> dict[str, Any]:
-    if frame.details is None:
+    # What could not be passed on is not worth reading either.
+    if frame.details is None or len(frame.details) > _MAX_DETAILS_BYTES:
         return {}
     try:
         details = unpack_body(frame.details)

@@ -1,0 +1,307 @@
+"""`toolbus serve` and `toolbus key`: flags, variables and files become a server and its keys.
+
+What the server does is decided elsewhere. Here it is told where to listen and whom to trust, and
+ended well. A secret is written to files only, never shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json as json_codec
+import logging
+import secrets
+import signal
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import environ
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolbus.commands.event_loop import run_service
+from toolbus.commands.outcome import UsageMistake, reporting
+from toolbus.keys import Algorithm, Key, KeyRing
+from toolbus.settings import DEV_KEYS_FILE, home_of
+from toolbus.telemetry import configure
+from toolbus_server.key_files import add_key, dev_keys, private_to_owner
+
+if TYPE_CHECKING:
+    from toolbus_server.settings import ServerSettings
+
+__all__ = ["key", "serve"]
+
+_LOOPBACK = {"127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "::1": "::1"}
+# The settings that a file may have, and the parameters of `serve` that they give.
+_FILE_SETTINGS = MappingProxyType(
+    {
+        "host": "host",
+        "port": "port",
+        "keys": "keys",
+        "allow_query_token": "allow_query_token",
+        "drain": "drain_s",
+    }
+)
+_NO_KEYS = (
+    "there are no keys, so nobody's token could be checked: make one with `toolbus key create` "
+    "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """What the flags of `toolbus serve` said."""
+
+    dev: bool
+    host: str
+    port: int
+    keys: Path | None
+    allow_query_token: bool
+    drain_s: float
+
+    def settle(self, variables: Mapping[str, str]) -> ServerSettings:
+        """Read the keys and settle what the server is told. Raises UsageMistake."""
+        from toolbus_server.settings import ServerSettings  # needs the extra `server`
+
+        host = self.host
+        trusted = [] if self.keys is None else list(_load(self.keys))
+        if self.dev:
+            pass
+            trusted = [*_dev_keys(home_of(variables) / DEV_KEYS_FILE), *trusted]
+        if not trusted:
+            raise UsageMistake(_NO_KEYS)
+        try:
+            keys = KeyRing(trusted)
+        except ValueError as error:
+            raise UsageMistake(str(error)) from error
+        return ServerSettings(
+            keys=keys,
+            host=host,
+            port=self.port,
+            allow_query_token=self.allow_query_token,
+            drain_s=self.drain_s,
+        )
+
+
+def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Take what no flag and no variable says from a file."""
+    if path is None:
+        return None
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is no TOML file: {error}") from error
+    unknown = sorted(settings.keys() - _FILE_SETTINGS.keys())
+    if unknown:
+        names = ", ".join(_FILE_SETTINGS)
+        raise typer.BadParameter(f"{path}: unknown setting {unknown[0]!r}; there are {names}")
+    ctx.default_map = {_FILE_SETTINGS[name]: value for name, value in settings.items()}
+    return path
+
+
+_DevFlag = Annotated[
+    bool, typer.Option("--dev", help="Loopback only, with a development key of its own.")
+]
+# Not TOOLBUS_HOST and TOOLBUS_PORT: Kubernetes sets the latter for a service named toolbus.
+_HostFlag = Annotated[str, typer.Option(help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST")]
+_PortFlag = Annotated[
+    int,
+    typer.Option(
+        help="Port to listen on; 0 takes a free one.",
+        envvar="TOOLBUS_LISTEN_PORT",
+        min=0,
+        max=65535,
+    ),
+]
+_KeysFlag = Annotated[
+    Path | None, typer.Option(help="The keys whose tokens are good.", envvar="TOOLBUS_KEYS")
+]
+_QueryTokenFlag = Annotated[
+    bool,
+    typer.Option(
+        "--allow-query-token",
+        help="Read ?token= too. Mind the logs of proxies.",
+        envvar="TOOLBUS_ALLOW_QUERY_TOKEN",
+    ),
+]
+_DrainFlag = Annotated[
+    float,
+    typer.Option(
+        "--drain", help="Seconds that calls have to end in.", envvar="TOOLBUS_DRAIN", min=0
+    ),
+]
+_JsonFlag = Annotated[bool, typer.Option("--json", help="Print what is said as JSON.")]
+_ConfigFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A TOML file with host, port, keys, allow_query_token, drain.",
+        envvar="TOOLBUS_SERVER_CONFIG",
+        callback=_read_config,
+        is_eager=True,
+    ),
+]
+
+
+def serve(  # noqa: PLR0913 - a parameter for each flag
+    dev: _DevFlag = False,
+    host: _HostFlag = "127.0.0.1",
+    port: _PortFlag = 7717,
+    keys: _KeysFlag = None,
+    allow_query_token: _QueryTokenFlag = False,
+    drain_s: _DrainFlag = 10.0,
+    json: _JsonFlag = False,
+    _config: _ConfigFlag = None,
+) -> None:
+    """Run a room server until SIGTERM or Ctrl-C; calls in flight may finish.
+
+    It needs keys: `toolbus key create` makes them. `--dev` needs none.
+    """
+    with reporting(as_json=json, local=True):
+        choices = _Choices(dev, host, port, keys, allow_query_token, drain_s)
+        settings = choices.settle(environ)
+        _log_to_stderr()
+        send_spans = configure("toolbus-server")
+        try:
+            run_service(_serve(settings, as_json=json))
+        finally:
+            if send_spans is not None:
+                send_spans()
+
+
+def _loopback(host: str) -> str:
+    if host not in _LOOPBACK:
+        raise UsageMistake(
+            f"--dev listens on loopback only, not on {host!r}: leave --host out, or make keys "
+            "with `toolbus key create` and start without --dev"
+        )
+    return _LOOPBACK[host]
+
+
+def _dev_keys(path: Path) -> KeyRing:
+    try:
+        keys = dev_keys(path)
+        if not private_to_owner(path):
+            path.chmod(0o600)
+            typer.echo(f"{path} could be read by others; it is yours alone again", err=True)
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"no development key: {error}") from error
+    typer.echo(
+        f"DEVELOPMENT SERVER - loopback only, never for production: whoever can read {path} "
+        "may do everything in every room",
+        err=True,
+    )
+    return keys
+
+
+def _load(path: Path) -> KeyRing:
+    try:
+        return KeyRing.load(path)
+    except OSError as error:
+        raise UsageMistake(
+            f"cannot read {path}: {error.strerror}; `toolbus key create --out {path}` makes it"
+        ) from error
+    except ValueError as error:
+        raise UsageMistake(str(error)) from error
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # A stranger who breaks off a handshake is no event of ours, and must not fill the log.
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)
+
+
+async def _serve(settings: ServerSettings, *, as_json: bool) -> None:
+    from toolbus_server.server import RoomServer  # needs the extra `server`
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = RoomServer(settings)
+    try:
+        await server.start()
+    except OSError as error:
+        raise UsageMistake(_why_not(error, settings)) from error
+    ready = json_codec.dumps({"url": server.url}) if as_json else f"listening on {server.url}"
+    typer.echo(ready)
+    await stop.wait()
+    # Who asks twice does not want to wait: the second signal ends the process at once.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    await server.stop()
+
+
+def _why_not(error: OSError, settings: ServerSettings) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {settings.port} is in use: stop what listens there, or choose another "
+            "with --port"
+        )
+    return f"cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}"
+
+
+key = typer.Typer(add_completion=False, no_args_is_help=True, help="Make the keys of a server.")
+
+
+@key.callback()
+def _keys() -> None:
+    """Make the keys that tokens are signed with."""
+
+
+@key.command("create")
+def _create(
+    kid: Annotated[str | None, typer.Option(help="Its id; made from the date unless said.")] = None,
+    iss: Annotated[str | None, typer.Option(help="Who issues the tokens.")] = None,
+    alg: Annotated[Algorithm, typer.Option(help="How it signs.")] = "HS256",
+    out: Annotated[Path, typer.Option(help="The file; a key is added to those in it.")] = Path(
+        "keys.toml"
+    ),
+    json: _JsonFlag = False,
+) -> None:
+    """Make a key and add it to a file that only you can read. Nothing is overwritten.
+
+    The first key of the file signs, all of them are trusted: give the file to the servers, then
+    move the new key to the top, and remove the old one when its last token has expired.
+    """
+    with reporting(as_json=json, local=True):
+        old = list(_load(out)) if out.exists() else []
+        issuer = iss or (old[0].iss if old else "toolbus")
+        try:
+            made = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg)
+            ring = add_key(out, made)
+        except (OSError, ValueError) as error:
+            raise UsageMistake(f"no key was made: {error}") from error
+        signing = ring.signing_key
+        facts = {
+            "kid": made.kid,
+            "alg": made.alg,
+            "iss": made.iss,
+            "file": str(out),
+            "signs": signing is not None and signing.kid == made.kid,
+        }
+        typer.echo(json_codec.dumps(facts) if json else made.kid)
+        if not json:
+            typer.echo(_advice(facts), err=True)
+
+
+def _new_kid() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
+
+
+def _advice(facts: Mapping[str, object]) -> str:
+    if facts["signs"]:
+        return (
+            f"wrote {facts['file']}\n  next: toolbus serve --keys {facts['file']}\n"
+            f"        toolbus token create --keys {facts['file']} --name NAME --preset user"
+        )
+    return (
+        f"added to {facts['file']}; an older key still signs\n  next: give the file to every "
+        "server, then move this key to the top"
+    )

@@ -1,0 +1,196 @@
+"""`toolbus call`: one call, its value on stdout, its error on stderr.
+
+Arguments are read by the schema of the tool, where that may be read; whether they fit is the
+host's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.chunks import Chunk
+from toolbus.commands.outcome import UsageMistake
+from toolbus.commands.parameters import Parameter, read_any_text, read_parameters
+from toolbus.commands.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.commands.value_output import ValueOutput
+from toolbus.errors import DeadlineExceeded, RoomException
+from toolbus.room_client import RoomClient
+
+__all__ = ["call", "read_arguments"]
+
+_COMPLETION_S = 1.5
+_PLACE = ("url", "room", "token", "name")
+
+
+def _complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Name the tools that are there; nothing on any failure, so that a shell never sees one."""
+    place: dict[str, Any] = {name: ctx.params.get(name) for name in _PLACE}
+
+    async def names(room: RoomClient) -> list[str]:
+        async with asyncio.timeout(_COMPLETION_S):
+            return [f"{each.name}.{tool}" async for each in room.toolkits() for tool in each.tools]
+
+    try:
+        found = in_room(RoomOptions(**place), names)
+    except Exception:
+        return []
+    return [name for name in found if name.startswith(incomplete)]
+
+
+_ToolName = Annotated[
+    str, typer.Argument(help="toolkit.tool", autocompletion=_complete_tool, show_default=False)
+]
+_Arguments = Annotated[
+    list[str] | None, typer.Argument(help="k=v by the tool's schema, k:=JSON, or one JSON object.")
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds that the call may take.")]
+_Participant = Annotated[
+    str | None, typer.Option(help="Whose toolkit, where it is private and shared with me.")
+]
+_Pin = Annotated[str | None, typer.Option(help="The digest that the toolkit must have.")]
+_NoRetry = Annotated[
+    bool, typer.Option("--no-retry", help="Try once, even where again would be safe.")
+]
+_OnBehalfOf = Annotated[str | None, typer.Option(help="For whom the call is made.")]
+_Out = Annotated[Path | None, typer.Option(help="Write the value to this file instead of stdout.")]
+
+
+@joins_a_room
+def call(  # noqa: PLR0913 - a parameter for each flag
+    options: RoomOptions,
+    tool: _ToolName,
+    arguments: _Arguments = None,
+    timeout: _Timeout = 60.0,
+    participant: _Participant = None,
+    pin: _Pin = None,
+    no_retry: _NoRetry = False,
+    on_behalf_of: _OnBehalfOf = None,
+    out: _Out = None,
+) -> None:
+    """Call a tool and print its value.
+
+    Exit codes: 0 ok, 1 the tool failed, 2 usage or arguments, 3 refused,
+    4 not found, 5 deadline or cancelled, 6 no host, unavailable or lost.
+    """
+    toolkit, dot, name = tool.partition(".")
+    if not dot or not toolkit or not name:
+        raise UsageMistake(f"{tool!r} names no tool: write toolkit.tool, as in clock.now")
+    if not timeout > 0:
+        raise UsageMistake("--timeout is a number of seconds above 0")
+    output = ValueOutput(as_json=options.as_json, path=out)
+    call_options = {
+        "participant": participant,
+        "timeout_s": timeout,
+        "pin": pin,
+        "retry": not no_retry,
+        "on_behalf_of": on_behalf_of,
+    }
+    plan = _Plan(toolkit, name, tuple(arguments or ()), call_options)
+    output.write(in_room(options, plan.carry_out))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A call as it was typed."""
+
+    toolkit: str
+    tool: str
+    arguments: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    async def carry_out(self, room: RoomClient) -> Chunk:
+        """Make the call; reading the schema first counts against its time too."""
+        ends_at = asyncio.get_running_loop().time() + self.options["timeout_s"]
+        parameters: dict[str, Parameter] = {}
+        if _needs_schema(self.arguments):
+            try:
+                async with asyncio.timeout_at(ends_at):
+                    parameters = await self._parameters(room)
+            except TimeoutError:
+                raise DeadlineExceeded("no time was left for the call", executed="no") from None
+        arguments = read_arguments(self.arguments, parameters)
+        left_s = ends_at - asyncio.get_running_loop().time()
+        options = {**self.options, "timeout_s": left_s}
+        chunk: Chunk = await room.invoke(self.toolkit, self.tool, arguments, **options)
+        return chunk
+
+    async def _parameters(self, room: RoomClient) -> dict[str, Parameter]:
+        try:
+            proxy = await room.toolkit(self.toolkit, self.options["participant"])
+            return read_parameters(proxy.tool(self.tool).input_schema)
+        except RoomException:
+            return {}  # if it cannot be called either, the call will say why
+
+
+def _needs_schema(arguments: tuple[str, ...]) -> bool:
+    return any(not _is_object(each) and _split(each)[1] == "=" for each in arguments)
+
+
+def _is_object(argument: str) -> bool:
+    return argument.lstrip().startswith("{")
+
+
+def _split(argument: str) -> tuple[str, str, str]:
+    """Split `k=v` or `k:=json` at its first `=`. Raises UsageMistake."""
+    name, equals, value = argument.partition("=")
+    if not equals or name in {"", ":"}:
+        raise UsageMistake(
+            f"{argument[:64]!r} is no argument: write name=value, name:=JSON, or one JSON object"
+        )
+    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
+
+
+def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Read the arguments of a call as they were typed.
+
+    Args:
+        typed: `k=v`, `k:=json`, or one JSON object alone.
+        parameters: What the tool takes, as far as that is known.
+
+    Raises:
+        UsageMistake: One of them cannot be read; the message names it.
+    """
+    if len(typed) == 1 and _is_object(typed[0]):
+        return _read_object(typed[0])
+    arguments: dict[str, Any] = {}
+    for each in typed:
+        name, sign, text = _split(each)
+        if name in arguments:
+            raise UsageMistake(f"{name} is given twice")
+        arguments[name] = (
+            _read_json(name, text) if sign == ":=" else _read_text(name, text, parameters)
+        )
+    return arguments
+
+
+def _read_text(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any:
+    parameter = parameters.get(name)
+    if parameter is None:
+        return read_any_text(text)
+    try:
+        return parameter.read(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageMistake(f"{error}; {name}:=JSON sends exactly what you write") from error
+
+
+def _read_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageMistake(f"{name}:= is not followed by JSON: {error}") from error
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageMistake(f"the arguments are no JSON object: {error}") from error
+    assert isinstance(value, dict)
+    return value

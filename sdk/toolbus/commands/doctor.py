@@ -1,0 +1,317 @@
+"""`toolbus doctor`: looks at each thing that joining a room needs, and names the repair.
+
+It goes from the near to the far: what is set, the token, the server's port, its clock, the room,
+the grants. What cannot be looked at because something nearer is broken is said to be skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import typer
+
+from toolbus.commands.outcome import ExitCode, UsageMistake, printable
+from toolbus.commands.room_options import RoomOptions, joins_a_room, read_token
+from toolbus.commands.token import read_claims
+from toolbus.errors import PermissionDenied, RoomException
+from toolbus.grants import ApiScope, matches_room
+from toolbus.keys import KeyRing
+from toolbus.room_client import RoomClient
+from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of
+from toolbus.tokens import LEEWAY_S
+
+__all__ = ["Finding", "doctor", "examine"]
+
+_PATIENCE_S = 5.0
+_MAX_ANSWER_BYTES = 16_384
+_SKEW_S = 5.0
+Status: TypeAlias = Literal["ok", "fail", "skip"]
+
+
+class Ailment(Exception):
+    """A check found something wrong.
+
+    Args:
+        found: What it is.
+        repair: What to do about it.
+    """
+
+    def __init__(self, found: str, repair: str) -> None:
+        super().__init__(found)
+        self.repair = repair
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    status: Status
+    found: str
+    repair: str = ""
+
+
+@dataclass(slots=True)
+class _Patient:
+    """What the checks have learned so far."""
+
+    options: RoomOptions
+    place: RoomSettings | None = None
+    settings: RoomSettings | None = None
+    claims: dict[str, Any] = field(default_factory=dict)
+    server_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One look, and what must be well for it to make sense."""
+
+    name: str
+    look: Callable[[_Patient], Awaitable[str]]
+    exit_code: ExitCode
+    needs: tuple[str, ...] = ()
+
+
+@joins_a_room
+def doctor(options: RoomOptions) -> None:
+    """Check key, token, port, clock, room and grants, and name the repair of what is wrong."""
+    findings = asyncio.run(examine(options))
+    if options.as_json:
+        facts = [
+            {"check": f.check, "status": f.status, "found": f.found, "repair": f.repair}
+            for f in findings
+        ]
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}")
+            if finding.repair:
+                typer.echo(f"                repair: {finding.repair}")
+    failed = {finding.check for finding in findings if finding.status == "fail"}
+    raise typer.Exit(next((c.exit_code for c in _CHECKS if c.name in failed), ExitCode.OK))
+
+
+async def examine(options: RoomOptions) -> list[Finding]:
+    """Make every check that makes sense, the near before the far."""
+    patient = _Patient(options)
+    findings: list[Finding] = []
+    well: set[str] = set()
+    for check in _CHECKS:
+        missing = [name for name in check.needs if name not in well]
+        if missing:
+            findings.append(Finding(check.name, "skip", f"waits for {missing[0]}"))
+            continue
+        try:
+            findings.append(Finding(check.name, "ok", await check.look(patient)))
+            well.add(check.name)
+        except Ailment as ailment:
+            findings.append(Finding(check.name, "fail", str(ailment), ailment.repair))
+    return findings
+
+
+async def _look_at_settings(patient: _Patient) -> str:
+    try:
+        patient.place = patient.options.settle_place()
+    except UsageMistake as mistake:
+        raise Ailment(
+            mistake.message, "set it by a flag, a TOOLBUS_ variable or the settings file"
+        ) from None
+    return f"{patient.place.url}, room {patient.place.room}"
+
+
+async def _look_at_key(patient: _Patient) -> str:
+    """Look at what tokens come from: one that is given, or keys to mint it with."""
+    try:
+        patient.settings = patient.options.settle()
+    except UsageMistake as mistake:
+        raise Ailment(
+            mistake.message, "`toolbus token create` makes a token, `toolbus key create` a key"
+        ) from None
+    if patient.options.token or any(
+        os.environ.get(name) for name in ("TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE")
+    ):
+        return "none needed: a token is given"
+    named = os.environ.get("TOOLBUS_KEYS")
+    path = Path(named) if named else home_of(os.environ) / DEV_KEYS_FILE
+    if not path.exists():
+        if named:
+            raise Ailment(f"{path} is not there", f"`toolbus key create --out {path}`")
+        return "the settings file names a token or keys"
+    try:
+        signing = KeyRing.load(path).signing_key
+    except (OSError, ValueError) as error:
+        raise Ailment(
+            f"cannot read the keys: {error}", "`toolbus key create` makes a file"
+        ) from None
+    if signing is None:
+        raise Ailment(f"no key in {path} can sign", "use the file with the private keys")
+    if path.stat().st_mode & 0o077:
+        raise Ailment(f"others can read {path}", f"chmod 600 {path}")
+    return f"{signing.kid!r} of {path} signs ({signing.alg}, issuer {signing.iss})"
+
+
+async def _look_at_token(patient: _Patient) -> str:
+    assert patient.settings is not None
+    try:
+        claims = patient.claims = read_claims(await read_token(patient.settings))
+    except UsageMistake as mistake:
+        raise Ailment(mistake.message, "`toolbus token create` makes one") from None
+    expires_at = claims.get("exp")
+    if not isinstance(expires_at, int | float) or isinstance(expires_at, bool):
+        raise Ailment("the token does not say when it expires", "`toolbus token create` makes one")
+    left_s = round(expires_at - time.time())
+    if left_s <= 0:
+        raise Ailment(
+            f"the token expired {-left_s} s ago", "make a new one: `toolbus token create`"
+        )
+    room = patient.settings.room
+    rooms = claims.get("room")
+    if not isinstance(rooms, list) or not matches_room([str(each) for each in rooms], room):
+        raise Ailment(
+            f"the token is for {_listed(rooms)}, not for room {room}",
+            f"`toolbus token create --room {room}`, or another --room",
+        )
+    return f"{claims.get('sub')!r} in {_listed(rooms)}, {left_s} s left"
+
+
+def _listed(rooms: Any) -> str:
+    return ", ".join(str(each) for each in rooms) if isinstance(rooms, list) else "no room"
+
+
+async def _look_at_port(patient: _Patient) -> str:
+    assert patient.place is not None
+    url = patient.place.url
+    start = "`toolbus serve` starts a server; is --url (TOOLBUS_URL) right?"
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            head = await _answer_of(url, patient.place.room)
+    except TimeoutError:
+        raise Ailment(f"{url} does not answer within {_PATIENCE_S:g} s", start) from None
+    except OSError as error:
+        raise Ailment(f"no answer from {url}: {error.strerror or error}", start) from None
+    status, _, rest = head.partition("\r\n")
+    if not status.startswith("HTTP/1.1 "):
+        raise Ailment(f"what listens at {url} does not speak HTTP", start)
+    patient.server_time_s = _date_of(rest)
+    return f"{url} answers"
+
+
+async def _answer_of(url: str, room: str) -> str:
+    """Knock without a token, which costs the server nothing, and return the head of the answer."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "wss"
+    port = parts.port or (443 if secure else 80)
+    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure or None)
+    try:
+        request = (
+            f"GET /rooms/{room} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
+        )
+        writer.write(request.encode())
+        head = b""
+        while b"\r\n\r\n" not in head and len(head) < _MAX_ANSWER_BYTES:
+            part = await reader.read(4_096)
+            if not part:
+                break
+            head += part
+        return head.decode("latin-1")
+    finally:
+        writer.close()
+
+
+def _date_of(headers: str) -> float | None:
+    for line in headers.split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "date":
+            try:
+                return parsedate_to_datetime(value.strip()).timestamp()
+            except ValueError:
+                return None
+    return None
+
+
+async def _look_at_clock(patient: _Patient) -> str:
+    if patient.server_time_s is None:
+        return "the server does not tell its time"
+    ahead_s = round(time.time() - patient.server_time_s)
+    if abs(ahead_s) >= LEEWAY_S:
+        side = "ahead of" if ahead_s > 0 else "behind"
+        raise Ailment(
+            f"this clock is {abs(ahead_s)} s {side} the server's",
+            "set both by NTP: tokens hold by the clock",
+        )
+    if abs(ahead_s) > _SKEW_S:
+        return f"{ahead_s:+d} s against the server's; {LEEWAY_S:g} s are forgiven"
+    return "agrees with the server's"
+
+
+async def _look_at_room(patient: _Patient) -> str:
+    assert patient.settings is not None
+    try:
+        async with (
+            asyncio.timeout(2 * _PATIENCE_S),
+            RoomClient(**patient.options.choices()) as room,
+        ):
+            return f"joined {room.name} as {room.identity}"
+    except PermissionDenied as error:
+        raise Ailment(error.message, _room_repair(error)) from None
+    except (RoomException, TimeoutError) as error:
+        found = str(error) or "no welcome in time"
+        raise Ailment(found, "look at the server's log") from None
+
+
+def _room_repair(error: PermissionDenied) -> str:
+    match error.details.get("status"):
+        case 401:
+            return (
+                "sign it with a key that the server has (--keys there and here), or use the same "
+                "TOOLBUS_HOME as `toolbus serve --dev`"
+            )
+        case 403:
+            return "make a token for this room: `toolbus token create --room`"
+        case 404 | 426:
+            return "is --url a toolbus server of this release?"
+    return "make a new token: `toolbus token create`"
+
+
+async def _look_at_grants(patient: _Patient) -> str:
+    try:
+        scope = ApiScope.from_claims(patient.claims.get("api", {}))
+    except ValueError as error:
+        raise Ailment(f"the grants are not readable: {error}", "`toolbus token create`") from None
+    agents = scope.agents
+    tools = ", ".join(agents.allow) + (f" but not {', '.join(agents.deny)}" if agents.deny else "")
+    may = {
+        f"list {tools}": agents.use_tools,
+        f"call {tools}": agents.call,
+        "host public toolkits": agents.register_public_toolkit,
+        "host private toolkits": agents.register_private_toolkit,
+    }
+    granted = [words for words, given in may.items() if given]
+    if not granted:
+        raise Ailment(
+            "it may join the room and nothing else",
+            "`toolbus token create` with --preset host, agent, user or full, or with --allow",
+        )
+    return f"may {'; '.join(granted)}"
+
+
+_CHECKS = (
+    _Check("settings", _look_at_settings, ExitCode.USAGE),
+    _Check("key", _look_at_key, ExitCode.USAGE, ("settings",)),
+    _Check("token", _look_at_token, ExitCode.REFUSED, ("key",)),
+    _Check("port", _look_at_port, ExitCode.AWAY, ("settings",)),
+    _Check("clock", _look_at_clock, ExitCode.REFUSED, ("port",)),
+    _Check("room", _look_at_room, ExitCode.REFUSED, ("token", "port")),
+    _Check("grants", _look_at_grants, ExitCode.REFUSED, ("token",)),
+)

@@ -1,0 +1,165 @@
+"""`toolbus host`: serves toolkits that lie in a module, or that an installed package announces.
+
+A toolkit is named as `module:attribute`, the attribute being a toolkit or a function that makes
+one, or by its name in the entry point group `toolbus.toolkits`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import reduce
+from importlib.metadata import entry_points
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.commands.event_loop import run_service
+from toolbus.commands.outcome import UsageMistake
+from toolbus.commands.room_options import RoomOptions, joins_a_room, read_token
+from toolbus.remote_toolkit import serve_toolkits
+from toolbus.room_client import RoomClient
+from toolbus.telemetry import configure
+from toolbus.toolkit import Toolkit
+
+__all__ = ["TOOLKITS", "find_toolkit", "host"]
+
+TOOLKITS = "toolbus.toolkits"
+"""The entry point group of toolkits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Visibility:
+    """Who sees what is hosted; None leaves it to the toolkit."""
+
+    public: bool | None
+    shared_with: tuple[str, ...] | None
+
+
+class _HostingRoom(RoomClient):
+    """A room that says on stdout what it hosts, once others can call it."""
+
+    __slots__ = ("_as_json", "_visibility")
+
+    def __init__(self, visibility: _Visibility, *, as_json: bool, **choices: Any) -> None:
+        super().__init__(**choices)
+        self._visibility = visibility
+        self._as_json = as_json
+
+    @asynccontextmanager
+    async def host(
+        self,
+        toolkit: Toolkit,
+        *,
+        public: bool | None = None,
+        shared_with: Sequence[str] | None = None,
+    ) -> AsyncIterator[Toolkit]:
+        chosen = self._visibility
+        async with super().host(
+            toolkit,
+            public=chosen.public if public is None else public,
+            shared_with=chosen.shared_with if shared_with is None else shared_with,
+        ):
+            facts = {"toolkit": toolkit.name, "room": self.name, "name": self.identity}
+            words = "hosting {toolkit} in room {room} as {name}".format(**facts)
+            typer.echo(json.dumps(facts) if self._as_json else words)
+            yield toolkit
+
+
+@joins_a_room
+def host(
+    options: RoomOptions,
+    toolkits: Annotated[
+        list[str], typer.Argument(help="module:attribute, or the name of an installed toolkit.")
+    ],
+    instance: Annotated[
+        str | None, typer.Option(help="Tells replicas of one name apart; random unless said.")
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Only I see them, and whom I share them with.")
+    ] = False,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(help="Who else sees private ones: name:X, role:X or '*'. Repeat it."),
+    ] = None,
+) -> None:
+    """Host toolkits until SIGTERM or Ctrl-C; calls that run may finish."""
+    if share and not private:
+        raise UsageMistake("--share is for private toolkits: add --private")
+    found = [find_toolkit(reference) for reference in toolkits]
+    visibility = _Visibility(False if private else None, tuple(share) if share else None)
+    room = _HostingRoom(visibility, as_json=options.as_json, instance=instance, **options.choices())
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    send_spans = configure("toolbus-host")
+    try:
+        run_service(_serve(options, found, room))
+    finally:
+        if send_spans is not None:
+            send_spans()
+
+
+async def _serve(options: RoomOptions, toolkits: Sequence[Toolkit], room: RoomClient) -> None:
+    await read_token(options.settle())
+    try:
+        await serve_toolkits(toolkits, room)
+    except ValueError as error:
+        raise UsageMistake(str(error)) from error
+
+
+def find_toolkit(reference: str) -> Toolkit:
+    """Return the toolkit that a reference names, making it where it names a function.
+
+    Raises:
+        UsageMistake: There is none, or it cannot be made.
+    """
+    try:
+        found = _load(reference)
+        made = found if isinstance(found, Toolkit) or not callable(found) else found()
+    except UsageMistake:
+        raise
+    except Exception as error:  # somebody's module: whatever it raises is theirs to repair
+        raise UsageMistake(f"cannot load {reference}: {_where(error)}") from error
+    if not isinstance(made, Toolkit):
+        raise UsageMistake(
+            f"{reference} is a {type(made).__name__}, and no toolkit or function that makes one"
+        )
+    return made
+
+
+def _load(reference: str) -> Any:
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        return _load_announced(reference)
+    if not module or not attribute:
+        raise UsageMistake(f"{reference!r} names no toolkit: write module:attribute")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return reduce(getattr, attribute.split("."), importlib.import_module(module))
+
+
+def _load_announced(name: str) -> Any:
+    announced = {entry.name: entry for entry in entry_points(group=TOOLKITS)}
+    if name not in announced:
+        raise UsageMistake(
+            f"no installed toolkit is called {name!r}: write module:attribute, or one of "
+            + ", ".join(sorted(announced))
+        )
+    return announced[name].load()
+
+
+def _where(error: Exception) -> str:
+    """Say what was raised and where, in one line: the last place that is not our own."""
+    words = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError | SyntaxError):
+        return words
+    frames = traceback.extract_tb(error.__traceback__)
+    if len(frames) < 3:  # raised by our own steps, not within theirs
+        return words
+    return f"{words} ({frames[-1].filename}:{frames[-1].lineno})"

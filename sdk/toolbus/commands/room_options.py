@@ -1,0 +1,135 @@
+"""The flags of every command that joins a room, and the joining itself.
+
+A setting that no flag gives comes from `TOOLBUS_*` or the settings file: see `toolbus.settings`.
+What is wrong with any of them is said before a connection is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+import typer
+
+from toolbus.commands.outcome import UsageMistake, reporting
+from toolbus.room_client import RoomClient
+from toolbus.settings import RoomSettings, Token
+from toolbus.telemetry import configure
+
+__all__ = ["RoomOptions", "in_room", "joins_a_room", "read_token"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_JWT = re.compile(r"[A-Za-z0-9_.=-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RoomOptions:
+    """What the flags said; None where they said nothing."""
+
+    url: str | None = None
+    room: str | None = None
+    token: str | None = field(default=None, repr=False)
+    name: str | None = None
+    as_json: bool = False
+
+    def choices(self) -> dict[str, Any]:
+        """Return them as the arguments of `RoomClient` and `RoomSettings.resolve`."""
+        return {"url": self.url, "room": self.room, "token": self._token(), "name": self.name}
+
+    def _token(self) -> Token | None:
+        if self.token is not None and self.token.startswith("@"):
+            return Path(self.token[1:])
+        return self.token
+
+    def settle(self) -> RoomSettings:
+        """Settle where to connect and as whom. Raises UsageMistake."""
+        try:
+            return RoomSettings.resolve(**self.choices())
+        except (ValueError, OSError) as error:
+            raise UsageMistake(str(error)) from error
+        except KeyError as error:  # a container's user may have no name to mint a token for
+            raise UsageMistake("this user has no name: set --name or TOOLBUS_NAME") from error
+
+    def settle_place(self) -> RoomSettings:
+        """Settle where to connect, whether there is a token or not. Raises UsageMistake."""
+        return RoomOptions(url=self.url, room=self.room, token="not yet").settle()
+
+
+def _flag(name: str, kind: Any, default: Any, flag: str, words: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=words, rich_help_panel="Room")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+_FLAGS = (
+    _flag("url", str | None, None, "--url", "The server: ws://HOST:PORT. [TOOLBUS_URL]"),
+    _flag("room", str | None, None, "--room", "The room; main unless said. [TOOLBUS_ROOM]"),
+    _flag("token", str | None, None, "--token", "The token, or @FILE. [TOOLBUS_TOKEN_FILE]"),
+    _flag("name", str | None, None, "--name", "My name, where a key mints my token."),
+    _flag("json", bool, False, "--json", "Print values and errors as JSON."),
+)
+
+
+def joins_a_room(command: Callable[Concatenate[RoomOptions, P], None]) -> Callable[..., None]:
+    """Give a command the flags of all that join a room; its first parameter receives them.
+
+    Errors that the command raises are reported, and end it with their exit code.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+
+    @functools.wraps(command)
+    def with_flags(**given: Any) -> None:
+        as_json = given.pop("json")
+        named = {flag.name: given.pop(flag.name) for flag in _FLAGS if flag.name in given}
+        with reporting(as_json=as_json):
+            command(RoomOptions(**named, as_json=as_json), **given)  # type: ignore[call-arg]  # typer fills them by the signature below
+
+    parameters = [*own, *_FLAGS]
+    with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
+    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_flags
+
+
+async def read_token(settings: RoomSettings) -> str:
+    """Read or mint the token, to say what is wrong with it before a connection is tried.
+
+    Raises:
+        UsageMistake: There is none where it should be, or what is there is none.
+    """
+    try:
+        token = await settings.token()
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"cannot read the token: {error}") from error
+    if _JWT.fullmatch(token) is None:
+        raise UsageMistake("this is no token: `toolbus token create` makes one")
+    return token
+
+
+def in_room(options: RoomOptions, work: Callable[[RoomClient], Awaitable[T]]) -> T:
+    """Join a room as the flags say, do something there, and leave.
+
+    Raises:
+        RoomException: What the work raises, or why the room cannot be joined.
+    """
+
+    async def join() -> T:
+        await read_token(options.settle())
+        async with RoomClient(**options.choices()) as room:
+            return await work(room)
+
+    send_spans = configure("toolbus-cli")
+    try:
+        return asyncio.run(join())
+    finally:
+        if send_spans is not None:
+            send_spans()

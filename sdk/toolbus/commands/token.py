@@ -1,0 +1,167 @@
+"""`toolbus token`: mints tokens with the keys of a file, and reads what one says."""
+
+from __future__ import annotations
+
+import json as json_codec
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import jwt as pyjwt
+import typer
+
+from toolbus.commands.outcome import UsageMistake, printable, reporting
+from toolbus.errors import PermissionDenied
+from toolbus.grants import ApiScope
+from toolbus.keys import KeyRing
+from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
+from toolbus.tokens import MAX_JWT_BYTES, ParticipantToken, TokenRefused
+
+__all__ = ["read_claims", "read_duration_s", "token"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+_KeysFlag = Annotated[
+    Path | None,
+    typer.Option(
+        help="The keys; the development key of this machine unless said.", envvar="TOOLBUS_KEYS"
+    ),
+]
+
+token = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@token.callback()
+def _token() -> None:
+    """Make tokens, and read them."""
+
+
+_Rooms = Annotated[
+    list[str] | None,
+    typer.Option(help="A room, or a pattern with *; main unless said. Repeat it."),
+]
+_Preset = Annotated[str | None, typer.Option(help="What it may do: host, agent, user or full.")]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(help="Tools that it may see and call, as 'weather.*'. Repeat it."),
+]
+_Deny = Annotated[
+    list[str] | None, typer.Option(help="Tools that it may not; wins over --allow. Repeat it.")
+]
+_Ttl = Annotated[str, typer.Option(help="How long it holds: 90s, 15m, 1h, 1d at most.")]
+_JsonErrors = Annotated[bool, typer.Option("--json", help="Print errors as JSON.")]
+
+
+@token.command("create")
+def _create(  # noqa: PLR0913 - a parameter for each flag
+    name: Annotated[str, typer.Option(help="Who it is for.")],
+    room: _Rooms = None,
+    preset: _Preset = None,
+    allow: _Allow = None,
+    deny: _Deny = None,
+    role: Annotated[str, typer.Option(help="What others see it as.")] = "user",
+    ttl: _Ttl = "1h",
+    keys: _KeysFlag = None,
+    json: _JsonErrors = False,
+) -> None:
+    """Make a token and print it alone."""
+    with reporting(as_json=json, local=True):
+        ring = _load(keys or home_of(os.environ) / DEV_KEYS_FILE)
+        rooms = room or [os.environ.get("TOOLBUS_ROOM") or "main"]
+        try:
+            key = ring.signing_key
+            if key is None:
+                raise ValueError("none of these keys can sign: they are public halves")
+            scope = _scope(preset, tuple(allow or ()), tuple(deny or ()))
+            made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
+            typer.echo(made.to_jwt(key, ttl_s=read_duration_s(ttl)))
+        except ValueError as error:
+            raise UsageMistake(f"no token was made: {error}") from error
+
+
+@token.command("inspect")
+def _inspect(
+    jwt: Annotated[str, typer.Argument(metavar="TOKEN", help="The token, @FILE, or - for stdin.")],
+    keys: Annotated[
+        Path | None, typer.Option(help="Check it with these keys, as a server would.")
+    ] = None,
+    json: _JsonErrors = False,
+) -> None:
+    """Print what a token says, as JSON. Only --keys checks whether it holds."""
+    with reporting(as_json=json, local=True):
+        text = _read_text(jwt)
+        claims = read_claims(text)
+        if keys is None:
+            typer.echo("not checked: --keys keys.toml says whether it holds", err=True)
+        else:
+            _check(text, _load(keys))
+        typer.echo(printable(json_codec.dumps(claims, ensure_ascii=False, indent=2)))
+
+
+def _scope(preset: str | None, allow: tuple[str, ...], deny: tuple[str, ...]) -> ApiScope:
+    if preset is None and not allow:
+        raise ValueError(
+            f"say what it may do: --preset {', '.join(PRESETS)}, or --allow 'toolkit.*', or both"
+        )
+    if preset is not None and preset not in PRESETS:
+        raise ValueError(f"no preset is called {preset!r}: there are {', '.join(PRESETS)}")
+    scope = ApiScope() if preset is None else PRESETS[preset]()
+    changes: dict[str, Any] = {"deny": deny} if deny else {}
+    if allow:
+        changes |= {"allow": allow, "use_tools": True, "call": True}
+    return replace(scope, agents=replace(scope.agents, **changes))
+
+
+def read_duration_s(text: str) -> float:
+    """Read seconds, or a number with s, m, h or d after it. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no time: write 90s, 15m, 1h or 1d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def _load(path: Path) -> KeyRing:
+    try:
+        return KeyRing.load(path)
+    except FileNotFoundError as error:
+        raise UsageMistake(
+            f"there are no keys at {path}: name the file with --keys, make one with "
+            "`toolbus key create`, or start `toolbus serve --dev` once"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"cannot read the keys: {error}") from error
+
+
+def _read_text(given: str) -> str:
+    try:
+        if given == "-":
+            return sys.stdin.read(MAX_JWT_BYTES + 1).strip()
+        if given.startswith("@"):
+            return Path(given[1:]).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"cannot read the token: {error}") from error
+    return given.strip()
+
+
+def read_claims(jwt: str) -> dict[str, Any]:
+    """Return what a token says, whether it holds or not. Raises UsageMistake for what is none."""
+    try:
+        claims: dict[str, Any] = pyjwt.decode(jwt, options={"verify_signature": False})
+    except (pyjwt.PyJWTError, ValueError, RecursionError) as error:
+        raise UsageMistake("this is no token: `toolbus token create` makes one") from error
+    return claims
+
+
+def _check(jwt: str, keys: KeyRing) -> None:
+    try:
+        verified = ParticipantToken.from_jwt(jwt, keys)
+    except TokenRefused as refused:
+        # Whoever has the keys may know why; a server says it to nobody.
+        raise PermissionDenied(f"the token does not hold: {refused.reason}") from refused
+    left_s = verified.expires_at - time.time()
+    typer.echo(f"it holds, for {max(0, round(left_s))} s more", err=True)

@@ -1,0 +1,44 @@
+"""A toolkit as one connection serves it: its bounds, and the calls that it runs now."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toolbus.tool import Tool
+from toolbus.toolkit import Toolkit
+
+__all__ = ["Bounds", "HostedToolkit"]
+
+
+class Bounds(NamedTuple):
+    """How many calls of a tool may run at a time, and for how long each; None is no limit."""
+
+    slots: asyncio.Semaphore | None
+    timeout_s: float | None
+
+
+_NO_BOUNDS = Bounds(None, None)
+
+
+def _bounds_of(tool: Tool) -> Bounds:
+    """As many as the tool says; one for a sync tool that does not say."""
+    limit = tool.max_concurrency or (None if tool.is_async else 1)
+    return Bounds(None if limit is None else asyncio.Semaphore(limit), tool.timeout_s)
+
+
+@dataclass(slots=True, eq=False)
+class HostedToolkit:
+    """A toolkit that this connection serves, with the slots of its tools."""
+
+    toolkit: Toolkit
+    public: bool
+    bounds: dict[str, Bounds] = field(init=False)
+    """Of those tools that have any."""
+    running: set[object] = field(default_factory=set)
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        found = {tool.name: _bounds_of(tool) for tool in self.toolkit.tools}
+        self.bounds = {name: bounds for name, bounds in found.items() if bounds != _NO_BOUNDS}

@@ -1,0 +1,169 @@
+"""Whether a call that failed may be tried again, when, and with what.
+
+A call that certainly did not run may be; one that perhaps ran only if its tool is idempotent, and
+only after a loss. The server says so itself with its errors. Where the caller's own connection was
+lost there is no such word, and the caller must know by itself: it asks for a toolkit's description
+once, beside the first call to it, and before trying again makes sure that the definition is still
+the one it knows. It sends nothing but that question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from toolbus.errors import ConnectionLost, HostLost, NoHost, NotFound, RoomException, Unavailable
+from toolbus.wire import Describe
+
+__all__ = ["MAX_ATTEMPTS", "History", "Known", "Plan", "Retries", "ToolkitKey"]
+
+MAX_ATTEMPTS = 3
+"""Of one call, the first included."""
+_BACKOFF_S = 0.05
+_NO_HOST_S = 1.0
+_MAX_KNOWN = 1_024
+_LOSSES = (HostLost, ConnectionLost, Unavailable)
+
+ToolkitKey: TypeAlias = tuple[str, str | None]
+"""A toolkit's name, and the owner's where the call names one."""
+Request: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One call as it was asked for; every attempt of it sends the same."""
+
+    toolkit: str
+    tool: str
+    arguments: bytes
+    options: dict[str, Any]
+    call_id: str
+    deadline_at: float
+    """By the loop's clock."""
+    retry: bool
+    key: ToolkitKey
+
+    @property
+    def name(self) -> str:
+        """As people write it."""
+        return f"{self.toolkit}.{self.tool}"
+
+
+class Known(NamedTuple):
+    """What was read of a toolkit before it was called."""
+
+    digest: str
+    idempotent: frozenset[str]
+
+
+class Retries:
+    """What one participant knows of toolkits, and what it concludes from that.
+
+    Args:
+        now: The loop's clock.
+        request: Asks the server, as `Caller.request` does.
+    """
+
+    def __init__(self, now: Callable[[], float], request: Request) -> None:
+        self.now = now
+        self.request = request
+        self.known: dict[ToolkitKey, Known | None] = {}
+        """By toolkit; None while it is asked for, or where it may not be read."""
+
+    def begin(self, plan: Plan) -> History:
+        """Begin to count the failures of a call."""
+        return History(self, plan)
+
+    def expect(self, key: ToolkitKey) -> None:
+        """Take note that a toolkit is asked for."""
+        if len(self.known) >= _MAX_KNOWN:
+            self.known.clear()
+        self.known[key] = None
+
+    def forget(self, key: ToolkitKey, error: BaseException | None) -> None:
+        """Ask again at the next call, unless the answer would be the same."""
+        if error is None or isinstance(error, NotFound | ConnectionLost):
+            self.known.pop(key, None)
+
+    def note(self, key: ToolkitKey, body: dict[str, Any]) -> None:
+        """Remember which tools of a described toolkit are idempotent."""
+        tools = body["manifest"]["tools"]
+        idempotent = frozenset(tool["name"] for tool in tools if tool["idempotent"])
+        self.known[key] = Known(body["toolkit"]["digest"], idempotent)
+
+
+class History:
+    """The failures of one call so far."""
+
+    def __init__(self, retries: Retries, plan: Plan) -> None:
+        self._retries = retries
+        self._plan = plan
+        self._began = retries.now()
+        self._attempts = 0
+        self._may_have_run = False
+
+    async def after(self, error: RoomException) -> dict[str, Any]:
+        """Wait until the next attempt is due and return the options it is made with.
+
+        Raises:
+            RoomException: The error, made to speak for all attempts, if there shall be no other.
+        """
+        self._attempts += 1
+        delay_s = self._delay(error)
+        options = None if delay_s is None else await self._next_options(error)
+        if delay_s is None or options is None:
+            raise self._final(error)
+        self._may_have_run = self._may_have_run or error.executed != "no"
+        await asyncio.sleep(delay_s)
+        return options
+
+    def _final(self, error: RoomException) -> RoomException:
+        """Make an error speak for all attempts: one that says "no" knows only of its own."""
+        if self._may_have_run and error.executed == "no":
+            error.executed = "maybe"
+            error.retryable = False
+        return error
+
+    def _delay(self, error: RoomException) -> float | None:
+        """How long to wait before the next attempt; None if there shall be none."""
+        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS:
+            return None
+        backoff_s = _BACKOFF_S * 2 ** (self._attempts - 1)
+        # The named pause is a floor; the jitter comes on top, so that refused callers spread out.
+        pause_s = max(backoff_s, error.retry_after_s or 0.0)
+        delay_s: float = pause_s + random.uniform(0, backoff_s)
+        again_at = self._retries.now() + delay_s
+        if again_at >= self._plan.deadline_at:
+            return None
+        if isinstance(error, NoHost) and again_at - self._began > _NO_HOST_S:
+            return None
+        return delay_s
+
+    async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
+        """Say what the next attempt sends beside the call; None where it could do harm."""
+        options = {**self._plan.options, "attempt": self._attempts}
+        if error.retryable and (error.executed == "no" or isinstance(error, _LOSSES)):
+            return options
+        known = self._retries.known.get(self._plan.key)
+        if not isinstance(error, ConnectionLost) or known is None:
+            return None
+        if self._plan.tool not in known.idempotent or not await self._is_unchanged(known):
+            return None
+        return {**options, "pin": known.digest}
+
+    async def _is_unchanged(self, known: Known) -> bool:
+        """Ask whether the definition is still the one that is known to be idempotent."""
+        toolkit, participant = self._plan.key
+        options = {"participant": participant, "digest": known.digest}
+        remaining_s = max(0.0, self._plan.deadline_at - self._retries.now())
+        try:
+            body = await self._retries.request(Describe, toolkit, options, timeout_s=remaining_s)
+        except RoomException:
+            return False
+        if body.get("unchanged"):
+            return True
+        self._retries.note(self._plan.key, body)
+        return False

@@ -1,0 +1,93 @@
+"""Shows where a call's time goes in one process: sampled times, or cProfile's counts with `--count`.
+
+Trust the times of a sample. Counts say what is called and how often; their times are distorted, as
+cProfile makes every Python function dearer than it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import pstats
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Load
+from bench.options import LEGS, LOOPS
+from bench.rounds import LOAD_TIMEOUT_S, ROLES, Leg, running
+
+OURS = ("/toolbus/", "/toolbus_server/")
+
+
+async def watched(leg: Leg, loop: str, load: Load, role: str, flag: str) -> Path:
+    """Put a load on a leg while one process is watched; gives the file that it wrote."""
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        async with running(leg, loop, {role: [flag, file.name]}) as processes:
+            await processes["caller"].tell(load.as_json())
+            await processes["caller"].hear(LOAD_TIMEOUT_S)
+        return Path(file.name)
+
+
+def sampled_table(shares: dict[str, dict[str, float]], calls: int, rows: int) -> str:
+    """The functions, then the lines, that take the most processor time of a call."""
+    spent_us = {place: own_s / calls * 1e6 for place, own_s in shares["own_s"].items()}
+    lines = [
+        f"{sum(spent_us.values()):.1f} us per call, starting up included",
+        "",
+        "own us  total us",
+    ]
+    for place in sorted(spent_us, key=spent_us.__getitem__, reverse=True)[:rows]:
+        total_us = shares["total_s"][place] / calls * 1e6
+        lines.append(f"{spent_us[place]:6.2f}  {total_us:8.2f}  {place}")
+    lines += ["", "own us, by line"]
+    dearest = sorted(shares["lines_s"].items(), key=lambda item: item[1], reverse=True)
+    return "\n".join([*lines, *(f"{s / calls * 1e6:6.2f}  {at}" for at, s in dearest[:rows])])
+
+
+def counted_table(stats: dict[Any, Any], calls: int, rows: int) -> str:
+    """What is called most dearly, and how many of our functions and files a call enters."""
+    lines = ["own us  total us   times  function (per call of the tool)"]
+    dearest = sorted(stats.items(), key=lambda item: item[1][2], reverse=True)
+    for (file, line, name), (_, times, own_s, total_s, _) in dearest[:rows]:
+        at = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
+        figures = f"{own_s / calls * 1e6:6.2f}  {total_s / calls * 1e6:8.2f}  {times / calls:6.2f}"
+        lines.append(f"{figures}  {at}")
+    places = [
+        (file, name)
+        for (file, _, name), (_, times, *_) in stats.items()
+        if times >= calls * 0.9 and any(part in file for part in OURS)
+    ]
+    files = sorted({Path(file).stem for file, _ in places})
+    lines.append(f"ours: {len(places)} functions in {len(files)} files: {', '.join(files)}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Where a call's time goes in one process.")
+    parser.add_argument("--process", choices=ROLES, required=True)
+    parser.add_argument("--count", action="store_true", help="count calls instead of sampling time")
+    parser.add_argument("--leg", choices=[leg.name for leg in LEGS], default="toolbus")
+    parser.add_argument("--loop", choices=LOOPS, default="uvloop")
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--calls", type=int, default=40_000)
+    parser.add_argument("--rows", type=int, default=40)
+    arguments = parser.parse_args()
+    leg = next(leg for leg in LEGS if leg.name == arguments.leg)
+    load = Load(arguments.calls, in_flight=arguments.in_flight)
+    flag = "--count" if arguments.count else "--sample"
+    file = asyncio.run(watched(leg, arguments.loop, load, arguments.process, flag))
+    calls = load.calls + load.warm_up_calls
+    if arguments.count:
+        text = counted_table(dict(vars(pstats.Stats(str(file)))["stats"]), calls, arguments.rows)
+    else:
+        shares = json.loads(file.read_text(encoding="utf-8"))
+        text = sampled_table(shares, calls, arguments.rows)
+    file.unlink()
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

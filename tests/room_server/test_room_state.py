@@ -1,0 +1,381 @@
+"""The facts of a room, without sockets: what a name means, who serves it, what a list shows."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from support.facts import definition, member, scope
+from toolbus.errors import AlreadyExists, NoHost, NotFound, PermissionDenied
+from toolbus_server.room_state import Member, RoomState
+
+V1 = definition(version="1")
+V2 = definition(version="2")
+
+
+def room_with(*members: Member) -> RoomState:
+    state = RoomState("lab", Random(1))
+    for each in members:
+        state.join(each)
+    return state
+
+
+def listed(state: RoomState, reader: Member, search: str | None = None) -> list[str]:
+    return [each.name for each in state.listing(reader, after=None, search=search)]
+
+
+# Names
+
+
+def test_a_bare_name_means_my_own_private_toolkit_before_the_public_one() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    public = state.register(bob, V1, public=True).toolkit
+    private = state.register(alice, V2, public=False).toolkit
+
+    assert state.resolve(alice, "t") is private
+    assert state.resolve(bob, "t") is public
+    assert state.resolve(alice, "t", "bob") is public
+
+
+@pytest.mark.row(37)
+def test_anothers_private_toolkit_is_missing_in_the_same_words_as_one_that_is_not_there() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+
+    def refusal(participant: str | None) -> str:
+        with pytest.raises(NotFound) as caught:
+            state.resolve(bob, "t", participant)
+        return str(caught.value)
+
+    def refusals() -> list[str]:
+        return [refusal(participant) for participant in (None, "alice", "nobody")]
+
+    before = refusals()
+    state.register(alice, V1, public=False, shared_with=frozenset({"name:carol", "role:admin"}))
+
+    assert refusals() == before
+    assert listed(state, bob) == []
+
+
+@pytest.mark.parametrize("share", ["name:bob", "role:clerk", "*"])
+def test_what_is_shared_is_reached_by_its_owner_and_never_by_its_bare_name(share: str) -> None:
+    alice, bob = member("alice"), member("bob", role="clerk")
+    state = room_with(alice, bob)
+    toolkit = state.register(alice, V1, public=False, shared_with=frozenset({share})).toolkit
+
+    assert state.resolve(bob, "t", "alice") is toolkit
+    assert listed(state, bob) == ["t"]
+    with pytest.raises(NotFound):
+        state.resolve(bob, "t")
+
+
+def test_of_one_owner_the_private_toolkit_comes_first() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    public = state.register(alice, V1, public=True).toolkit
+    private = state.register(alice, V2, public=False, shared_with=frozenset({"name:bob"})).toolkit
+
+    assert state.resolve(bob, "t", "alice") is private
+    state.unregister(alice, "t", public=False)
+    assert state.resolve(bob, "t", "alice") is public
+
+
+def test_an_identity_is_issuer_and_name() -> None:
+    alice, other = member("alice"), member("alice", issuer="evil")
+    state = room_with(alice, other)
+    state.register(alice, V1, public=False)
+
+    with pytest.raises(NotFound):
+        state.resolve(other, "t")
+    with pytest.raises(NotFound):
+        state.resolve(other, "t", "alice")
+
+
+@pytest.mark.row(36)
+def test_a_public_name_belongs_to_one_identity_until_it_is_given_back() -> None:
+    alice, bob, evil = member("alice"), member("bob"), member("alice", issuer="evil")
+    state = room_with(alice, bob, evil)
+    state.register(alice, V1, public=True)
+
+    for stranger in (bob, evil):
+        with pytest.raises(AlreadyExists):
+            state.register(stranger, V1, public=True)
+    state.unregister(alice, "t", public=True)
+    assert state.register(bob, V1, public=True).toolkit.owner == bob.identity
+
+
+def test_everybody_may_have_a_private_toolkit_of_one_name() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    mine = state.register(alice, V1, public=False).toolkit
+    yours = state.register(bob, V1, public=False).toolkit
+
+    assert state.resolve(alice, "t") is mine
+    assert state.resolve(bob, "t") is yours
+
+
+def test_only_what_one_hosts_can_be_taken_back() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(alice, V1, public=True)
+
+    for who, public in ((bob, True), (alice, False)):
+        with pytest.raises(NotFound):
+            state.unregister(who, "t", public=public)
+    assert state.resolve(bob, "t")
+
+
+# Tools
+
+
+def test_a_tool_is_missing_forbidden_or_there() -> None:
+    alice = member("alice")
+    bob = member("bob", api=scope(call=True, allow=["t.run"]))
+    state = room_with(alice, bob)
+    toolkit = state.register(alice, definition("t", "run", "stop"), public=True).toolkit
+
+    assert state.tool(bob, toolkit, "run").name == "run"
+    with pytest.raises(PermissionDenied):
+        state.tool(bob, toolkit, "stop")
+    with pytest.raises(NotFound):
+        state.tool(bob, toolkit, "fly")
+
+
+# Generations
+
+
+@pytest.mark.row(35)
+def test_replicas_of_one_digest_form_one_pool() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    state = room_with(one, two)
+    first = state.register(one, V1, public=True)
+    second = state.register(two, V1, public=True)
+
+    assert second.toolkit is first.toolkit
+    assert second.generation is first.generation
+    assert first.toolkit.serving.hosts == [one, two]
+
+
+@pytest.mark.row(36)
+def test_a_new_digest_serves_and_the_old_hosts_stay_in_reserve() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    state = room_with(one, two)
+    toolkit = state.register(one, V1, public=True).toolkit
+    newer = state.register(two, V2, public=True).generation
+
+    assert toolkit.serving is newer
+    assert toolkit.serving.definition.digest == V2.digest
+    assert {state.choose_host(toolkit).id for _ in range(20)} == {two.id}
+
+    changes = state.leave(two)
+    assert [change.what for change in changes] == ["toolkit_changed"]
+    assert toolkit.serving.definition.digest == V1.digest
+    assert state.choose_host(toolkit) is one
+
+
+def test_an_instance_with_an_older_live_digest_joins_the_reserve() -> None:
+    one, two, three = (member("alice", each) for each in "123")
+    state = room_with(one, two, three)
+    old = state.register(one, V1, public=True).generation
+    toolkit = state.register(two, V2, public=True).toolkit
+
+    assert state.register(three, V1, public=True).generation is old
+    assert toolkit.serving.hosts == [two]
+
+
+def test_a_digest_that_is_no_longer_live_supersedes_as_a_rollback_does() -> None:
+    one, two, three = (member("alice", each) for each in "123")
+    state = room_with(one, two, three)
+    toolkit = state.register(one, V1, public=True).toolkit
+    state.register(two, V2, public=True)
+    state.leave(one)
+
+    back = state.register(three, V1, public=True).generation
+    assert toolkit.serving is back
+    assert back.number > toolkit.generations[0].number
+
+
+def test_a_host_that_comes_back_with_its_generation_finds_its_place_in_a_new_server() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    state = room_with(one, two)
+    toolkit = state.register(two, V2, public=True, generation=7).toolkit
+    state.register(one, V1, public=True, generation=3)
+
+    assert toolkit.serving.definition.digest == V2.digest
+    assert [each.number for each in toolkit.generations] == [3, 7]
+    fresh = member("bob")
+    state.join(fresh)
+    assert state.register(fresh, definition("other"), public=True).generation.number == 8
+
+
+def test_no_claim_uses_up_the_numbers_of_others() -> None:
+    mallory, alice = member("mallory"), member("alice")
+    state = room_with(mallory, alice)
+    greedy = state.register(mallory, definition("m"), public=True, generation=2**48 - 1)
+    mine = state.register(alice, V1, public=True).generation
+    again = state.register(mallory, definition("m", version="2"), public=True).generation
+
+    assert mine.number < 2**41
+    assert again.number > greedy.generation.number
+    assert greedy.toolkit.serving is again
+
+
+def test_a_new_registration_of_a_host_leaves_its_old_generation() -> None:
+    one = member("alice")
+    state = room_with(one)
+    toolkit = state.register(one, V1, public=True).toolkit
+    state.register(one, V2, public=True)
+    state.register(one, V2, public=True)
+
+    assert [each.definition.digest for each in toolkit.generations] == [V2.digest]
+    assert toolkit.serving.hosts == [one]
+    assert one.toolkits == [toolkit]
+
+
+def test_a_host_in_reserve_does_not_open_what_the_serving_one_closed() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    bob = member("bob")
+    state = room_with(one, two, bob)
+    opened = frozenset({"*"})
+    number = state.register(one, V1, public=False, shared_with=opened).generation.number
+    toolkit = state.register(two, V2, public=False).toolkit
+    assert not toolkit.is_visible_to(bob)
+
+    state.register(one, V1, public=False, shared_with=opened, generation=number)
+    assert not toolkit.is_visible_to(bob)
+
+
+# Succession and leaving
+
+
+@pytest.mark.row(16)
+def test_a_newer_connection_takes_the_toolkits_over_in_one_step() -> None:
+    old, new = member("alice"), member("alice", "1b")
+    state = room_with(old)
+    toolkit = state.register(old, V1, public=True).toolkit
+    state.register(old, V2, public=False)
+
+    assert state.succeed(old, new) == []
+    assert toolkit.serving.hosts == [new]
+    assert len(new.toolkits) == 2
+    assert old.toolkits == []
+
+
+def test_a_newer_connection_with_fewer_grants_takes_over_only_what_it_may_register() -> None:
+    old = member("alice")
+    new = member("alice", "1b", api=scope(register_private_toolkit=True))
+    state = room_with(old)
+    state.register(old, V1, public=True)
+    private = state.register(old, V2, public=False).toolkit
+
+    changes = state.succeed(old, new)
+    assert [(each.what, each.toolkit.public) for each in changes] == [("toolkit_removed", True)]
+    assert new.toolkits == [private]
+    with pytest.raises(NotFound):
+        state.resolve(member("bob"), "t")
+
+
+def test_what_nobody_serves_any_more_is_gone_and_leaves_nothing_behind() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(alice, V1, public=True)
+    state.register(alice, V2, public=False)
+    state.register(alice, definition("u"), public=True)
+
+    assert {change.what for change in state.leave(alice)} == {"toolkit_removed"}
+    assert listed(state, bob) == []
+    assert alice.toolkits == []
+    assert not state.is_empty
+    state.leave(bob)
+    assert state.is_empty
+    tables = (state._public, state._private, state._owned, state._order, state._by_order)
+    assert not any(tables)
+
+
+# Choosing a host
+
+
+@pytest.mark.row(62)
+def test_of_two_hosts_drawn_at_random_the_one_with_fewer_calls_is_chosen() -> None:
+    slow, *fast = hosts = [member("alice", str(number)) for number in range(4)]
+    state = room_with(*hosts)
+    for host in hosts:
+        toolkit = state.register(host, V1, public=True).toolkit
+    slow.inflight = 10
+
+    chosen = [state.choose_host(toolkit) for _ in range(200)]
+    assert slow not in chosen
+    assert set(fast) == set(chosen)
+    for host in fast:
+        host.inflight = 10
+    assert slow in [state.choose_host(toolkit) for _ in range(50)]
+
+
+@pytest.mark.row(47)
+def test_a_toolkit_without_a_host_says_so_and_may_be_tried_again() -> None:
+    alice = member("alice")
+    state = room_with(alice)
+    toolkit = state.register(alice, V1, public=True).toolkit
+    state.leave(alice)
+
+    with pytest.raises(NoHost) as caught:
+        state.choose_host(toolkit)
+    assert (caught.value.executed, caught.value.retryable) == ("no", True)
+
+
+# Lists
+
+
+def test_a_list_is_in_the_order_of_names_and_goes_on_behind_a_cursor() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    for name in ("c", "a", "b"):
+        state.register(bob, definition(name), public=True)
+    state.register(bob, definition("b"), public=False)
+    state.register(alice, definition("b"), public=False, shared_with=frozenset({"name:bob"}))
+
+    whole = list(state.listing(bob, after=None, search=None))
+    assert [(t.name, t.public, t.owner.name) for t in whole] == [
+        ("a", True, "bob"),
+        ("b", True, "bob"),
+        ("b", False, "alice"),
+        ("b", False, "bob"),
+        ("c", True, "bob"),
+    ]
+    for place, toolkit in enumerate(whole):
+        rest = state.listing(bob, after=toolkit.order, search=None)
+        assert list(rest) == whole[place + 1 :]
+
+
+def test_a_cursor_whose_toolkit_is_gone_still_tells_the_place() -> None:
+    alice = member("alice")
+    state = room_with(alice)
+    for name in ("a", "b", "c"):
+        state.register(alice, definition(name), public=True)
+    cursor = state.resolve(alice, "b").order
+    state.unregister(alice, "b", public=True)
+
+    assert [t.name for t in state.listing(alice, after=cursor, search=None)] == ["c"]
+
+
+def test_a_search_looks_only_into_what_the_reader_can_see() -> None:
+    alice = member("alice")
+    bob = member("bob", api=scope(use_tools=True, deny=["t.secret"]))
+    state = room_with(alice, bob)
+    state.register(alice, definition("t", "open", "secret", description="Über Wetter"), public=True)
+
+    assert listed(state, bob, "SECRET") == []
+    assert listed(state, alice, "SECRET") == ["t"]
+    assert listed(state, bob, "über") == ["t"]
+    assert listed(state, bob, "nothing") == []
+
+
+def test_a_toolkit_of_which_no_tool_may_be_seen_is_not_listed() -> None:
+    alice = member("alice")
+    state = room_with(alice)
+    state.register(alice, V1, public=True)
+
+    assert listed(state, member("bob", api=scope(use_tools=True, allow=["other"]))) == []
+    assert listed(state, member("carol", api=scope(call=True))) == []

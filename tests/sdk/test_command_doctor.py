@@ -1,0 +1,139 @@
+"""`toolbus doctor` finds what is broken, says so, and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from support.command_line import CommandLine
+from toolbus.commands.doctor import Finding, examine
+from toolbus.commands.room_options import RoomOptions
+from toolbus.keys import KeyRing
+from toolbus.settings import DEV_KEYS_FILE
+from toolbus.tokens import ParticipantToken
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    here = CommandLine(tmp_path_factory.mktemp("doctor"))
+    with here.serving() as (_, url):
+        yield here.at(url)
+
+
+def look(toolbus: CommandLine, *options: str, **variables: str) -> tuple[int, dict[str, Any]]:
+    outcome = toolbus.run_here("doctor", "--json", *options, **variables)
+    return outcome.code, {each["check"]: each for each in outcome.value}
+
+
+def statuses(findings: dict[str, Any]) -> dict[str, str]:
+    return {name: each["status"] for name, each in findings.items()}
+
+
+def test_where_all_is_well_every_line_says_ok(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("doctor")
+    assert outcome.code == 0, outcome.out
+    lines = [line.split()[:2] for line in outcome.out.splitlines()]
+    names = ("settings", "key", "token", "port", "clock", "room", "grants")
+    assert lines == [["ok", name] for name in names]
+
+
+def test_missing_server_is_found_and_its_start_named(toolbus: CommandLine) -> None:
+    code, findings = look(toolbus, "--url", "ws://127.0.0.1:1")
+    assert code == 6
+    assert findings["port"]["status"] == "fail"
+    assert "toolbus serve" in findings["port"]["repair"]
+    assert findings["room"]["status"] == "skip"
+    assert findings["grants"]["status"] == "ok"
+
+
+def test_missing_token_is_found(toolbus: CommandLine) -> None:
+    code, findings = look(toolbus, TOOLBUS_HOME=str(toolbus.folder / "empty"))
+    assert code == 2
+    assert findings["key"]["status"] == "fail"
+    assert "toolbus token create" in findings["key"]["repair"]
+    assert findings["port"]["status"] == "ok"
+
+
+def test_key_that_the_server_does_not_have_is_found(toolbus: CommandLine) -> None:
+    keys = str(toolbus.folder / "other.toml")
+    assert toolbus.run_here("key", "create", "--out", keys).code == 0
+    code, findings = look(toolbus, TOOLBUS_KEYS=keys, TOOLBUS_NAME="eve")
+    assert code == 3
+    assert findings["room"]["status"] == "fail"
+    assert "a key that the server has" in findings["room"]["repair"]
+
+
+def test_key_file_that_others_can_read_is_found(toolbus: CommandLine) -> None:
+    keys = toolbus.folder / "open.toml"
+    assert toolbus.run_here("key", "create", "--out", str(keys)).code == 0
+    keys.chmod(0o644)
+    _, findings = look(toolbus, TOOLBUS_KEYS=str(keys), TOOLBUS_NAME="eve")
+    assert findings["key"]["repair"] == f"chmod 600 {keys}"
+
+
+def test_token_for_another_room_is_found(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "eve", "--preset", "user")
+    code, findings = look(toolbus, "--token", made.out.strip(), "--room", "lab")
+    assert code == 3
+    assert "--room lab" in findings["token"]["repair"]
+
+
+def test_token_that_grants_nothing_is_found(toolbus: CommandLine) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    code, findings = look(toolbus, "--token", ParticipantToken("eve", ["main"]).to_jwt(key))
+    assert code == 3
+    assert findings["room"]["status"] == "ok"
+    assert findings["grants"]["status"] == "fail"
+    assert "--preset" in findings["grants"]["repair"]
+
+
+def test_grants_are_said_in_words(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "eve", "--allow", "a.*", "--deny", "a.x")
+    _, findings = look(toolbus, "--token", made.out.strip())
+    assert findings["grants"]["found"] == "may list a.* but not a.x; call a.* but not a.x"
+
+
+def test_bad_address_is_found(toolbus: CommandLine) -> None:
+    code, findings = look(toolbus, "--url", "http://x")
+    assert code == 2
+    assert statuses(findings) == {
+        "settings": "fail",
+        **dict.fromkeys(("key", "token", "port", "clock", "room", "grants"), "skip"),
+    }
+
+
+async def test_clock_that_differs_too_much_is_found() -> None:
+    tomorrow = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 401 Unauthorized\r\nDate: {tomorrow}\r\n\r\n".encode())
+        writer.close()
+
+    async with asyncio.timeout(30), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        findings = await examine(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
+    clock = next(each for each in findings if each.check == "clock")
+    assert clock.status == "fail"
+    assert "behind the server's" in clock.found
+    assert "NTP" in clock.repair
+
+
+async def test_something_else_at_the_port_is_found() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-x\r\n")
+        writer.close()
+
+    async with asyncio.timeout(30), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        findings = await examine(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
+    found: list[Finding] = [each for each in findings if each.check == "port"]
+    assert found[0].status == "fail"
+    assert found[0].found.endswith("does not speak HTTP")

@@ -1,0 +1,160 @@
+"""`toolbus host` and `toolbus tools` as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandLine
+from toolbus.commands.host import find_toolkit
+
+KITS = '''
+from typing import Annotated
+from pydantic import Field
+from toolbus import RemoteToolkit, Toolkit, tool
+
+@tool(read_only=True, idempotent=True, timeout_s=5)
+def measure(size: Annotated[int, Field(description="How many.")], unit: str = "mm") -> dict:
+    """Measure \x1b[31mit."""
+    return {"size": size, "unit": unit}
+
+@tool
+def slow(pipe: str, gate: str) -> str:
+    """Say that it was entered, then wait for the gate."""
+    with open(pipe, "w") as said:
+        said.write("entered")
+    with open(gate) as waiting:
+        return waiting.read()
+
+ruler = RemoteToolkit("ruler", [measure, slow], rules=["Measure twice."], description="Sizes.")
+plain = Toolkit("plain", [measure])
+
+class Kits:
+    secret = Toolkit("secret", [measure])
+
+def broken():
+    return 1 / 0
+
+def number():
+    return 7
+'''
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("host")
+    (folder / "kits.py").write_text(KITS, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("kits:ruler", "kits:plain", "--name", "bob"):
+            yield there
+
+
+# Hosting
+
+
+def test_sigterm_lets_running_calls_finish_and_ends_with_0(
+    toolbus: CommandLine, tmp_path: Path
+) -> None:
+    pipe, gate = tmp_path / "pipe", tmp_path / "gate"
+    os.mkfifo(pipe)
+    os.mkfifo(gate)
+    with (
+        toolbus.hosting("kits:ruler", "--name", "eve", "--private", "--share", "*") as host,
+        toolbus.start(
+            "call", "ruler.slow", f"pipe={pipe}", f"gate={gate}", "--participant", "eve"
+        ) as caller,
+    ):
+        assert pipe.read_text() == "entered"
+        host.process.send_signal(signal.SIGTERM)
+        gate.write_text("done")
+        called, hosted = caller.ended(), host.ended()
+    assert (called.code, called.out) == (0, "done\n")
+    assert (hosted.code, hosted.err) == (0, "")
+
+
+def test_each_toolkit_is_announced_once_it_can_be_called(toolbus: CommandLine) -> None:
+    with toolbus.start("host", "kits:Kits.secret", "--private", "--name", "ann", "--json") as host:
+        assert json.loads(host.line()) == {"toolkit": "secret", "room": "main", "name": "ann"}
+        own = toolbus.run("call", "secret.measure", "size=2", "--name", "ann")
+        others = toolbus.run("call", "secret.measure", "size=2", "--name", "zoe")
+    assert own.value == {"size": 2, "unit": "mm"}
+    assert others.code == 4
+
+
+def test_installed_toolkit_is_found_by_its_name() -> None:
+    assert find_toolkit("clock").name == "clock"
+
+
+def test_name_of_another_ends_with_3(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("host", "kits:ruler", "--name", "eve", "--json")
+    assert outcome.code == 3
+    assert outcome.error["code"] == "already_exists"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["kits:broken"], "ZeroDivisionError"),
+        (["kits:nothing"], "has no attribute 'nothing'"),
+        (["kits:number"], "is a int, and no toolkit"),
+        (["nokits:x"], "No module named 'nokits'"),
+        (["nobody"], "no installed toolkit is called 'nobody'"),
+        (["kits:"], "write module:attribute"),
+        (["kits:plain", "--share", "*"], "add --private"),
+    ],
+)
+def test_what_cannot_be_hosted_ends_with_2_and_says_why(
+    toolbus: CommandLine, arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toolbus.folder)
+    monkeypatch.syspath_prepend(str(toolbus.folder))
+    outcome = toolbus.run_here("host", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err
+
+
+# Listing
+
+
+def test_piped_list_is_plain_columns(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("tools")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0].split() == [
+        *("toolkit", "tools", "owner", "hosts", "seen", "by", "what", "it", "is", "for")
+    ]
+    assert lines[1].split() == ["plain", "measure", "bob", "1", "all", "Plain"]
+    assert lines[2].split() == ["ruler", "measure,", "slow", "bob", "1", "all", "Sizes."]
+
+
+def test_search_lists_what_has_the_text(toolbus: CommandLine) -> None:
+    found = toolbus.run_here("tools", "--search", "Sizes", "--json").value
+    assert [each["name"] for each in found] == ["ruler"]
+
+
+def test_one_toolkit_shows_parameters_rules_and_digest(toolbus: CommandLine) -> None:
+    digest = toolbus.run_here("tools", "ruler", "--json").value["digest"]
+    shown = toolbus.run_here("tools", "ruler").out
+    assert f"digest {digest}" in shown
+    assert "rule: Measure twice." in shown
+    assert "ruler.measure" in shown
+    assert "read-only, idempotent, at most 5 s" in shown
+    assert "size  integer        How many." in shown
+    assert 'unit  string = "mm"' in shown
+
+
+def test_words_of_strangers_cannot_steer_the_terminal(toolbus: CommandLine) -> None:
+    shown = toolbus.run_here("tools", "ruler.measure").out
+    assert "\x1b" not in shown
+    assert "ruler.slow" not in shown
+
+
+def test_unknown_tool_ends_with_4(toolbus: CommandLine) -> None:
+    assert toolbus.run_here("tools", "ruler.nope").code == 4

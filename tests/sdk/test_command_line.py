@@ -1,0 +1,84 @@
+"""How commands are found, and what is said of one that cannot be imported."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from typer.testing import CliRunner
+
+from support.command_line import CommandLine
+from toolbus import command_line
+from toolbus.command_line import COMMANDS, make_app, missing_extra
+from toolbus.telemetry import toolbus_version
+
+OURS = ["serve", "host", "tools", "call", "trace", "token", "key", "doctor", "demo"]
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    entries = [EntryPoint(name, value, COMMANDS) for name, value in values.items()]
+    monkeypatch.setattr(command_line, "entry_points", lambda group: entries)
+
+
+def test_help_names_every_command_in_the_order_people_meet_them() -> None:
+    listed = CliRunner().invoke(make_app(), ["--help"], env={"COLUMNS": "200"}).stdout
+    places = [listed.find(f"│ {name} ") for name in OURS]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_release_is_printed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome = CommandLine(tmp_path_factory.mktemp("version")).run("--version")
+    assert (outcome.code, outcome.out) == (0, f"toolbus {toolbus_version()}\n")
+
+
+def test_command_whose_extra_is_missing_says_which_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("extra")
+    (folder / "needs_server.py").write_text(
+        "raise ModuleNotFoundError('No module', name='rfc8785')"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    announce(monkeypatch, fancy="needs_server:fancy")
+    result = CliRunner().invoke(make_app(), ["fancy", "--any", "thing"])
+    assert result.exit_code == 2
+    assert result.stderr == "toolbus fancy: rfc8785 is missing: pip install 'toolbus[server]'\n"
+
+
+def test_broken_command_of_others_leaves_ours_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "broken_command.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(folder))
+    announce(monkeypatch, odd="broken_command:odd", token="toolbus.commands.token:token")
+    listed = CliRunner().invoke(make_app(), ["--help"])
+    assert listed.exit_code == 0
+    assert "ZeroDivisionError" in listed.stdout
+    assert CliRunner().invoke(make_app(), ["token", "create", "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("rfc8785", "server"),
+        ("uvicorn", "otel"),
+        ("opentelemetry.sdk.trace", "otel"),
+        ("pytest", None),
+        ("nowhere", None),
+    ],
+)
+def test_extra_is_found_by_the_module_that_is_missing(module: str, extra: str | None) -> None:
+    assert missing_extra(ModuleNotFoundError(name=module)) == extra
+
+
+def test_server_without_its_extra_says_which_to_install(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "rfc8785.py").write_text("raise ModuleNotFoundError('No module', name='rfc8785')")
+    outcome = CommandLine(folder, {"PYTHONPATH": str(folder)}).run("serve", "--dev", "--port", "0")
+    assert outcome.code == 2
+    assert "rfc8785 is missing: pip install 'toolbus[server]'" in outcome.err
+    assert "Traceback" not in outcome.err

@@ -1,0 +1,118 @@
+"""`toolbus token` mints what servers take, and reads what a token says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandLine
+from toolbus.commands.token import read_duration_s
+from toolbus.keys import Key, KeyRing
+from toolbus.tokens import ParticipantToken, VerifiedToken
+
+
+@pytest.fixture
+def toolbus(tmp_path: Path) -> CommandLine:
+    KeyRing([Key.generate(kid="k1", iss="us")]).save(tmp_path / "keys.toml")
+    return CommandLine(tmp_path, {"TOOLBUS_KEYS": str(tmp_path / "keys.toml")})
+
+
+def verified(toolbus: CommandLine, *arguments: str) -> VerifiedToken:
+    outcome = toolbus.run_here("token", "create", "--name", "alice", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    jwt, end, rest = outcome.out.partition("\n")
+    assert (end, rest) == ("\n", "")
+    return ParticipantToken.from_jwt(jwt, KeyRing.load(toolbus.folder / "keys.toml"))
+
+
+def test_token_is_printed_alone_and_holds(toolbus: CommandLine) -> None:
+    token = verified(toolbus, "--preset", "agent")
+    assert (token.name, token.room, token.role, token.issuer) == ("alice", ("main",), "user", "us")
+    assert token.expires_at - token.issued_at == 3600
+    assert token.api.messaging
+
+
+def test_allow_implies_use_tools_and_call(toolbus: CommandLine) -> None:
+    agents = verified(toolbus, "--allow", "weather.*", "--allow", "clock", "--deny", "clock.now")
+    assert agents.api.agents.allow == ("weather.*", "clock")
+    assert agents.api.agents.deny == ("clock.now",)
+    assert agents.api.agents.use_tools
+    assert agents.api.agents.call
+    assert not agents.api.presence
+    assert not agents.api.agents.register_public_toolkit
+
+
+def test_allow_narrows_a_preset(toolbus: CommandLine) -> None:
+    scope = verified(toolbus, "--preset", "host", "--allow", "weather").api
+    assert scope.agents.register_public_toolkit
+    assert scope.agents.allow == ("weather",)
+
+
+def test_rooms_role_and_life_are_as_said(toolbus: CommandLine) -> None:
+    token = verified(
+        toolbus, *("--preset", "user", "--room", "lab-*", "--room", "main"), "--role", "bot"
+    )
+    assert (token.room, token.role) == (("lab-*", "main"), "bot")
+    short = verified(toolbus, "--preset", "user", "--ttl", "90s")
+    assert short.expires_at - short.issued_at == 90
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "say what it may do"),
+        (["--preset", "king"], "no preset is called 'king'"),
+        (["--preset", "user", "--ttl", "2d"], "at most 86400"),
+        (["--preset", "user", "--ttl", "soon"], "'soon' is no time"),
+        (["--preset", "user", "--room", "A B"], "A B"),
+        (["--allow", "a.b.c"], "a.b.c"),
+        (["--preset", "user", "--keys", "nowhere.toml"], "toolbus key create"),
+    ],
+)
+def test_token_that_cannot_be_made_ends_with_2_and_nothing_on_stdout(
+    toolbus: CommandLine, arguments: list[str], words: str
+) -> None:
+    outcome = toolbus.run_here("token", "create", "--name", "alice", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert words in outcome.err
+
+
+def test_keys_that_only_check_make_no_token(toolbus: CommandLine) -> None:
+    public = Key.generate(kid="p", iss="us", alg="EdDSA").public_half()
+    KeyRing([public]).save(toolbus.folder / "keys.toml")
+    outcome = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user")
+    assert outcome.code == 2
+    assert "can sign" in outcome.err
+
+
+def test_inspected_token_shows_its_claims_and_whether_it_holds(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out.strip()
+    (toolbus.folder / "token").write_text(made)
+    place = f"@{toolbus.folder / 'token'}"
+    keys = str(toolbus.folder / "keys.toml")
+    unchecked = toolbus.run_here("token", "inspect", place)
+    assert unchecked.value["sub"] == "alice"
+    assert "not checked" in unchecked.err
+    checked = toolbus.run_here("token", "inspect", place, "--keys", keys)
+    assert "it holds" in checked.err
+
+
+def test_inspected_token_of_another_key_ends_with_3_and_the_reason(toolbus: CommandLine) -> None:
+    other = Key.generate(kid="k1", iss="us")
+    jwt = ParticipantToken(name="eve", room=["main"]).to_jwt(other)
+    keys = str(toolbus.folder / "keys.toml")
+    outcome = toolbus.run_here("token", "inspect", jwt, "--keys", keys)
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "bad_signature" in outcome.err
+
+
+def test_inspected_nonsense_ends_with_2(toolbus: CommandLine) -> None:
+    assert toolbus.run_here("token", "inspect", "nonsense").code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("1d", 86_400)]
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert read_duration_s(text) == seconds

@@ -1,0 +1,122 @@
+"""What is promised is what is there: `__all__`, its order, and words and types on all of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolbus
+import toolbus.wire
+import toolbus_server
+
+PACKAGES = [toolbus, toolbus.wire, toolbus_server]
+IDS = [package.__name__ for package in PACKAGES]
+OURS = ("toolbus", "toolbus_server")
+
+
+def public_names(package: types.ModuleType) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(package).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+def order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions, each by the alphabet: as ruff sorts them."""
+    rank = 0 if name.isupper() else 1 if name[0].isupper() else 2
+    return rank, name
+
+
+def is_ours(value: Any) -> bool:
+    return (getattr(value, "__module__", None) or "").partition(".")[0] in OURS
+
+
+def functions_of(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods and properties that a class, or one of ours above it, writes itself."""
+    for each in filter(is_ours, owner.__mro__):
+        for name, value in vars(each).items():
+            plain = value.fget if isinstance(value, property) else inspect.unwrap(_bare(value))
+            if not name.startswith("_") and inspect.isfunction(plain) and is_ours(plain):
+                yield f"{owner.__name__}.{name}", plain
+
+
+def _bare(value: Any) -> Any:
+    return value.__func__ if isinstance(value, classmethod | staticmethod) else value
+
+
+def promised() -> Iterator[tuple[str, Any]]:
+    for package in PACKAGES:
+        for name in package.__all__:
+            yield f"{package.__name__}.{name}", getattr(package, name)
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, value in promised():
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value) and is_ours(value):
+            yield from functions_of(value)
+
+
+def words_under_names(package: types.ModuleType) -> set[str]:
+    """The names at the top of a package's modules that have a string right under them."""
+    assert package.__file__ is not None
+    found = set()
+    for path in Path(package.__file__).parent.rglob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for statement, below in zip(body, body[1:], strict=False):
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found |= {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=IDS)
+def test_all_has_every_public_name_and_no_other(package: types.ModuleType) -> None:
+    assert set(package.__all__) == public_names(package).keys()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=IDS)
+def test_all_is_in_order_and_names_nothing_twice(package: types.ModuleType) -> None:
+    assert package.__all__ == sorted(set(package.__all__), key=order)
+
+
+def test_every_public_class_and_function_has_a_docstring() -> None:
+    classes = [(name, value) for name, value in promised() if inspect.isclass(value)]
+    # A dataclass without one is given its signature instead.
+    bare = [name for name, value in classes if _words(value).startswith(f"{value.__name__}(")]
+    silent = [name for name, value in [*classes, *functions()] if not _words(value)]
+    assert bare + silent == []
+
+
+def _words(value: Any) -> str:
+    return (value.__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=IDS)
+def test_every_public_value_has_words_under_it(package: types.ModuleType) -> None:
+    explained = words_under_names(package)
+    values = {
+        name
+        for name, value in public_names(package).items()
+        if not inspect.isclass(value) and not inspect.isfunction(value)
+    }
+    assert values - explained == set()
+
+
+def test_every_public_function_says_what_it_takes_and_returns() -> None:
+    untyped = []
+    for name, function in functions():
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())
+        own = parameters[1:] if parameters and parameters[0].name in {"self", "cls"} else parameters
+        kinds = [signature.return_annotation, *(each.annotation for each in own)]
+        if inspect.Signature.empty in kinds:
+            untyped.append(name)
+    assert untyped == []

@@ -1,0 +1,366 @@
+"""What a host does with a call: how many at a time, for how long, and what it says at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from support.lone_host import Stage, echo, hold, hold_thread
+from toolbus import Tool, ToolContext, ToolFailed, Toolkit, tool
+from toolbus.chunks import Chunk, TextChunk
+from toolbus.errors import NotFound
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    pack_body,
+)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    yield stage
+    await stage.close()
+
+
+# Good and bad ends
+
+
+@pytest.mark.row(48)
+@pytest.mark.parametrize(
+    ("packed", "path"),
+    [
+        (pack_body({"text": 1}), "/text"),
+        (pack_body({}), "/text"),
+        (pack_body({"text": "a", "more": 1}), "/more"),
+        (pack_body({"text": float("nan")}), "/text"),
+        (pack_body({"text": b"bytes"}), "/text"),
+        (pack_body([]), ""),
+        (b"\xc1", ""),
+        (b"\x81\xa4text" + b"\x91" * 40 + b"\xc0", "/text" + "/0" * 31),
+    ],
+)
+async def test_bad_arguments_name_their_place_and_run_nothing(
+    stage: Stage, packed: bytes, path: str
+) -> None:
+    server = stage.server(echo)
+    server.dispatch(1, "echo", packed=packed)
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_arguments", "no")
+    assert error.details["path"] == path
+
+
+async def test_a_tool_that_is_not_there_and_a_toolkit_no_longer_hosted(stage: Stage) -> None:
+    server = stage.server(echo)
+    server.dispatch(1, "fly")
+    error = await server.error()
+    assert (error.code, error.executed) == ("not_found", "no")
+
+    server.runner.withdraw(server.runner._hosted["t", True])
+    server.dispatch(2, "echo", text="x")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
+
+
+@pytest.mark.parametrize("words", [pack_body({"a": float("inf")}), b"\xc1"])
+async def test_a_caller_context_that_is_none_is_the_callers_fault(
+    stage: Stage, words: bytes
+) -> None:
+    server = stage.server(echo)
+    server.dispatch(1, "echo", text="x", header={"caller_context": words})
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_arguments", "no")
+    assert error.details["path"] == "/caller_context"
+
+
+class Nasty(BaseException):
+    pass
+
+
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "KeyError": lambda: KeyError("secret"),
+    "NotFound": lambda: NotFound("of a call within"),
+    "SystemExit": lambda: SystemExit(3),
+    "Nasty": lambda: Nasty("secret"),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("secret", [Nasty()]),
+    "StopAsyncIteration": lambda: StopAsyncIteration("secret"),
+}
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize("cause", RAISED)
+@pytest.mark.parametrize("sync", [False, True])
+async def test_whatever_leaves_a_tool_is_tool_failed_without_its_words(
+    stage: Stage, cause: str, sync: bool
+) -> None:
+    @tool(name="fail")
+    async def fail() -> str:
+        raise RAISED[cause]()
+
+    @tool(name="fail")
+    def fail_in_thread() -> str:
+        raise RAISED[cause]()
+
+    server = stage.server(fail_in_thread if sync else fail)
+    server.dispatch(1, "fail")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("tool_failed", "yes", False)
+    assert error.details["cause"] == cause
+    assert "secret" not in str(error)
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize(
+    ("raised", "words", "pause_s"),
+    [
+        (ToolFailed("\ud800"), "?", None),
+        (ToolFailed(12), "12", None),  # type: ignore[arg-type]  # what people write
+        (ToolFailed("x", retryable=1), "x", None),  # type: ignore[arg-type]  # what people write
+        (ToolFailed("x", retry_after_s=float("inf")), "x", 86_400),
+        (ToolFailed("x", retry_after_s=float("nan")), "x", None),
+        (ToolFailed("x", retry_after_s=-1), "x", None),
+        (ToolFailed("x", details={"a": object()}), "x", None),
+        (ToolFailed("y" * 10_000), "y" * 4_096, None),
+    ],
+    ids=range(8),
+)
+async def test_an_odd_error_of_a_tool_still_travels(
+    stage: Stage, raised: ToolFailed, words: str, pause_s: float | None
+) -> None:
+    @tool
+    async def fail() -> str:
+        raise raised
+
+    server = stage.server(fail)
+    server.dispatch(1, "fail")
+    error = await server.error()
+    assert (error.code, error.executed, str(error)) == ("tool_failed", "yes", words)
+    assert error.retry_after_s == pause_s
+    assert type(error.retryable) is bool
+
+
+@pytest.mark.row(49)
+async def test_a_tool_that_cancels_itself_does_not_hang_its_call(stage: Stage) -> None:
+    @tool
+    async def give_up() -> str:
+        raise asyncio.CancelledError
+
+    @tool
+    async def shoot_own_foot() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(10)
+        return ""
+
+    server = stage.server(give_up, shoot_own_foot)
+    for number, name in enumerate(("give_up", "shoot_own_foot")):
+        server.dispatch(number, name)
+        error = await server.error()
+        assert (error.code, error.executed) == ("tool_failed", "yes")
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ({1: 2}, "invalid_result"),
+        (float("nan"), "invalid_result"),
+        (2**80, "invalid_result"),
+        (object(), "invalid_result"),
+        ("\ud800", "invalid_result"),
+        ("x" * MAX_FRAME_BYTES, "too_large"),
+    ],
+    ids=["keys", "nan", "integer", "object", "surrogate", "size"],
+)
+async def test_a_result_that_cannot_be_sent_says_that_the_tool_ran(
+    stage: Stage, value: Any, code: str
+) -> None:
+    @tool
+    async def give() -> Any:
+        return value
+
+    server = stage.server(give)
+    server.dispatch(1, "give")
+    error = await server.error()
+    assert (error.code, error.executed) == (code, "yes")
+
+
+async def test_an_override_of_execute_sees_every_call(stage: Stage) -> None:
+    class Shouting(Toolkit):
+        async def execute(
+            self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any = None
+        ) -> Chunk:
+            if arguments["text"] == "plain":
+                return {"no": "chunk"}  # type: ignore[return-value]  # what people write
+            if arguments["text"] == "refused":
+                raise context.refuse(NotFound("not today"))
+            chunk = await super().execute(context, name, arguments, attachment)
+            return TextChunk(str(chunk.value).upper())
+
+    server = stage.server(echo, kit=Shouting)
+    server.dispatch(1, "echo", text="hello")
+    assert await server.answer() == "HELLO"
+    server.dispatch(2, "echo", text="refused")
+    error = await server.error()
+    assert (error.code, error.executed) == ("not_found", "no")
+    server.dispatch(3, "echo", text="plain")
+    error = await server.error()
+    assert (error.code, error.executed) == ("tool_failed", "maybe")
+
+
+# Time, cancel, slots
+
+
+@pytest.mark.row(52)
+async def test_a_tools_own_limit_ends_an_async_tool_that_was_entered(stage: Stage) -> None:
+    server = stage.server(hold(stage, timeout_s=0.02))
+    server.dispatch(1, "hold")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("deadline_exceeded", "yes", False)
+    assert stage.ended == ["hold 0"]
+
+
+@pytest.mark.row(52)
+async def test_a_tools_own_limit_waits_for_the_end_of_a_sync_tool(stage: Stage) -> None:
+    @tool(timeout_s=0.02)
+    def stubborn(context: ToolContext) -> str:
+        while not context.cancelled:
+            stage.gate.wait(0.001)
+        stage.ended.append("saw it")
+        return "late"
+
+    server = stage.server(stubborn)
+    server.dispatch(1, "stubborn")
+    error = await server.error()
+    assert (error.code, error.executed) == ("deadline_exceeded", "yes")
+    assert stage.ended == ["saw it"]
+
+
+@pytest.mark.row(53)
+async def test_a_cancelled_call_is_stopped_and_says_nothing(stage: Stage) -> None:
+    server = stage.server(hold(stage), echo)
+    server.dispatch(1, "hold")
+    await stage.wait_entered()
+    server.cancel(1)
+    server.cancel(1)
+    await server.idle()
+    assert stage.ended == ["hold 0"]
+    server.cancel(1)
+    server.dispatch(2, "echo", text="on")
+    assert await server.answer() == "on"
+
+
+@pytest.mark.row(53)
+async def test_a_call_cancelled_before_its_first_step_leaves_nothing(stage: Stage) -> None:
+    server = stage.server(hold(stage, max_concurrency=1))
+    server.dispatch(1, "hold")
+    server.cancel(1)
+    await server.idle()
+    assert stage.ended == []
+    server.dispatch(2, "hold")
+    await stage.wait_entered()
+
+
+@pytest.mark.row(53)
+async def test_a_cancelled_call_leaves_the_queue_without_running(stage: Stage) -> None:
+    server = stage.server(hold(stage, max_concurrency=1))
+    for number in range(3):
+        server.dispatch(number, "hold", number=number)
+    await stage.wait_entered()
+    server.cancel(1)
+    server.cancel(0)
+    await stage.wait_entered()
+    server.cancel(2)
+    await server.idle()
+    assert stage.ended == ["hold 0", "hold 2"]
+
+
+@pytest.mark.row(54)
+async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(stage: Stage) -> None:
+    server = stage.server(hold_thread(stage), max_inflight=2)
+    server.dispatch(1, "hold_thread", number=1)
+    await stage.wait_entered()
+    server.cancel(1)
+    server.dispatch(2, "hold_thread", number=2)
+    server.dispatch(3, "hold_thread", number=3)
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("overloaded", "no", True)
+    assert not stage.entered.is_set()
+
+    stage.gate.set()
+    assert await server.answer() == "2"
+    assert stage.ended == ["cancelled True", "cancelled False"]
+
+
+async def test_what_awaits_a_thread_is_cancelled_once_the_thread_has_ended(stage: Stage) -> None:
+    @tool(max_concurrency=1)
+    async def mixed(context: ToolContext) -> str:
+        def wait() -> None:
+            stage.enter()
+            stage.gate.wait(10)
+
+        both = [context.run_sync(wait) for _ in range(2)]
+        await asyncio.gather(*both)
+        stage.ended.append("went on")
+        return ""
+
+    server = stage.server(mixed)
+    server.dispatch(1, "mixed")
+    await stage.wait_entered()
+    server.cancel(1)
+    stage.gate.set()
+    await server.idle()
+    assert stage.ended == []
+
+
+@pytest.mark.row(61)
+async def test_one_call_more_than_may_run_and_queue_is_overloaded(stage: Stage) -> None:
+    server = stage.server(hold(stage, max_concurrency=1), max_inflight=3)
+    for number in range(4):
+        server.dispatch(number, "hold")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("overloaded", "no", True)
+    assert error.retry_after_s
+
+
+async def test_the_loss_of_the_server_stops_everything(stage: Stage) -> None:
+    server = stage.server(hold(stage), hold_thread(stage))
+    server.dispatch(1, "hold")
+    await stage.wait_entered()
+    server.dispatch(2, "hold_thread")
+    await stage.wait_entered()
+    server.runner.cancel_all()
+    stage.gate.set()
+    await server.idle()
+    assert stage.ended == ["hold 0", "cancelled True"]
+
+
+async def test_draining_waits_for_the_calls_that_run(stage: Stage) -> None:
+    server = stage.server(hold(stage))
+    hosted = server.runner._hosted["t", True]
+    server.dispatch(1, "hold")
+    await stage.wait_entered()
+    server.runner.withdraw(hosted)
+    draining = asyncio.ensure_future(server.runner.drained(hosted))
+    done, _ = await asyncio.wait([draining], timeout=0.05)
+    assert not done
+    server.cancel(1)
+    async with asyncio.timeout(5):
+        await draining
+
+
+async def test_a_class_based_tool_runs_like_any_other(stage: Stage) -> None:
+    class Add(Tool):
+        name = "add"
+        input_schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}  # noqa: RUF012
+
+        async def execute(self, context: ToolContext, /, *_: Any, a: int = 0) -> Any:
+            return [context.caller.name, a]
+
+    server = stage.server(Add())
+    server.dispatch(1, "add", a=2)
+    assert await server.answer() == ["alice", 2]
+    assert server.rooms[0][0] == 1

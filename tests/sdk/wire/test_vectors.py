@@ -1,0 +1,182 @@
+"""The golden frames of tests/wire_vectors, read and written by this SDK's codec.
+
+Whoever writes a client in another language does the same with the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolbus.chunks import chunk_from_wire
+from toolbus.wire import (
+    BadBody,
+    BadFrame,
+    Frame,
+    Unknown,
+    decode_from_client,
+    decode_from_server,
+    encode,
+    exception_of,
+    pack_body,
+    unpack_body,
+)
+from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, RESERVED, Failed
+from toolbus_server.definition import read_definition
+
+_VECTORS = Path(__file__).parents[2] / "wire_vectors"
+_DECODERS = {"client": decode_from_client, "server": decode_from_server}
+_NAMES = {
+    frame: "list" if frame.__name__ == "ListToolkits" else frame.__name__.lower() for frame in KINDS
+}
+_FRAMES = {name: frame for frame, name in _NAMES.items()}
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"$bin"}:
+            return bytes.fromhex(value["$bin"])
+        return {key: _from_plain(item) for key, item in value.items()}
+    return [_from_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _vectors(folder: str, names: str = "*") -> list[Any]:
+    found = sorted((_VECTORS / folder).glob(f"{names}.json"))
+    assert found, f"no vectors in {folder}"
+    return [pytest.param(path, id=path.stem) for path in found]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content, path.with_suffix(".msgpack").read_bytes()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal in type too: 1 is not 1.0, and not True."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+@pytest.mark.parametrize("path", _vectors("frames"))
+def test_golden_frame_is_read_as_its_json_says(path: Path) -> None:
+    """FRAME-2, FRAME-3: an array of the kind and the fields in their order."""
+    content, data = _read(path)
+    for sender in content["from"]:
+        frame = _DECODERS[sender](data)
+        assert type(frame) is _FRAMES[content["kind"]]
+        assert _same(list(frame), _from_plain(content["fields"]))
+
+
+@pytest.mark.parametrize("path", _vectors("frames"))
+def test_golden_frame_is_written_as_its_bytes_say(path: Path) -> None:
+    """FRAME-2."""
+    content, data = _read(path)
+    kind = _FRAMES[content["kind"]]
+    frame: Frame = kind(*_from_plain(content["fields"]))
+    assert KINDS[kind] == content["number"]
+    assert encode(frame) == data
+
+
+def test_every_built_kind_has_a_golden_frame_from_each_side_that_sends_it() -> None:
+    shown = {
+        (content["kind"], sender)
+        for content, _ in (_read(path) for path in (_VECTORS / "frames").glob("*.json"))
+        for sender in content["from"]
+    }
+    assert shown == {(_NAMES[frame], "client") for frame in FROM_CLIENT} | {
+        (_NAMES[frame], "server") for frame in FROM_SERVER
+    }
+
+
+def test_every_vector_is_a_pair() -> None:
+    for folder in ("frames", "bodies", "broken", "broken_bodies", "tolerated"):
+        files = list((_VECTORS / folder).iterdir())
+        words = {path.stem for path in files if path.suffix == ".json"}
+        assert words == {path.stem for path in files if path.suffix == ".msgpack"}
+        assert len(files) == 2 * len(words)
+
+
+@pytest.mark.row(22, 23, 24, 25, 26, 27)
+@pytest.mark.parametrize("path", _vectors("broken"))
+def test_broken_frame_ends_the_connection_with_its_code(path: Path) -> None:
+    """FRAME-2, FRAME-3, FRAME-5, FRAME-6, FRAME-7."""
+    content, data = _read(path)
+    with pytest.raises(BadFrame) as refused:
+        _DECODERS[content["from"]](data)
+    assert refused.value.close_code == content["close_code"]
+
+
+@pytest.mark.row(31)
+@pytest.mark.parametrize("path", _vectors("tolerated"))
+def test_frame_of_a_newer_release_is_read_as_far_as_it_is_known(path: Path) -> None:
+    """FRAME-8, FRAME-9, GROW-1."""
+    content, data = _read(path)
+    expected = content["reads_as"]
+    frame = _DECODERS[content["from"]](data)
+    if "unknown" in expected:
+        assert frame == Unknown(expected["unknown"], expected["id"])
+    else:
+        assert type(frame) is _FRAMES[expected["kind"]]
+        assert _same(list(frame), _from_plain(expected["fields"]))
+
+
+@pytest.mark.parametrize("kind", RESERVED)
+def test_reserved_kind_is_unknown_to_both_sides(kind: int) -> None:
+    """FRAME-9: a reserved kind is answered as any other unknown one."""
+    data = pack_body([kind, 3])
+    assert decode_from_client(data) == decode_from_server(data) == Unknown(kind, 3)
+    assert kind not in KINDS.values()
+
+
+@pytest.mark.parametrize("path", _vectors("bodies"))
+def test_golden_body_is_read_and_written_both_ways(path: Path) -> None:
+    """BODY-1, BODY-2."""
+    content, data = _read(path)
+    value = _from_plain(content["value"])
+    assert _same(unpack_body(data, binary=content["what"] == "chunk"), value)
+    assert pack_body(value) == data
+
+
+@pytest.mark.parametrize("path", _vectors("bodies", "chunk_*"))
+def test_golden_chunk_survives_the_way_through_the_sdk(path: Path) -> None:
+    """BODY-3, BODY-4."""
+    _, data = _read(path)
+    fields = unpack_body(data, binary=True)
+    chunk = chunk_from_wire(fields)
+    assert pack_body(chunk.to_wire()) == data
+    assert chunk_from_wire([*fields, "a field of a later release"]) == chunk
+
+
+@pytest.mark.parametrize("name", ["manifest", "manifest_verbose"])
+def test_digest_of_a_manifest_ignores_defaults_and_unknown_fields(name: str) -> None:
+    """REG-5."""
+    content, data = _read(_VECTORS / "bodies" / f"{name}.json")
+    definition = read_definition(data)
+    assert definition.digest == content["digest"]
+    assert definition.manifest.model_dump(mode="json", exclude_defaults=True) == json.loads(
+        content["canonical"]
+    )
+
+
+@pytest.mark.row(22, 23, 24, 26)
+@pytest.mark.parametrize("path", _vectors("broken_bodies"))
+def test_broken_body_is_refused_by_its_reader_with_the_path(path: Path) -> None:
+    """BODY-1, BODY-5."""
+    content, data = _read(path)
+    with pytest.raises(BadBody) as refused:
+        unpack_body(data)
+    assert refused.value.path == content["path"]
+
+
+def test_details_of_a_golden_error_are_read_by_their_names() -> None:
+    """ERR-6."""
+    _, data = _read(_VECTORS / "frames" / "failed.json")
+    frame = decode_from_server(data)
+    assert isinstance(frame, Failed)
+    assert exception_of(frame).details["path"] == "/days"

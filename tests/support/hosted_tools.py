@@ -1,0 +1,58 @@
+"""What a host process of a test serves: tools that tell a file when they begin and when they end.
+
+Run as `python hosted_tools.py WITNESS [hold]`; it prints "ready" once its toolkit is registered.
+With `hold`, `wait` and `wait_again` never come back.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from toolbus import RemoteToolkit, RoomClient, Toolkit, tool
+from toolbus.remote_toolkit import serve_toolkits
+
+
+def toolkit_of(witness: Path, hold: bool) -> RemoteToolkit:
+    """Make the toolkit `work`."""
+    file = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def run(name: str) -> str:
+        os.write(file, f"began {name}\n".encode())
+        if hold:
+            await asyncio.Event().wait()
+        os.write(file, f"ended {name}\n".encode())
+        return "hold" if hold else "free"
+
+    @tool
+    async def wait() -> str:
+        return await run("wait")
+
+    @tool(idempotent=True)
+    async def wait_again() -> str:
+        return await run("wait_again")
+
+    @tool
+    async def nap(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    return RemoteToolkit("work", [wait, wait_again, nap])
+
+
+class _Announced(RoomClient):
+    """Says when it hosts something."""
+
+    async def _register(self, *arguments: object) -> None:
+        await super()._register(*arguments)  # type: ignore[arg-type]  # passed on
+        print("ready", flush=True)  # noqa: T201 - the parent reads it
+
+
+def main() -> None:
+    """Host until SIGTERM."""
+    toolkit: Toolkit = toolkit_of(Path(sys.argv[1]), "hold" in sys.argv[2:])
+    asyncio.run(serve_toolkits([toolkit], _Announced()))
+
+
+if __name__ == "__main__":
+    main()

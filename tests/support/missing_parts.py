@@ -1,0 +1,43 @@
+"""Parts that a machine may lack: what needs one says so, and nobody overlooks it.
+
+A test that cannot run is skipped with words that the end of the run repeats. In CI it fails, unless
+CI is not promised to have the part. `tests/conftest.py` prints the list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NoReturn
+
+import pytest
+
+__all__ = ["not_verified", "words_of_missing"]
+
+_PREFIX = "NOT VERIFIED: "
+
+
+def not_verified(name: str, why: str, *, ci_has_it: bool = True) -> NoReturn:
+    """End the test: something it needs is not here. The end of the run names it.
+
+    Args:
+        name: What is not verified now.
+        why: What is missing.
+        ci_has_it: Whether CI must have it, so that there the test fails.
+    """
+    words = f"{_PREFIX}{name} ({why})"
+    if ci_has_it and os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        pytest.fail(f"{words}: CI must have it", pytrace=False)
+    pytest.skip(words)
+
+
+def words_of_missing(reports: Iterable[object]) -> list[str]:
+    """Find what `not_verified` said among the reports of skipped tests, each once."""
+    said = [longrepr[2] for longrepr in map(_longrepr, reports) if longrepr is not None]
+    found = (words[words.index(_PREFIX) :] for words in said if _PREFIX in words)
+    return list(dict.fromkeys(found))
+
+
+def _longrepr(report: object) -> tuple[str, int, str] | None:
+    longrepr = getattr(report, "longrepr", None)
+    return longrepr if isinstance(longrepr, tuple) else None

@@ -1,0 +1,68 @@
+"""The toolkit of the telemetry tests; it tells what trace context its tools see."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from opentelemetry import propagate, trace
+
+from toolbus import RemoteToolkit, ToolContext, ToolFailed, tool
+
+
+def _seen() -> dict[str, str]:
+    """Tell what a request that the tool made now would carry."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+@tool
+async def forecast(city: str) -> dict[str, Any]:
+    """Forecast the weather, with a span of the tool's own."""
+    with trace.get_tracer("model").start_as_current_span("read model"):
+        return {"city": city, "seen": _seen()}
+
+
+@tool
+async def look() -> dict[str, str]:
+    """Only look at the context."""
+    return _seen()
+
+
+@tool
+async def trip(context: ToolContext, cities: list[str]) -> dict[str, Any]:
+    """Ask for each city in turn."""
+    stops = [await context.room.call("weather.forecast", city=city) for city in cities]
+    return {"stops": stops, "seen": _seen()}
+
+
+@tool
+async def fail(words: str) -> None:
+    """Fail with words that are for the caller."""
+    raise ToolFailed(words)
+
+
+@tool
+async def crash(words: str) -> None:
+    """Fail with words that are not."""
+    raise ValueError(words)
+
+
+@tool
+async def linger(pipe: str = "") -> None:
+    """Run until somebody stops it; say through a named pipe that it runs."""
+    if pipe:
+        await asyncio.to_thread(Path(pipe).write_text, "running", encoding="ascii")
+    await asyncio.Event().wait()
+
+
+@tool
+async def name_spans(name: str, size: int) -> dict[str, str]:
+    """Record a span with any name and an attribute of any size."""
+    with trace.get_tracer("model").start_as_current_span(name, attributes={"big": "x" * size}):
+        return _seen()
+
+
+weather = RemoteToolkit("weather", [forecast, look, trip, fail, crash, linger, name_spans])

@@ -1,0 +1,109 @@
+"""Caller, server and host as three processes that send their spans to a collector."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.command_line import PATIENCE_S, CommandLine, Running
+from toolbus.grants import ApiScope
+from toolbus.keys import KeyRing
+from toolbus.settings import DEV_KEYS_FILE
+from toolbus.tokens import ParticipantToken
+
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one process ended, and how long that took."""
+
+    code: int
+    took_s: float
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Three processes, and the folder that they live in."""
+
+    folder: Path
+    url: str
+    caller: subprocess.Popen[str]
+    server: Running
+    host: Running
+
+    def ask(self, tool: str, /, _order: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
+        """Have the caller call a tool, and return how it went."""
+        order = {"tool": tool, "arguments": arguments, **(_order or {})}
+        assert self.caller.stdin is not None
+        assert self.caller.stdout is not None
+        self.caller.stdin.write(json.dumps(order) + "\n")
+        self.caller.stdin.flush()
+        line = self.caller.stdout.readline()
+        assert line, self.caller.communicate(timeout=PATIENCE_S)[1]
+        return json.loads(line)
+
+    def token(self, name: str, api: ApiScope) -> str:
+        """Mint a token for somebody with these grants."""
+        key = KeyRing.load(self.folder / "home" / DEV_KEYS_FILE).signing_key
+        assert key is not None
+        return ParticipantToken(name=name, room=["main"], api=api).to_jwt(key)
+
+    def end(self) -> dict[str, Ended]:
+        """End the caller as its input ends, host and server as a service manager does."""
+        began_s = time.perf_counter()
+        _, err = self.caller.communicate(timeout=PATIENCE_S)
+        ended = {"caller": Ended(self.caller.returncode, time.perf_counter() - began_s, err)}
+        for name, running in (("host", self.host), ("server", self.server)):
+            began_s = time.perf_counter()
+            outcome = running.end()
+            ended[name] = Ended(outcome.code, time.perf_counter() - began_s, outcome.err)
+        return ended
+
+
+@contextmanager
+def stage(folder: Path, endpoint: str, **variables: str) -> Iterator[Stage]:
+    """Run the three processes for as long as the block runs."""
+    line = CommandLine(
+        folder,
+        {
+            "PYTHONPATH": str(TESTS),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+            **variables,
+        },
+    )
+    with line.serving() as (server, url):
+        with line.at(url).hosting("support.traced_host:weather", "--name", "station") as host:
+            environment = line.at(url).environment({"TOOLBUS_NAME": "alice"})
+            with _caller(folder, environment) as caller:
+                yield Stage(folder, url, caller, server, host)
+
+
+@contextmanager
+def _caller(folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.traced_caller"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()

@@ -1,0 +1,395 @@
+"""Writes the golden frames and bodies beside this file; run it with python.
+
+It packs with msgpack alone and writes kind numbers and digests by hand, so that the vectors check
+the codec and do not repeat it. A vector is a pair: NAME.json says what NAME.msgpack holds. In the
+JSON a byte string is `{"$bin": "hex"}`. Committed vectors never change; new ones are added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import msgpack
+
+HERE = Path(__file__).parent
+CALL_ID = "6f1c2b0e9d3a4c5b8e7f60718293a4b5"
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+CLIENT, SERVER = "client", "server"
+
+
+def pack(value: Any) -> bytes:
+    """Pack as every other language would: no ext types, text as str, bytes as bin."""
+    return cast(bytes, msgpack.packb(value))
+
+
+def plain(value: Any) -> Any:
+    """Write a value so that JSON can hold it."""
+    match value:
+        case bytes():
+            return {"$bin": value.hex()}
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return value
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 3}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+# Nothing here is at its default: this is what the digest is computed from, up to the form of
+# numbers.
+MINIMAL_MANIFEST: dict[str, Any] = {
+    "name": "weather",
+    "title": "Weather",
+    "description": "Forecasts for places \u2014 K\u00f8benhavn too.",
+    "rules": ["Use metric units."],
+    "annotations": {"unit": "metric", "limits": [1, 2.5, None]},
+    "version": "1.2.0",
+    "tools": [
+        {
+            "name": "forecast",
+            "description": "Forecast the weather.",
+            "input_schema": SCHEMA,
+            "read_only": True,
+            "idempotent": True,
+            "timeout_s": 30,
+        },
+        {"name": "Stations", "input_schema": {"type": "object"}},
+    ],
+}
+# The same definition with fields at their defaults, one that no release knows yet, and 30 as a
+# float: it has the same digest.
+VERBOSE_MANIFEST: dict[str, Any] = {
+    "from_the_future": True,
+    "thumbnail_url": "",
+    **MINIMAL_MANIFEST,
+    "tools": [
+        {
+            **MINIMAL_MANIFEST["tools"][0],
+            "timeout_s": 30.0,
+            "title": "",
+            "output_schema": None,
+            "rules": [],
+            "thumbnail_url": "",
+            "supports_context": False,
+            "streaming": False,
+            "max_concurrency": None,
+            "affinity": "none",
+            "also_from_the_future": 1,
+        },
+        {**MINIMAL_MANIFEST["tools"][1], "read_only": False, "idempotent": False},
+    ],
+}
+
+
+def canonical(value: Any) -> str:
+    """RFC 8785, for what stands in these vectors: no exotic numbers or keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+DIGEST = hashlib.sha256(canonical(MINIMAL_MANIFEST).encode()).hexdigest()
+SUMMARY = {
+    "name": "weather",
+    "title": "Weather",
+    "description": "Forecasts for places \u2014 K\u00f8benhavn too.",
+    "version": "1.2.0",
+    "digest": DIGEST,
+    "public": True,
+    "owner": {"name": "station-7", "issuer": "example"},
+    "hosts": 2,
+    "tools": ["forecast", "Stations"],
+}
+ALICE = ["3f9a61c27e5d08b4", "alice", "user", "example"]
+PLANNER = ["b80d41e7c6a2935f", "planner", "agent", "example"]
+WELCOME_FACTS = {
+    "name": "alice",
+    "issuer": "example",
+    "role": "user",
+    "api": {"agents": {"use_tools": True, "call": True}, "trace": True},
+    "limits": {
+        "max_frame_bytes": 1_048_576,
+        "max_header_bytes": 65_536,
+        "max_depth": 32,
+        "max_calls": 4_096,
+        "max_toolkits": 1_024,
+        "max_hops": 16,
+        "call_timeout_ms": 60_000,
+        "reservation_ms": 30_000,
+    },
+    "heartbeat_ms": 5_000,
+}
+ARGUMENTS = {"city": "Oslo", "days": 2}
+FULL_OPTIONS = {
+    "participant": "station-7",
+    "parent": 12,
+    "on_behalf_of": "alice",
+    "pin": DIGEST,
+    "attempt": 1,
+    "caller_context": pack({"thread": "t-1"}),
+    "traceparent": TRACEPARENT,
+    "tracestate": "vendor=1",
+}
+FULL_HEADER = {
+    "caller": PLANNER,
+    "private": True,
+    "on_behalf_of": ALICE,
+    "caller_context": pack({"thread": "t-1"}),
+    "attempt": 1,
+    "traceparent": TRACEPARENT,
+    "tracestate": "vendor=1",
+}
+REFUSED_DETAILS = {"path": "/days", "message": '"2" is not of type "integer"'}
+CALL = (CALL_ID, "weather", "forecast")
+
+# name: (kind, number, who sends it, fields)
+FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
+    "welcome": ("welcome", 1, [SERVER], [1, ALICE[0], "lab", "9c0b7a6d5e4f3021", WELCOME_FACTS]),
+    "result": ("result", 2, [CLIENT, SERVER], [7, pack([1, {"city": "Oslo"}])]),
+    "result_of_register": (
+        "result",
+        2,
+        [SERVER],
+        [1, pack({"digest": DIGEST, "generation": 4})],
+    ),
+    "result_of_list": (
+        "result",
+        2,
+        [SERVER],
+        [3, pack({"toolkits": [SUMMARY], "cursor": None})],
+    ),
+    "failed": (
+        "failed",
+        3,
+        [CLIENT, SERVER],
+        [7, "invalid_arguments", "no", False, "days", pack(REFUSED_DETAILS), None],
+    ),
+    "failed_bare": (
+        "failed",
+        3,
+        [CLIENT, SERVER],
+        [8, "overloaded", "no", True, "the host runs 256 calls", None, 100],
+    ),
+    "event": ("event", 4, [SERVER], [1, "toolkit_added", {"toolkit": SUMMARY}]),
+    "call": ("call", 16, [CLIENT], [7, *CALL, 10_000, pack(ARGUMENTS), FULL_OPTIONS]),
+    "call_bare": ("call", 16, [CLIENT], [0, *CALL, None, pack({}), None]),
+    "call_largest_id": ("call", 16, [CLIENT], [2**53, *CALL, 2**53, pack({}), {}]),
+    "dispatch": ("dispatch", 17, [SERVER], [12, *CALL, 9_998, pack(ARGUMENTS), FULL_HEADER]),
+    "dispatch_bare": ("dispatch", 17, [SERVER], [1, *CALL, None, pack({}), {"caller": ALICE}]),
+    "cancel": ("cancel", 18, [CLIENT, SERVER], [7, "cancelled"]),
+    "cancel_caller_gone": ("cancel", 18, [SERVER], [12, "caller_gone"]),
+    "cancel_deadline": ("cancel", 18, [SERVER], [13, "deadline"]),
+    "register": (
+        "register",
+        32,
+        [CLIENT],
+        [1, pack({"name": "tiny", "tools": []}), {"public": True}],
+    ),
+    "register_private_again": (
+        "register",
+        32,
+        [CLIENT],
+        [
+            2,
+            pack({"name": "tiny"}),
+            {"public": False, "shared_with": ["name:bob", "role:agent"], "generation": 4},
+        ],
+    ),
+    "unregister": ("unregister", 33, [CLIENT], [5, "weather", True]),
+    "list": ("list", 34, [CLIENT], [3, {}]),
+    "list_next_page": (
+        "list",
+        34,
+        [CLIENT],
+        [4, {"search": "rain", "limit": 20, "cursor": "lKd3ZWF0aGVywqlzdGF0aW9uLTenZXhhbXBsZQ=="}],
+    ),
+    "describe": ("describe", 35, [CLIENT], [5, "weather", {}]),
+    "describe_known": (
+        "describe",
+        35,
+        [CLIENT],
+        [6, "weather", {"participant": "station-7", "digest": DIGEST}],
+    ),
+    "subscribe": ("subscribe", 36, [CLIENT], [9, ["toolkits"]]),
+    "subscribe_end": ("subscribe", 36, [CLIENT], [10, []]),
+}
+
+# name: (what it is, value)
+BODIES: dict[str, tuple[str, Any]] = {
+    "arguments": ("arguments", ARGUMENTS),
+    "arguments_none": ("arguments", {}),
+    "chunk_empty": ("chunk", [0]),
+    "chunk_json": ("chunk", [1, {"days": [{"high": -2.5, "dry": True, "note": None}]}]),
+    "chunk_json_null": ("chunk", [1, None]),
+    "chunk_json_integers": ("chunk", [1, [-(2**63), 2**64 - 1, 2**53, 0, 1.0]]),
+    "chunk_text": ("chunk", [2, "Sn\u00f8 i natt \u2744"]),
+    "chunk_file": ("chunk", [3, "map.png", "image/png", b"\x89PNG\r\n\x1a\n"]),
+    "chunk_link": ("chunk", [4, "Radar", "https://example.org/radar?x=1"]),
+    "details": ("details", REFUSED_DETAILS),
+    "caller_context": ("caller_context", {"thread": "t-1"}),
+    "answer_of_describe": (
+        "answer",
+        {"toolkit": SUMMARY, "unchanged": True},
+    ),
+    "answer_of_subscribe": ("answer", {"topics": ["toolkits"]}),
+    "answer_of_unregister": ("answer", {}),
+}
+MANIFESTS = {"manifest": MINIMAL_MANIFEST, "manifest_verbose": VERBOSE_MANIFEST}
+
+
+def nested(levels: int) -> Any:
+    """Give arrays within each other."""
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def call_with(options: Any) -> bytes:
+    """Pack a call whose options are these."""
+    return pack([16, 7, *CALL, None, pack({}), options])
+
+
+EXT = msgpack.ExtType(5, b"\x00")
+FULL = b"\xff" * 4
+UNREAD = "33 levels where nobody reads"
+# name: (who sends it, close code, why, bytes)
+BROKEN: dict[str, tuple[str, int, str, bytes]] = {
+    "empty": (CLIENT, 1007, "no value at all", b""),
+    "truncated": (CLIENT, 1007, "ends before its last field", pack([18, 7, "cancelled"])[:-3]),
+    "trailing_bytes": (CLIENT, 1007, "bytes after the frame", pack([18, 7, "x"]) + b"\x00"),
+    "reserved_byte": (CLIENT, 1007, "0xC1 is never used", b"\x93\x12\x07\xc1"),
+    "bad_utf8": (CLIENT, 1007, "text that is not UTF-8", b"\x93\x12\x07\xa2\xff\xfe"),
+    "str_longer_than_frame": (CLIENT, 1007, "a length of 2^32-1", b"\x93\x12\x07\xdb" + FULL),
+    "bin_longer_than_frame": (CLIENT, 1007, "a length of 2^32-1", b"\x93\x02\x07\xc6" + FULL),
+    "array_claims_too_much": (CLIENT, 1007, "an array of 2^32-1", b"\x93\x24\x07\xdd" + FULL),
+    "map_claims_too_much": (CLIENT, 1007, "a map of 2^32-1", b"\x93\x22\x07\xdf" + FULL),
+    "too_many_items": (CLIENT, 1007, "4,097 items in one array", pack([36, 7, [0] * 4097])),
+    "ext_type": (CLIENT, 1007, "an ext type", call_with({"future": EXT})),
+    "ext_type_as_field": (CLIENT, 1007, "an ext type", pack([18, 7, EXT])),
+    "timestamp": (CLIENT, 1007, "the ext type of times", call_with({"x": msgpack.Timestamp(1)})),
+    "key_is_no_text": (CLIENT, 1007, "an integer as a key", call_with({1: "x"})),
+    "key_is_bytes": (CLIENT, 1007, "bytes as a key", call_with({b"pin": "x"})),
+    "nan": (CLIENT, 1007, "NaN in a map", call_with({"future": float("nan")})),
+    "infinity": (CLIENT, 1007, "an infinity in a map", call_with({"future": float("-inf")})),
+    "too_deep": (CLIENT, 1007, "33 levels, the frame's own included", pack([36, 7, nested(32)])),
+    "too_deep_in_map": (CLIENT, 1007, "33 levels", call_with({"future": nested(31)})),
+    "far_too_deep": (CLIENT, 1007, "2,000 levels", b"\x91" * 2000 + b"\x90"),
+    "too_deep_trailing": (CLIENT, 1007, UNREAD, pack([18, 7, "", nested(32)])),
+    "too_deep_unknown_kind": (CLIENT, 1007, UNREAD, pack([99, nested(32)])),
+    "not_an_array": (CLIENT, 1002, "a map is no frame", pack({"kind": 18})),
+    "no_kind": (CLIENT, 1002, "an empty array", pack([])),
+    "kind_is_text": (CLIENT, 1002, "a kind is an integer", pack(["call", 7])),
+    "kind_is_bool": (CLIENT, 1002, "a kind is an integer", pack([True, 7])),
+    "field_missing": (CLIENT, 1002, "a call without options", pack([16, 7, *CALL, None, b""])),
+    "field_of_other_type": (CLIENT, 1002, "bin expected", pack([16, 7, *CALL, None, {}, None])),
+    "id_is_bool": (CLIENT, 1002, "an id is an integer", pack([18, True, "x"])),
+    "id_is_float": (CLIENT, 1002, "an id is an integer", pack([18, 7.0, "x"])),
+    "id_is_nil": (CLIENT, 1002, "an id is an integer", pack([18, None, "x"])),
+    "id_negative": (CLIENT, 1002, "an id is not negative", pack([18, -1, "x"])),
+    "id_too_large": (CLIENT, 1002, "an id is at most 2^53", pack([18, 2**53 + 1, "x"])),
+    "header_too_large": (CLIENT, 1009, "64 KiB, nothing opaque", pack([18, 7, "x" * 65536])),
+    "event_data_is_list": (SERVER, 1002, "the data of an event is a map", pack([4, 1, "x", []])),
+    "welcome_nan": (SERVER, 1007, "NaN in a map", pack([1, 1, "", "", "", {"x": float("nan")}])),
+}  # fmt: skip
+
+# name: (path of what is refused, why, bytes)
+BROKEN_BODIES: dict[str, tuple[str, str, bytes]] = {
+    "body_empty": ("", "no value at all", b""),
+    "body_trailing_bytes": ("", "bytes after the value", pack({}) + b"\x00"),
+    "body_nan": ("/days", "NaN is not JSON", pack({"days": float("nan")})),
+    "body_infinity": ("/list/1", "infinities are not JSON", pack({"list": [0, float("inf")]})),
+    "body_bytes": ("/data", "arguments are JSON, which has no bytes", pack({"data": b"x"})),
+    "body_ext_type": ("", "an ext type", pack({"x": EXT})),
+    "body_timestamp": ("/x", "the ext type of times", pack({"x": msgpack.Timestamp(1)})),
+    "body_key_is_no_text": ("", "an integer as a key", pack({1: "x"})),
+    "body_key_is_bytes": ("/a", "bytes as a key", pack({"a": {b"k": 1}})),
+    "body_too_deep": ("/0" * 32, "33 levels", pack(nested(33))),
+    "body_far_too_deep": ("", "2,000 levels", b"\x91" * 2000 + b"\x90"),
+    "body_claims_too_much": ("", "an array of 2^32-1", b"\xdd" + FULL),
+}
+
+# name: (who sends it, what it reads as, bytes)
+TOLERATED: dict[str, tuple[str, dict[str, Any], bytes]] = {
+    "trailing_fields": (
+        CLIENT,
+        {"kind": "cancel", "fields": [7, "cancelled"]},
+        pack([18, 7, "cancelled", {"new": [1, b"x"]}, None]),
+    ),
+    "unknown_option": (
+        CLIENT,
+        {"kind": "describe", "fields": [7, "weather", {"new": [1, 2.5]}]},
+        pack([35, 7, "weather", {"new": [1, 2.5]}]),
+    ),
+    "wide_integers": (
+        CLIENT,
+        {"kind": "cancel", "fields": [7, "x"]},
+        b"\x93\xd3\x00\x00\x00\x00\x00\x00\x00\x12\xcd\x00\x07\xd9\x01x",
+    ),
+    "duplicate_keys_last_wins": (
+        CLIENT,
+        {"kind": "describe", "fields": [7, "w", {"digest": "b"}]},
+        b"\x94\x23\x07\xa1w\x82\xa6digest\xa1a\xa6digest\xa1b",
+    ),
+    "deep_enough": (
+        CLIENT,
+        {"kind": "subscribe", "fields": [7, nested(31)]},
+        pack([36, 7, nested(31)]),
+    ),
+    "deep_enough_in_map": (
+        CLIENT,
+        {"kind": "list", "fields": [7, {"future": nested(30)}]},
+        pack([34, 7, {"future": nested(30)}]),
+    ),
+    "deep_enough_trailing": (
+        CLIENT,
+        {"kind": "cancel", "fields": [7, ""]},
+        pack([18, 7, "", nested(31)]),
+    ),
+    "deep_enough_unknown_kind": (
+        CLIENT,
+        {"unknown": 99, "id": None},
+        pack([99, nested(31)]),
+    ),
+    "unknown_kind": (CLIENT, {"unknown": 200, "id": 7}, pack([200, 7, "x"])),
+    "unknown_kind_without_id": (CLIENT, {"unknown": 200, "id": None}, pack([200, "x"])),
+    "kind_of_the_other_side": (CLIENT, {"unknown": 17, "id": 7}, pack([17, 7])),
+    "reserved_kind": (SERVER, {"unknown": 5, "id": None}, pack([5, "token_expires", {}])),
+}
+
+
+def write(folder: str, name: str, content: dict[str, Any], data: bytes) -> None:
+    """Write one pair."""
+    place = HERE / folder
+    place.mkdir(exist_ok=True)
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    (place / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    (place / f"{name}.msgpack").write_bytes(data)
+
+
+def main() -> None:
+    """Write them all."""
+    for name, (kind, number, senders, fields) in FRAMES.items():
+        content = {"kind": kind, "number": number, "from": senders, "fields": plain(fields)}
+        write("frames", name, content, pack([number, *fields]))
+    for name, (what, value) in BODIES.items():
+        write("bodies", name, {"what": what, "value": plain(value)}, pack(value))
+    for name, value in MANIFESTS.items():
+        content = {"what": "manifest", "value": plain(value), "digest": DIGEST}
+        write("bodies", name, {**content, "canonical": canonical(MINIMAL_MANIFEST)}, pack(value))
+    for name, (sender, code, why, data) in BROKEN.items():
+        write("broken", name, {"from": sender, "close_code": code, "why": why}, data)
+    for name, (path, why, data) in BROKEN_BODIES.items():
+        write("broken_bodies", name, {"path": path, "why": why}, data)
+    for name, (sender, reads_as, data) in TOLERATED.items():
+        write("tolerated", name, {"from": sender, "reads_as": plain(reads_as)}, data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""`toolbus demo`: real calls on real data across processes, each scene holding what it promises.
+
+It needs the extras `server` and `otel`, touches nothing outside a temporary folder, and ends what
+it started, also on Ctrl-C. The scenes are in `demo_scenes` and `demo_faults`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from toolbus_toolkits.demo_cast import ROOM, Cast
+from toolbus_toolkits.demo_faults import fault_scenes
+from toolbus_toolkits.demo_scenes import calm_scenes, trace_scene
+from toolbus_toolkits.demo_stage import Stage, play
+
+__all__ = ["demo"]
+
+_BROKEN_PROMISE = 1
+_USAGE = 2
+_NEEDED = {
+    "rfc8785": "server",
+    "uvicorn": "otel",
+    "opentelemetry.sdk": "otel",
+    "opentelemetry.exporter.otlp.proto.http": "otel",
+}
+_STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def demo(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything running, and say how to join.")
+    ] = False,
+) -> None:
+    """See real calls on real data cross three processes, in under a minute.
+
+    Starts a room server and hosts as processes of their own, plays its scenes and ends. The exit
+    code is 0 only if each scene did what it says.
+    """
+    missing = _missing_extras()
+    if missing:
+        wanted = ",".join(missing)
+        typer.echo(f"toolbus demo: something is missing: pip install 'toolbus[{wanted}]'", err=True)
+        raise typer.Exit(_USAGE)
+    code = asyncio.run(_run(Stage(), keep=keep))
+    if code:
+        raise typer.Exit(code)
+
+
+def _missing_extras() -> list[str]:
+    return sorted({extra for module, extra in _NEEDED.items() if not _is_installed(module)})
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False
+
+
+async def _run(stage: Stage, *, keep: bool) -> int:
+    """Perform until the end or a signal; every further signal is ignored while all is ended."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+    # Not on Windows; there KeyboardInterrupt cancels the performance.
+    with suppress(NotImplementedError):
+        for name in _STOP_SIGNALS:
+            loop.add_signal_handler(getattr(signal, name), _note_once, stopped, name)
+    performance = asyncio.create_task(_perform(stage, keep=keep))
+    try:
+        await asyncio.wait({performance, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        performance.cancel()
+        await asyncio.wait({performance})
+    if performance.cancelled():
+        stage.say("\nstopped; everything that was started has ended", "yellow")
+        return 128 + stopped.result()
+    return performance.result()
+
+
+def _note_once(stopped: asyncio.Future[int], name: str) -> None:
+    if not stopped.done():
+        stopped.set_result(getattr(signal, name))
+
+
+async def _perform(stage: Stage, *, keep: bool) -> int:
+    async with Cast() as cast:
+        scenes = [*calm_scenes(cast, stage), *fault_scenes(cast), trace_scene(cast, stage)]
+        if not await play(scenes, stage):
+            _show_complaints(cast, stage)
+            return _BROKEN_PROMISE
+        if keep:
+            _say_how_to_join(cast, stage)
+            with suppress(asyncio.CancelledError):  # Ctrl-C is the way to end it
+                await cast.room.closed()
+    return 0
+
+
+def _show_complaints(cast: Cast, stage: Stage) -> None:
+    for actor in cast.actors.values():
+        if lines := actor.complaints():
+            stage.points(f"{actor.label} wrote", lines)
+
+
+def _say_how_to_join(cast: Cast, stage: Stage) -> None:
+    script = shutil.which("toolbus")
+    toolbus = shlex.quote(script) if script else f"{shlex.quote(sys.executable)} -m toolbus"
+    question = "SELECT name, version FROM packages ORDER BY size_bytes DESC LIMIT 3"
+    stage.say("\nEverything is left running until Ctrl-C. In another terminal, as the visitor:\n")
+    stage.verbatim(
+        (
+            f"export TOOLBUS_URL={cast.url} TOOLBUS_ROOM={ROOM}",
+            f"export TOOLBUS_TOKEN={cast.visitor_token()}",
+            f"{toolbus} tools",
+            f"{toolbus} tools sql",
+            f"{toolbus} call clock.now timezone=Europe/Oslo",
+            f"{toolbus} call sql.query sql={shlex.quote(question)}",
+        )
+    )

@@ -1,0 +1,218 @@
+"""The scenes of the demo in which calls run out of time, are given up, or lose their host.
+
+They rest on two facts of the bus. Of two hosts, a call goes to the one with fewer calls in flight,
+so that two calls at once run on both. And a connection is read in order, so that a short call made
+after a long one is answered after the long one has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from toolbus import HostLost, RoomException
+from toolbus.semantics import ERROR_TYPE, EXECUTED, SERVICE_INSTANCE_ID
+from toolbus.trace_tree import SpanRecord, build_tree
+from toolbus_toolkits.demo_cast import Cast
+from toolbus_toolkits.demo_scenes import describe_error, expect, refused
+from toolbus_toolkits.demo_stage import Scene
+
+__all__ = ["fault_scenes"]
+
+_ENDLESS = """
+    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers)
+    SELECT count(*) FROM numbers
+"""
+_COUNT = """
+    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+    SELECT count(*) FROM numbers
+"""
+_DEADLINE_S = 0.5
+_FREE_S = 5.0
+"""Well below the 10 s after which a query would have ended by itself."""
+_LONG_S = 2.0
+"""What a long query takes where a core is free."""
+_SAMPLE_COUNT = 200_000
+_SAMPLES = 3
+_LONG_CALL_S = 20.0
+
+
+def fault_scenes(cast: Cast) -> list[Scene]:
+    """Write the scenes; the last two each cost one host of sql its life."""
+    long_query = _LongQuery(cast)
+    return [
+        Scene(
+            "Calls that run into their deadline",
+            f"send endless queries, as many as both hosts run at once, each with {_DEADLINE_S} s",
+            "deadline_exceeded, executed: maybe, for each; and the hosts are free again",
+            partial(_run_into_deadline, cast),
+        ),
+        Scene(
+            "A call that is given up",
+            "send an endless query and cancel it",
+            "the caller is free at once, and the host stops working",
+            partial(_cancel, cast),
+        ),
+        Scene(
+            "A host is killed",
+            "send two long queries, one to each host, with retry=False, and SIGKILL sql-1",
+            "one call: host_lost, executed: maybe, retryable; the other brings its answer",
+            partial(_lose_host, cast, long_query),
+        ),
+        Scene(
+            "A host is killed, and nobody notices",
+            "start sql-3, send the same two with retry on, and SIGKILL sql-2",
+            "both bring their answers: the lost one was made again on sql-3",
+            partial(_lose_host_and_retry, cast, long_query),
+        ),
+    ]
+
+
+async def _query(cast: Cast, sql: str, *values: int, timeout_s: float, retry: bool = True) -> Any:
+    arguments = {"sql": sql, "parameters": list(values)}
+    chunk = await cast.room.invoke("sql", "query", arguments, timeout_s=timeout_s, retry=retry)
+    return chunk.value["rows"][0][0]
+
+
+async def _short_queries(cast: Cast, count: int) -> None:
+    short = [_query(cast, "SELECT 1", timeout_s=_FREE_S) for _ in range(count)]
+    await asyncio.gather(*short)
+
+
+async def _run_into_deadline(cast: Cast) -> str:
+    sql = await cast.room.toolkit("sql")
+    slots = (sql.tool("query").max_concurrency or 1) * sql.info.hosts
+    began = time.monotonic()
+    endless = [
+        refused(_query(cast, _ENDLESS, timeout_s=_DEADLINE_S), "deadline_exceeded", "maybe")
+        for _ in range(slots)
+    ]
+    errors = await asyncio.gather(*endless)
+    ended = time.monotonic()
+    await _short_queries(cast, slots)
+    free_s = time.monotonic() - ended
+    return (
+        f"{len(errors)} calls after {ended - began:.2f} s: {describe_error(errors[0])}; "
+        f"{slots} short queries took the same places within {free_s:.2f} s"
+    )
+
+
+async def _cancel(cast: Cast) -> str:
+    call = asyncio.create_task(_query(cast, _ENDLESS, timeout_s=_LONG_CALL_S))
+    try:
+        await _short_queries(cast, 2)
+        expect(not call.done(), "the endless query has ended")
+        cancelled_ns = time.time_ns()
+        call.cancel()
+        await asyncio.wait({call})
+        free_ms = (time.time_ns() - cancelled_ns) / 1e6
+    finally:
+        call.cancel()
+    expect(call.cancelled(), "the call was not cancelled")
+    spans = await cast.trace(_was_cancelled)
+    work = next(span for span in spans if span.kind == "INTERNAL")
+    stopped_ms = (work.end_ns - cancelled_ns) / 1e6
+    expect(stopped_ms < _FREE_S * 1000, f"the host worked on for {stopped_ms:.0f} ms")
+    return (
+        f"the caller was free after {free_ms:.1f} ms, and {_instance(work)} stopped after "
+        f"{stopped_ms:.1f} ms, as its span says"
+    )
+
+
+def _was_cancelled(spans: Sequence[SpanRecord]) -> bool:
+    return any(each.attributes.get(ERROR_TYPE) == "cancelled" for each in spans) and any(
+        each.kind == "INTERNAL" for each in spans
+    )
+
+
+async def _lose_host(cast: Cast, long_query: _LongQuery) -> str:
+    count = await long_query.count()
+    outcomes, took_s = await _kill_under(cast, "sql-1", count, retry=False)
+    lost = [each for each in outcomes if isinstance(each, HostLost)]
+    answers = [each for each in outcomes if each == count]
+    expect((len(lost), len(answers)) == (1, 1), f"the calls ended with {_told(outcomes)}")
+    error = lost[0]
+    expect(error.executed == "maybe" and error.retryable, describe_error(error))
+    await cast.until_hosted(sql=1)
+    return (
+        f"{describe_error(error)}; the other counted to {answers[0]:,} and took {took_s:.1f} s; "
+        "sql has 1 host"
+    )
+
+
+async def _lose_host_and_retry(cast: Cast, long_query: _LongQuery) -> str:
+    await cast.host("sql-3", "sql")
+    await cast.until_hosted(sql=2)
+    count = await long_query.count()
+    outcomes, took_s = await _kill_under(cast, "sql-2", count, retry=True)
+    expect(outcomes == [count, count], f"the calls ended with {_told(outcomes)}")
+    tree = build_tree(await cast.trace(_was_made_again))
+    first, second = (node.span for node in tree.nodes if node.depth == 1)
+    host = next(node.span for node in tree.nodes if node.depth == 2)
+    expect(_instance(host) == "sql-3", f"the second attempt went to {_instance(host)}")
+    return (
+        f"both counted to {count:,} within {took_s:.1f} s; in one call's trace: "
+        f"{first.attributes[ERROR_TYPE]}, executed: {first.attributes[EXECUTED]} after "
+        f"{first.duration_ms / 1000:.1f} s, then executed: {second.attributes[EXECUTED]} on "
+        f"{_instance(host)} after {second.duration_ms / 1000:.1f} s"
+    )
+
+
+def _was_made_again(spans: Sequence[SpanRecord]) -> bool:
+    tree = build_tree(spans)
+    attempts = [node.span.attributes.get(EXECUTED) for node in tree.nodes if node.depth == 1]
+    return tree.whole and attempts == ["maybe", "yes"]
+
+
+class _LongQuery:
+    """How far this machine counts in the time that a long query shall take; found out once."""
+
+    def __init__(self, cast: Cast) -> None:
+        self._cast = cast
+        self._count = 0
+
+    async def count(self) -> int:
+        """Count a little, and tell from the best of a few tries how far to count."""
+        if not self._count:
+            took_s = min([await self._try() for _ in range(_SAMPLES)])
+            rows = int(_SAMPLE_COUNT / took_s * _LONG_S)
+            self._count = max(_SAMPLE_COUNT, rows // 100_000 * 100_000)
+        return self._count
+
+    async def _try(self) -> float:
+        began = time.monotonic()
+        await _query(self._cast, _COUNT, _SAMPLE_COUNT, timeout_s=_FREE_S)
+        return time.monotonic() - began
+
+
+async def _kill_under(
+    cast: Cast, label: str, count: int, *, retry: bool
+) -> tuple[list[Any], float]:
+    """Kill a host while it runs one of two long calls; return what became of both."""
+    began = time.monotonic()
+    calls = [
+        asyncio.create_task(_query(cast, _COUNT, count, timeout_s=_LONG_CALL_S, retry=retry))
+        for _ in range(2)
+    ]
+    try:
+        await _short_queries(cast, 2)
+        expect(not any(call.done() for call in calls), "a long query has ended too soon")
+        await cast.actors[label].kill()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    finally:
+        for call in calls:
+            call.cancel()
+    return outcomes, time.monotonic() - began
+
+
+def _told(outcomes: Sequence[Any]) -> str:
+    return " and ".join(
+        describe_error(each) if isinstance(each, RoomException) else repr(each) for each in outcomes
+    )
+
+
+def _instance(span: SpanRecord) -> str:
+    return str(span.resource.get(SERVICE_INSTANCE_ID, "?"))
