@@ -70,7 +70,7 @@ class _Choices:
         host = self.host
         trusted = [] if self.keys is None else list(_load(self.keys))
         if self.dev:
-            pass
+            host = _loopback(host)
             trusted = [*_dev_keys(home_of(variables) / DEV_KEYS_FILE), *trusted]
         if not trusted:
             raise UsageMistake(_NO_KEYS)

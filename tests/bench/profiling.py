@@ -1,7 +1,8 @@
-"""Shows where a call's time goes in one process: sampled times, or cProfile's counts with `--count`.
+"""Shows where a call's time goes in one process: samples, or cProfile's counts with `--count`.
 
-Trust the times of a sample. Counts say what is called and how often; their times are distorted, as
-cProfile makes every Python function dearer than it is.
+Samples weigh functions truly, but a line only roughly: Python looks for the signal at calls and
+jumps. Counts say what is called and how often; cProfile's times make every Python function dearer
+than it is.
 """
 
 from __future__ import annotations
@@ -22,23 +23,18 @@ from bench.rounds import LOAD_TIMEOUT_S, ROLES, Leg, running
 OURS = ("/toolbus/", "/toolbus_server/")
 
 
-async def watched(leg: Leg, loop: str, load: Load, role: str, flag: str) -> Path:
-    """Put a load on a leg while one process is watched; gives the file that it wrote."""
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        async with running(leg, loop, {role: [flag, file.name]}) as processes:
-            await processes["caller"].tell(load.as_json())
-            await processes["caller"].hear(LOAD_TIMEOUT_S)
-        return Path(file.name)
+async def put_under(load: Load, leg: Leg, *, loop: str, flags: dict[str, list[str]]) -> None:
+    """Run a leg under a load once, with `flags` for the role that is watched."""
+    async with running(leg, loop, flags) as processes:
+        await processes["caller"].tell(load.as_json())
+        await processes["caller"].hear(LOAD_TIMEOUT_S)
 
 
-def sampled_table(shares: dict[str, dict[str, float]], calls: int, rows: int) -> str:
+def _sampled(file: Path, calls: int, rows: int) -> str:
     """The functions, then the lines, that take the most processor time of a call."""
+    shares: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
     spent_us = {place: own_s / calls * 1e6 for place, own_s in shares["own_s"].items()}
-    lines = [
-        f"{sum(spent_us.values()):.1f} us per call, starting up included",
-        "",
-        "own us  total us",
-    ]
+    lines = [f"{sum(spent_us.values()):.1f} us per call", "", "own us  total us  function"]
     for place in sorted(spent_us, key=spent_us.__getitem__, reverse=True)[:rows]:
         total_us = shares["total_s"][place] / calls * 1e6
         lines.append(f"{spent_us[place]:6.2f}  {total_us:8.2f}  {place}")
@@ -47,20 +43,21 @@ def sampled_table(shares: dict[str, dict[str, float]], calls: int, rows: int) ->
     return "\n".join([*lines, *(f"{s / calls * 1e6:6.2f}  {at}" for at, s in dearest[:rows])])
 
 
-def counted_table(stats: dict[Any, Any], calls: int, rows: int) -> str:
+def _counted(file: Path, calls: int, rows: int) -> str:
     """What is called most dearly, and how many of our functions and files a call enters."""
+    stats: dict[Any, Any] = vars(pstats.Stats(str(file)))["stats"]
     lines = ["own us  total us   times  function (per call of the tool)"]
     dearest = sorted(stats.items(), key=lambda item: item[1][2], reverse=True)
-    for (file, line, name), (_, times, own_s, total_s, _) in dearest[:rows]:
-        at = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
+    for (module, line, name), (_, times, own_s, total_s, _) in dearest[:rows]:
+        at = name if module == "~" else f"{'/'.join(Path(module).parts[-2:])}:{line} {name}"
         figures = f"{own_s / calls * 1e6:6.2f}  {total_s / calls * 1e6:8.2f}  {times / calls:6.2f}"
         lines.append(f"{figures}  {at}")
     places = [
-        (file, name)
-        for (file, _, name), (_, times, *_) in stats.items()
-        if times >= calls * 0.9 and any(part in file for part in OURS)
+        (module, name)
+        for (module, _, name), (_, times, *_) in stats.items()
+        if times >= calls * 0.9 and any(part in module for part in OURS)
     ]
-    files = sorted({Path(file).stem for file, _ in places})
+    files = sorted({Path(module).stem for module, _ in places})
     lines.append(f"ours: {len(places)} functions in {len(files)} files: {', '.join(files)}")
     return "\n".join(lines)
 
@@ -78,14 +75,12 @@ def main() -> None:
     leg = next(leg for leg in LEGS if leg.name == arguments.leg)
     load = Load(arguments.calls, in_flight=arguments.in_flight)
     flag = "--count" if arguments.count else "--sample"
-    file = asyncio.run(watched(leg, arguments.loop, load, arguments.process, flag))
-    calls = load.calls + load.warm_up_calls
-    if arguments.count:
-        text = counted_table(dict(vars(pstats.Stats(str(file)))["stats"]), calls, arguments.rows)
-    else:
-        shares = json.loads(file.read_text(encoding="utf-8"))
-        text = sampled_table(shares, calls, arguments.rows)
-    file.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "watched"
+        flags = {arguments.process: [flag, str(file)]}
+        asyncio.run(put_under(load, leg, loop=arguments.loop, flags=flags))
+        show = _counted if arguments.count else _sampled
+        text = show(file, load.calls + load.warm_up_calls, arguments.rows)
     sys.stdout.write(text + "\n")
 
 

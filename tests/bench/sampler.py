@@ -1,7 +1,7 @@
 """Asks a process at regular intervals of its processor time where it is.
 
-Unlike cProfile it makes no function dearer than another. What C code does, uvloop's and msgpack's too,
-counts for the Python function that called it.
+Unlike cProfile it makes no function dearer than another. What C code does, uvloop's and msgpack's
+too, counts for the Python function that called it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ class Sampler:
     """Counts where the main thread is, by function and by line; from `start` to `write`."""
 
     def __init__(self) -> None:
+        self._started_s = 0.0
         self._own: Counter[str] = Counter()
         self._total: Counter[str] = Counter()
         self._lines: Counter[str] = Counter()
 
     def start(self) -> None:
+        self._started_s = time.process_time()
         signal.signal(signal.SIGPROF, self._take)
         signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
 
@@ -40,9 +42,9 @@ class Sampler:
         self._total.update(places)
 
     def write(self, file: str) -> None:
-        """Stop, and write shares of the process's whole processor time in seconds."""
+        """Stop, and share the processor time since the start out, in seconds."""
         signal.setitimer(signal.ITIMER_PROF, 0)
-        weight_s = time.process_time() / max(1, self._own.total())
+        weight_s = (time.process_time() - self._started_s) / max(1, self._own.total())
         counts = {"own_s": self._own, "total_s": self._total, "lines_s": self._lines}
         shares = {
             name: {place: count * weight_s for place, count in counter.items()}

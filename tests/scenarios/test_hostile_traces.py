@@ -11,20 +11,9 @@ from typing import Any
 import pytest
 
 from support.command_line import CommandLine
-from support.otlp_collector import (
-    collecting,
-    draw,
-)
+from support.otlp_collector import collecting, draw
 from support.raw_client import RawClient, bearer, raw_connection
-from support.traced_play import (
-    FORECAST,
-    HOST,
-    PARENT,
-    TRACE,
-    Play,
-    playing,
-    trace_id_of,
-)
+from support.traced_play import FORECAST, HOST, PARENT, TRACE, Play, playing, trace_id_of
 from support.traced_stage import stage
 from toolbus import ApiScope
 from toolbus.wire import (

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import ServerConnection
 
 from support.host_process import host_process
-from support.raw_client import RawClient, bearer, upgrade_request
 from support.room_watch import listed, until_hosts
 from toolbus import ApiScope, Key, KeyRing, RemoteToolkit, RoomClient, Toolkit, tool
-from toolbus.errors import NotFound, PermissionDenied, RoomException
+from toolbus.errors import NotFound, PermissionDenied, RoomException, Unavailable
 from toolbus.grants import AgentsGrant
-from toolbus_server import ServerSettings
+from toolbus_server import RoomServer, ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
 
@@ -191,18 +191,24 @@ async def test_who_comes_back_with_fewer_grants_hosts_only_what_they_allow() -> 
                     await old.closed()
 
 
-async def test_a_connection_lost_before_its_session_began_leaves_no_ghost() -> None:
-    async with running_server() as server:
-        path = "/rooms/lab?instance=ghost&epoch=1"
-        for _ in range(30):
-            client = await RawClient.connect(server.url)
-            client.send(upgrade_request(path, bearer(server.token("mallory"))))
-            await client.flush()
-            client.abort()
-        async with server.room("alice"):
-            async with asyncio.timeout(10):
-                while len(server.server.hub.rooms["lab"].room.seats) > 1:  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.01)
+async def test_a_connection_lost_before_its_session_began_leaves_no_ghost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = RoomServer._handle
+    handled = asyncio.Event()
+
+    async def lose_and_handle(server: RoomServer, connection: ServerConnection) -> None:
+        connection.transport.abort()
+        await connection.wait_closed()
+        await handle(server, connection)
+        handled.set()
+
+    monkeypatch.setattr(RoomServer, "_handle", lose_and_handle)
+    async with running_server() as server, asyncio.timeout(10):
+        with pytest.raises(Unavailable):
+            await server.room("ghost").__aenter__()
+        await handled.wait()
+        assert server.server.hub.rooms == {}
 
 
 async def test_whoever_leaves_ends_all_that_waits_for_the_room() -> None:

@@ -14,11 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.otlp_collector import (
-    dead_collector,
-    draw,
-    slow_collector,
-)
+from support.otlp_collector import dead_collector, draw, slow_collector
 from support.traced_play import (
     CALLER,
     FORECAST,

@@ -344,6 +344,7 @@ def test_typed_argument_becomes_the_value_its_schema_wants(typed: str, value: ob
     ("typed", "words"),
     [
         (("count=2.5",), "count: '2.5' is not integer"),
+        (("count=1_000",), "count: '1_000' is not integer"),
         (("loud=yes",), "loud: 'yes' is not boolean"),
         (("several=a",), "several: 'a' is not array of string"),
         (("ratio=NaN",), "ratio: 'NaN' is not number"),

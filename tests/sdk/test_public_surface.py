@@ -6,6 +6,7 @@ import ast
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def words_under_names(package: types.ModuleType) -> set[str]:
     found = set()
     for path in Path(package.__file__).parent.rglob("*.py"):
         body = ast.parse(path.read_text(encoding="utf-8")).body
-        for statement, below in zip(body, body[1:], strict=False):
+        for statement, below in pairwise(body):
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                 found |= {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
     return found

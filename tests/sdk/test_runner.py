@@ -295,15 +295,13 @@ async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(stag
     assert stage.ended == ["cancelled True", "cancelled False"]
 
 
-async def test_what_awaits_a_thread_is_cancelled_once_the_thread_has_ended(stage: Stage) -> None:
+async def test_what_awaits_threads_is_cancelled_once_the_last_has_ended(stage: Stage) -> None:
     @tool(max_concurrency=1)
     async def mixed(context: ToolContext) -> str:
-        def wait() -> None:
-            stage.enter()
-            stage.gate.wait(10)
-
-        both = [context.run_sync(wait) for _ in range(2)]
-        await asyncio.gather(*both)
+        slow = asyncio.ensure_future(context.run_sync(lambda: stage.gate.wait(10)))
+        await context.run_sync(lambda: None)
+        stage.entered.set()
+        await slow
         stage.ended.append("went on")
         return ""
 
@@ -311,9 +309,13 @@ async def test_what_awaits_a_thread_is_cancelled_once_the_thread_has_ended(stage
     server.dispatch(1, "mixed")
     await stage.wait_entered()
     server.cancel(1)
+    server.dispatch(2, "mixed")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await stage.entered.wait()
     stage.gate.set()
-    await server.idle()
-    assert stage.ended == []
+    assert await server.answer() == ""
+    assert stage.ended == ["went on"]
 
 
 @pytest.mark.row(61)

@@ -33,14 +33,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command, and the lines that it prints; a line `...` stands for any, `...` in one for any text."""
+    """A command, and the lines that it prints.
+
+    A line `...` stands for any lines, `...` within a line for any text.
+    """
 
     command: str
     prints: tuple[str, ...]
 
 
 def blocks_of(markdown: str) -> Iterator[Block]:
-    """Go through the fenced blocks. Raises ValueError for a fence that is not closed or not ours."""
+    """Go through the fenced blocks. Raises ValueError for a broken fence."""
     opened: re.Match[str] | None = None
     began, lines = 0, list[str]()
     for number, line in enumerate(markdown.splitlines(), 1):

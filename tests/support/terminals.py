@@ -1,4 +1,4 @@
-"""Terminals in which a document's console blocks are typed: shells and services, ended by their id."""
+"""Terminals for the console blocks of a document: shells, and services that go on."""
 
 from __future__ import annotations
 

@@ -33,8 +33,10 @@ class Play(NamedTuple):
 
     def outcomes(self, answer: Any, *hops: tuple[str, str]) -> list[tuple[Any, ...]]:
         """Tell how each hop of one call ended: status, words, error and whether the tool ran."""
-        below = self.spans_of(answer, len(hops) + 1)[1:]
+        spans = self.spans_of(answer, len(hops) + 1)
+        below = spans[1:]
         assert [(span.kind, span.service) for span in below] == list(hops)
+        assert [span.parent_id for span in below] == [span.span_id for span in spans[:-1]]
         return [
             (
                 span.status,
