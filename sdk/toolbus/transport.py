@@ -110,6 +110,9 @@ class _Deaf:
 class MessageConnection(Connection):
     """The part that server and client connections share."""
 
+    batches: bool = False
+    """Whether answers to messages that came in one batch leave in one write, a turn of the loop
+    later; for a reader that has many calls under way at a time."""
     receiver: Receiver | None = None
     """Must be set before the first message can arrive; on a server, in the handler's first step."""
 
@@ -193,7 +196,7 @@ class MessageConnection(Connection):
             ticket.written = True
         if self._flush_is_due:
             return True
-        if self._is_busy or self._arrived > 1:
+        if self.batches and (self._is_busy or self._arrived > 1):
             self._flush_is_due = True
             self.loop.call_soon(self._flush)
         else:

@@ -81,7 +81,7 @@ async def caller(where: Where) -> None:
 
 async def _joined(url: str) -> Any:
     # By name, because type checkers look at our environment and nats-py lives in the rivals'.
-    return await importlib.import_module("nats").connect(url)
+    return await importlib.import_module("nats").connect(url, allow_reconnect=False)
 
 
 async def versions(_where: Where) -> None:

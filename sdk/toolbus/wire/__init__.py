@@ -15,11 +15,13 @@ from toolbus.wire.codec import (
     decode_from_client,
     decode_from_server,
     encode,
+    encode_fields,
     pack_body,
     unpack_body,
 )
 from toolbus.wire.failures import exception_of, failed
 from toolbus.wire.frames import (
+    KINDS,
     PROTOCOL_VERSION,
     SUBPROTOCOL,
     Call,
@@ -42,6 +44,7 @@ from toolbus.wire.frames import (
 from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOLS, ToolkitManifest, ToolManifest
 
 __all__ = [
+    "KINDS",
     "MAX_DEPTH",
     "MAX_FRAME_BYTES",
     "MAX_HEADER_BYTES",
@@ -73,6 +76,7 @@ __all__ = [
     "decode_from_client",
     "decode_from_server",
     "encode",
+    "encode_fields",
     "exception_of",
     "failed",
     "pack_body",

@@ -28,6 +28,7 @@ __all__ = [
     "decode_from_client",
     "decode_from_server",
     "encode",
+    "encode_fields",
     "pack_body",
     "unpack_body",
 ]
@@ -43,8 +44,10 @@ _MAX_HEADER_ITEMS = 4_096
 # Below this size, containers that claim more than they hold cost less than a millisecond to refuse.
 _TRUSTED_CLAIM_BYTES = 2_048
 _MAX_ID = 2**53
-_Shapes: TypeAlias = dict[int, tuple[type[Frame], int, frozenset[Any]]]
+_Shapes: TypeAlias = "dict[int, _Shape]"
 _PLAIN = frozenset({str, int, bool, type(None)})
+_PLAIN_OR_BYTES = _PLAIN | {bytes}
+_TEXT = frozenset({str})
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
@@ -75,9 +78,14 @@ class Unknown(NamedTuple):
     id: int | None
 
 
+# One packer for all: it keeps nothing between two values, and a new one costs more than its work.
+encode_fields = cast("Callable[[Any], bytes]", msgpack.Packer().pack)
+"""Packs the fields of a frame, its kind first, into one message; `encode` for those in a hurry."""
+
+
 def encode(frame: Frame) -> bytes:
     """Pack a frame into one message."""
-    return cast(bytes, msgpack.packb((KINDS[type(frame)], *frame)))
+    return encode_fields((KINDS[type(frame)], *frame))
 
 
 def pack_body(value: Any) -> bytes:
@@ -87,18 +95,35 @@ def pack_body(value: Any) -> bytes:
         BadBody: The value holds what msgpack cannot carry, such as an integer beyond 64 bits.
     """
     try:
-        return cast(bytes, msgpack.packb(value))
+        return encode_fields(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
 
 
+class _Shape(NamedTuple):
+    """What the fields of one kind may be, worked out so that checking them costs little."""
+
+    make: Callable[[list[Any]], Frame]
+    length: int
+    allowed: frozenset[tuple[type, ...]]
+    """Every tuple of types that the fields may have: one look-up checks them all."""
+    numbers: tuple[int, ...]
+    containers: tuple[int, ...]
+
+
 def _shapes(frames: tuple[type[Frame], ...]) -> _Shapes:
-    """Every tuple of field types that a kind allows: one set look-up checks all fields."""
-    shapes: _Shapes = {}
-    for frame in frames:
-        fields = [_field_types(hint) for hint in get_type_hints(frame).values()]
-        shapes[KINDS[frame]] = (frame, len(fields) + 1, frozenset(product((int,), *fields)))
-    return shapes
+    return {KINDS[frame]: _shape_of(frame) for frame in frames}
+
+
+def _shape_of(frame: type[Frame]) -> _Shape:
+    fields = [(int,), *(_field_types(hint) for hint in get_type_hints(frame).values())]
+    return _Shape(
+        make=partial(tuple.__new__, frame),
+        length=len(fields),
+        allowed=frozenset(product(*fields)),
+        numbers=tuple(at for at, types in enumerate(fields) if at and int in types),
+        containers=tuple(at for at, types in enumerate(fields) if {dict, list} & set(types)),
+    )
 
 
 def _field_types(hint: Any) -> tuple[type, ...]:
@@ -133,15 +158,20 @@ def _decode(shapes: _Shapes, data: bytes) -> Frame | Unknown:
     if known is None:
         _check_header_value(fields, MAX_DEPTH)
         return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
-    frame_type, length, allowed = known
-    if len(fields) != length:
-        _check_header_value(fields[length:], MAX_DEPTH)
-        del fields[length:]
-    if tuple(map(type, fields)) not in allowed:
+    if len(fields) != known.length:
+        _check_header_value(fields[known.length :], MAX_DEPTH)
+        del fields[known.length :]
+    if tuple(map(type, fields)) not in known.allowed:
         raise BadFrame(1002, f"a field of kind {fields[0]} is missing or of another type")
-    _check_header(fields)
+    for place in known.numbers:
+        number = fields[place]
+        if number is not None and not 0 <= number <= _MAX_ID:
+            raise BadFrame(1002, "an integer is out of range")
+    for place in known.containers:
+        if fields[place]:
+            _check_container(fields[place])
     del fields[0]
-    return frame_type._make(fields)
+    return known.make(fields)
 
 
 decode_from_client: Callable[[bytes], Frame | Unknown] = partial(_decode, _CLIENT_SHAPES)
@@ -185,29 +215,12 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_ID
 
 
-def _check_header(fields: list[Any]) -> None:
-    for value in fields:
-        kind = type(value)
-        if kind is int:
-            if not 0 <= value <= _MAX_ID:
-                raise BadFrame(1002, "an integer is out of range")
-        elif kind is dict:
-            try:
-                _check_header_map(value)
-            except BadBody as error:
-                raise BadFrame(1007, error.reason) from error
-        elif kind is list:
-            # The frame's own array is the first level.
-            _check_header_value(value, MAX_DEPTH - 1)
-
-
-def _check_header_map(value: dict[Any, Any]) -> None:
-    for key, item in value.items():
-        if type(key) is not str:
-            raise BadBody("", "keys are text")
-        if type(item) not in _PLAIN:
-            # The frame's own array and the map are the first two levels.
-            _check_value(item, MAX_DEPTH - 2, key, binary=True)
+def _check_container(value: dict[Any, Any] | list[Any]) -> None:
+    """Check a map or a list among a frame's fields; most have nothing in them but plain values."""
+    if type(value) is list or not _TEXT.issuperset(map(type, value)):
+        _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
+    elif not _PLAIN_OR_BYTES.issuperset(map(type, value.values())):
+        _check_header_value(value, MAX_DEPTH - 1)
 
 
 def _check_header_value(value: Any, depth: int) -> None:

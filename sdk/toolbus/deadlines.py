@@ -1,0 +1,84 @@
+"""Many deadlines on one timer: adding one costs a push on a heap, ending one costs nothing.
+
+Nearly every call ends long before its deadline, and an event loop's own timer for each of them
+costs more than anything else that is done with a call on its way. Deadlines are exact: the one timer
+is armed for the earliest of those that still count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["Deadlines", "Ending"]
+
+_SMALL = 1_024
+
+
+class Ending(Protocol):
+    """Something that may end before its time is up."""
+
+    ended: bool
+
+
+T = TypeVar("T", bound=Ending)
+
+
+class Deadlines(Generic[T]):
+    """Deadlines of things that say by themselves whether they have ended.
+
+    Args:
+        loop: Whose clock the deadlines are told by.
+        expire: Told of each thing that has not ended when its time is up. Must not raise.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._heap: list[tuple[float, int, T]] = []
+        self._order = count()
+        self._most = _SMALL
+        self._armed_at = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, at: float, item: T) -> None:
+        """Expire an item at a time by the loop's clock, unless it has ended before."""
+        heappush(self._heap, (at, next(self._order), item))
+        if at < self._armed_at:
+            self._arm(at)
+        if len(self._heap) > self._most:
+            self._forget_ended()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_at = float("inf")
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_at = at
+        self._timer = self._loop.call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        now = self._loop.time()
+        self._armed_at = float("inf")
+        heap = self._heap
+        # A loop's clock may be a little coarser than its timers: what is due within it is due.
+        while heap and (heap[0][2].ended or heap[0][0] <= now + 0.001):
+            item = heappop(heap)[2]
+            if not item.ended:
+                self._expire(item)
+        if heap:
+            self._arm(heap[0][0])
+
+    def _forget_ended(self) -> None:
+        """Keep the heap within twice what still counts; so its upkeep is a constant for each."""
+        self._heap = [entry for entry in self._heap if not entry[2].ended]
+        heapify(self._heap)
+        self._most = 2 * len(self._heap) + _SMALL
