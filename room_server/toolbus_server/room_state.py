@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from toolbus.errors import AlreadyExists, NoHost, NotFound, PermissionDenied
 from toolbus.grants import ApiScope, ToolRights
-from toolbus.wire import ParticipantId, ToolManifest
+from toolbus.wire import ParticipantId, ToolManifest, pack_body
 from toolbus_server.definition import Definition
 
 __all__ = [
@@ -52,8 +52,8 @@ class Member:
     epoch: int
     scope: ApiScope
     rights: ToolRights = field(init=False)
-    card: tuple[str, str, str, str] = field(init=False)
-    """What others are told of it: id, name, role, issuer."""
+    card: bytes = field(init=False)
+    """What others are told of it, packed: id, name, role, issuer."""
     inflight: int = 0
     """Calls it runs as a host, by the server's count."""
     toolkits: list[Toolkit] = field(default_factory=list)
@@ -62,7 +62,8 @@ class Member:
 
     def __post_init__(self) -> None:
         self.rights = ToolRights(self.scope.agents)
-        self.card = (self.id, self.identity.name, self.role, self.identity.issuer)
+        facts = [self.id, self.identity.name, self.role, self.identity.issuer]
+        self.card = pack_body(facts)
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is remembered."""

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
 from math import ceil
-from random import randrange
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from toolbus.deadlines import Deadlines
 from toolbus.errors import (
     Cancelled,
     DeadlineExceeded,
     DefinitionChanged,
     DuplicateCallId,
-    Executed,
     HostLost,
     InvalidArguments,
     LoopDetected,
@@ -34,20 +31,22 @@ from toolbus.errors import (
     TooLarge,
 )
 from toolbus.telemetry import call_attributes, forwarded, read_trace_context
-from toolbus.transport import Ticket
 from toolbus.wire import (
+    KINDS,
     Call,
     Cancel,
     Dispatch,
     Failed,
     Result,
     encode,
+    encode_fields,
     exception_of,
     failed,
 )
+from toolbus_server.flights import Flight, Port, Room, Seat
 from toolbus_server.limits import Limits
-from toolbus_server.room_state import Member, RoomState, Toolkit
-from toolbus_server.telemetry import CallSpan, ServerTelemetry
+from toolbus_server.room_state import Member, Toolkit
+from toolbus_server.telemetry import ServerTelemetry
 
 __all__ = ["Flight", "Port", "Room", "Router", "Seat"]
 
@@ -60,66 +59,9 @@ _OPTION_TYPES: dict[str, type] = {
     "attempt": int,
     "caller_context": bytes,
 }
+_FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
-
-
-class Port(Protocol):
-    """What the router needs of a connection."""
-
-    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
-        """Send what cannot be refused; return whether the connection is there to take it."""
-
-    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
-        """Send, or say at once that there is no room for it."""
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """A participant as the router sees it, with its calls as a caller and as a host."""
-
-    member: Member
-    port: Port
-    calls: dict[int, Flight] = field(default_factory=dict)
-    """By the ids that it chose."""
-    call_ids: set[str] = field(default_factory=set)
-    dispatched: dict[int, Flight] = field(default_factory=dict)
-    """Calls it runs, by the ids that the router chose."""
-    last_dispatch: int = field(default_factory=partial(randrange, 2**32, 2**48))
-    """Begins anywhere, so that what a host names after a reconnect is never another call; no id of
-    a caller is packed in more bytes, so that no result grows on its way."""
-
-
-@dataclass(slots=True, eq=False)
-class Room:
-    """A room as the router sees it: the facts, and where each participant sits."""
-
-    state: RoomState
-    seats: dict[str, Seat] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One call in flight. As a ticket it tells whether the host's transport has taken it."""
-
-    caller: Seat
-    request_id: int
-    call_id: str
-    host: Seat
-    dispatch_id: int
-    principal: Member | None
-    hops: int
-    deadline_at: float
-    timer: asyncio.TimerHandle | None = None
-    span: CallSpan | None = None
-    idempotent: bool = False
-    """Whether the tool says that running it twice does no harm."""
-    written: bool = False
-    ended: bool = False
-
-    @property
-    def executed(self) -> Executed:
-        """What the router knows by itself of whether the tool ran."""
-        return "maybe" if self.written else "no"
+_DISPATCH, _RESULT = KINDS[Dispatch], KINDS[Result]
 
 
 class Authority(NamedTuple):
@@ -149,6 +91,7 @@ class Router:
         self._loop = loop
         self._limits = limits
         self._telemetry = telemetry
+        self._deadlines = Deadlines(loop, self._expire)
         self.in_flight = 0
         """Calls that have not ended."""
         self._quiet: asyncio.Event | None = None
@@ -161,13 +104,17 @@ class Router:
             self._dispatch(room, caller, call)
         except RoomException as error:
             caller.port.send_message(encode(failed(call.id, error)))
-            self._telemetry.refuse_call(room.state, caller.member, call, error)
+            if not isinstance(error, TooLarge | Overloaded):  # these end the span that they met
+                self._telemetry.refuse_call(room.state, caller.member, call, error)
 
     def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
         options = call.options or _NO_OPTIONS
         if options:
             _check_options(options)
-        self._check_ids(caller, call)
+        if call.id in caller.calls or call.call_id in caller.call_ids:
+            raise DuplicateCallId("a call with this id is in flight")
+        if len(caller.calls) >= self._limits.max_calls:
+            raise _too_many(self._limits.max_calls)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
         tool = room.state.tool(caller.member, toolkit, call.tool)
         authority = self._authority(room, caller, options) if options else _OWN
@@ -178,13 +125,23 @@ class Router:
         host = room.seats[room.state.choose_host(toolkit).id]
         flight = self._open(caller, call, host, authority)
         flight.idempotent = tool.idempotent
-        header = _header(flight, toolkit, options)
+        header: dict[str, Any] = {"caller": caller.member.card}
+        if options or not toolkit.public:
+            self._fill_header(header, room, flight, toolkit, call)
+        self._hand_over(flight, call, header)
+
+    def _fill_header(
+        self, header: dict[str, Any], room: Room, flight: Flight, toolkit: Toolkit, call: Call
+    ) -> None:
+        options = call.options or _NO_OPTIONS
+        if not toolkit.public:
+            header["private"] = True
+        if flight.principal is not None:
+            header["on_behalf_of"] = flight.principal.card
+        for name in _FORWARDED & options.keys():
+            header[name] = options[name]
         if "traceparent" in options:
             self._trace(room, flight, call, header)
-        data = self._dispatch_frame(flight, call, header)
-        if not host.port.offer_message(data, flight):
-            raise Overloaded("the way to the host is full", retry_after_s=_RETRY_AFTER_S)
-        self._begin(flight)
 
     def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> None:
         caller = flight.caller.member
@@ -192,31 +149,10 @@ class Router:
         if received is None:
             return
         if received.sampled:
-            flight.span = self._telemetry.open_call(
-                call, received, self._facts(room, flight), caller
-            )
+            flight.span = self._telemetry.open_call(call, received, _facts_of(room, flight), caller)
         context = forwarded(flight.span, received, trusted=caller.scope.trace)
         if context is not None:
             context.write_to(header)
-
-    def _facts(self, room: Room, flight: Flight) -> dict[str, str]:
-        principal = flight.principal
-        return call_attributes(
-            room=room.state.name,
-            caller=flight.caller.member.identity.name,
-            on_behalf_of=principal.identity.name if principal else None,
-            host=flight.host.member.id,
-        )
-
-    def _check_ids(self, caller: Seat, call: Call) -> None:
-        if call.id in caller.calls or call.call_id in caller.call_ids:
-            raise DuplicateCallId("a call with this id is in flight")
-        if len(caller.calls) >= self._limits.max_calls:
-            raise QuotaExceeded(
-                f"{self._limits.max_calls} calls are in flight", retry_after_s=_RETRY_AFTER_S
-            )
-        if not 0 < len(call.call_id) <= 64:
-            raise _bad_option("call_id", "is 1 to 64 characters")
 
     def _authority(self, room: Room, caller: Seat, options: Mapping[str, Any]) -> Authority:
         """Find caller, principal, depth and time in the router's own tables, never in the frame."""
@@ -252,6 +188,8 @@ class Router:
             deadline_at = min(deadline_at, authority.deadline_at)
         if deadline_at <= now:
             raise DeadlineExceeded("no time was left for the call", executed="no")
+        if not 0 < len(call.call_id) <= 64:
+            raise _bad_option("call_id", "is 1 to 64 characters")
         host.last_dispatch += 1
         return Flight(
             caller,
@@ -264,31 +202,29 @@ class Router:
             deadline_at,
         )
 
-    def _dispatch_frame(self, flight: Flight, call: Call, header: dict[str, Any]) -> bytes:
-        remaining_ms = max(1, ceil((flight.deadline_at - self._loop.time()) * 1000))
-        data = encode(
-            Dispatch(
+    def _hand_over(self, flight: Flight, call: Call, header: dict[str, Any]) -> None:
+        """Write a call to its host and enter it into the tables: from here on it has an end."""
+        host, caller = flight.host, flight.caller
+        data = encode_fields(
+            (
+                _DISPATCH,
                 flight.dispatch_id,
-                call.call_id,
+                flight.call_id,
                 call.toolkit,
                 call.tool,
-                remaining_ms,
+                max(1, ceil((flight.deadline_at - self._loop.time()) * 1000)),
                 call.arguments,
                 header,
             )
         )
-        if len(data) > self._limits.max_frame_bytes:
-            raise TooLarge("the call does not fit one frame", executed="no")
-        return data
-
-    def _begin(self, flight: Flight) -> None:
-        """Enter a call into the tables: from here on it has an end."""
-        flight.caller.calls[flight.request_id] = flight
-        flight.caller.call_ids.add(flight.call_id)
-        flight.host.dispatched[flight.dispatch_id] = flight
-        flight.host.member.inflight += 1
+        if len(data) > self._limits.max_frame_bytes or not host.port.offer_message(data, flight):
+            raise _not_taken(flight, len(data) > self._limits.max_frame_bytes)
+        caller.calls[flight.request_id] = flight
+        caller.call_ids.add(flight.call_id)
+        host.dispatched[flight.dispatch_id] = flight
+        host.member.inflight += 1
         self.in_flight += 1
-        flight.timer = self._loop.call_at(flight.deadline_at, self._expire, flight)
+        self._deadlines.add(flight.deadline_at, flight)
 
     # The ends of a call
 
@@ -299,7 +235,7 @@ class Router:
             self.dropped += 1
             return
         if isinstance(reply, Result):
-            data = encode(Result(flight.request_id, reply.body))
+            data = encode_fields((_RESULT, flight.request_id, reply.body))
             if len(data) > self._limits.max_frame_bytes:
                 # The caller's id takes more bytes than ours: its connection would not survive it.
                 self._fail(flight, TooLarge("the result does not fit one frame", executed="yes"))
@@ -351,8 +287,6 @@ class Router:
         flight.caller.call_ids.discard(flight.call_id)
         del flight.host.dispatched[flight.dispatch_id]
         flight.host.member.inflight -= 1
-        if flight.timer is not None:
-            flight.timer.cancel()
         self.in_flight -= 1
         if self._quiet is not None and not self.in_flight:
             self._quiet.set()
@@ -375,6 +309,20 @@ def _bad_option(name: str, what: str) -> InvalidArguments:
     return InvalidArguments(f"{name} {what}", details={"path": f"/{name}", "message": what})
 
 
+def _not_taken(flight: Flight, is_too_large: bool) -> RoomException:
+    """Say why a call was not handed over, and end its span, which was begun for the host."""
+    error: RoomException = Overloaded("the way to the host is full", retry_after_s=_RETRY_AFTER_S)
+    if is_too_large:
+        error = TooLarge("the call does not fit one frame", executed="no")
+    if flight.span is not None:
+        flight.span.end(error)
+    return error
+
+
+def _too_many(most: int) -> QuotaExceeded:
+    return QuotaExceeded(f"{most} calls are in flight", retry_after_s=_RETRY_AFTER_S)
+
+
 def _check_principal(principal: Member, toolkit: Toolkit, tool: str) -> None:
     """On another's behalf only what that other may do, so that no host can be used as a deputy."""
     if not principal.may_call(toolkit.name, tool):
@@ -389,13 +337,11 @@ def _check_pin(toolkit: Toolkit, pin: str) -> None:
         )
 
 
-def _header(flight: Flight, toolkit: Toolkit, options: Mapping[str, Any]) -> dict[str, Any]:
-    header: dict[str, Any] = {"caller": flight.caller.member.card}
-    if not toolkit.public:
-        header["private"] = True
-    if flight.principal is not None:
-        header["on_behalf_of"] = flight.principal.card
-    for name in ("caller_context", "attempt"):
-        if name in options:
-            header[name] = options[name]
-    return header
+def _facts_of(room: Room, flight: Flight) -> dict[str, str]:
+    principal = flight.principal
+    return call_attributes(
+        room=room.state.name,
+        caller=flight.caller.member.identity.name,
+        on_behalf_of=principal.identity.name if principal else None,
+        host=flight.host.member.id,
+    )

@@ -79,6 +79,7 @@ class Session:
     def open(self, life_s: float) -> None:
         """Take a seat and say welcome; the session ends with its token, `life_s` from now."""
         self._connection.receiver = self
+        self._connection.batches = True
         self._open_room = self._hub.join(self._room_name, self)
         router, room = self._hub.router, self._open_room.room
         self._handlers: dict[type[Any], Callable[[Any], None]] = {

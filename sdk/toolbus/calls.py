@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from opentelemetry.context import get_current
 
 from toolbus.chunks import Chunk, chunk_from_wire
+from toolbus.deadlines import Deadlines
 from toolbus.errors import (
     Cancelled,
     ConnectionLost,
@@ -29,7 +30,7 @@ from toolbus.errors import (
 )
 from toolbus.link import Link
 from toolbus.retries import Plan, Retries
-from toolbus.telemetry import Tracing
+from toolbus.telemetry import CallSpan, Tracing
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
@@ -83,6 +84,7 @@ class CallTable:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._pending: dict[int, Pending] = {}
+        self._deadlines = Deadlines(loop, self.expire)
         self._last_id = 0
         self.dropped = 0
         """Late and unknown answers: counted, never fatal."""
@@ -90,12 +92,18 @@ class CallTable:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def open(self) -> Pending:
-        """Open a request with an id of its own."""
+    def open(self, deadline_at: float) -> Pending:
+        """Open a request with an id of its own; at a time by the loop's clock it ends by itself."""
         self._last_id += 1
         pending = Pending(self._last_id, self._loop.create_future())
         self._pending[pending.id] = pending
+        self._deadlines.add(deadline_at, pending)
         return pending
+
+    def close(self) -> None:
+        """End everything; no request is opened any more."""
+        self.lose_all()
+        self._deadlines.close()
 
     def settle(self, reply: Reply) -> None:
         """Hand an answer to whoever waits for it.
@@ -167,9 +175,9 @@ class Caller:
 
     async def ask(self, build: Any, *fields: Any, deadline_at: float) -> dict[str, Any]:
         """Send a request on the connection that is there now, ready or not."""
-        pending = self._table.open()
+        pending = self._table.open(deadline_at)
         data = self._packed(pending, build(pending.id, *fields))
-        result = await self._exchange(pending, data, deadline_at)
+        result = await self._exchange(pending, data)
         body = unpack_body(result.body, binary=True)
         if type(body) is not dict:
             raise InvalidResult("the server's answer is no object", executed="no")
@@ -183,20 +191,21 @@ class Caller:
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
-        if monotonic() < self._tracing.idle_until and not get_current():
+        span = None
+        if monotonic() >= self._tracing.idle_until or get_current():
+            span = self._tracing.start_client(plan.name, plan.call_id)
+            if span is not None:
+                span.context.write_to(plan.options)
+        if span is None or not span.recording:
             result = await self._attempts(plan)
         else:
-            result = await self._traced(plan)
+            result = await self._recorded(plan, span)
         try:
             return chunk_from_wire(unpack_body(result.body, binary=True))
         except (BadBody, ValueError, TypeError) as error:
             raise InvalidResult("the host's answer is no chunk", executed="yes") from error
 
-    async def _traced(self, plan: Plan) -> Result:
-        span = self._tracing.start_client(plan.name, plan.call_id)
-        if span is None:
-            return await self._attempts(plan)
-        span.context.write_to(plan.options)
+    async def _recorded(self, plan: Plan, span: CallSpan) -> Result:
         error: RoomException | None = None
         try:
             return await self._attempts(plan)
@@ -210,14 +219,19 @@ class Caller:
             span.end(error)
 
     async def _attempts(self, plan: Plan) -> Result:
-        options: dict[str, Any] | None = plan.options
-        history = None
+        try:
+            return await self._attempt(plan, plan.options)
+        except RoomException as error:
+            return await self._further_attempts(plan, error)
+
+    async def _further_attempts(self, plan: Plan, error: RoomException) -> Result:
+        history = self.retries.begin(plan)
         while True:
+            options = await history.after(error)
             try:
                 return await self._attempt(plan, options)
-            except RoomException as error:
-                history = history or self.retries.begin(plan)
-                options = await history.after(error)
+            except RoomException as next_error:
+                error = next_error
 
     async def _attempt(self, plan: Plan, options: dict[str, Any] | None) -> Result:
         if not self._link.is_ready:
@@ -225,7 +239,7 @@ class Caller:
         remaining_s = plan.deadline_at - self._loop.time()
         if remaining_s <= 0:
             raise DeadlineExceeded("no time was left for the call", executed="no")
-        pending = self._table.open()
+        pending = self._table.open(plan.deadline_at + GRACE_S)
         data = self._packed(
             pending,
             Call(
@@ -240,7 +254,7 @@ class Caller:
         )
         if plan.key not in self.retries.known:
             self._learn(plan)
-        return await self._exchange(pending, data, plan.deadline_at + GRACE_S)
+        return await self._exchange(pending, data)
 
     def _packed(self, pending: Pending, frame: Frame) -> bytes:
         """Pack a request, or end it here: the server closes a connection that breaks a rule."""
@@ -259,21 +273,18 @@ class Caller:
         self._table.give_up(pending)
         raise TooLarge("the request does not fit one frame", executed="no")
 
-    async def _exchange(self, pending: Pending, data: bytes, deadline_at: float) -> Result:
+    async def _exchange(self, pending: Pending, data: bytes) -> Result:
         """Send a request and wait for its one end."""
         connection = self._link.connection
         if connection is None or not connection.send_message(data, pending):
             self._table.give_up(pending)
             raise ConnectionLost("the connection was lost", executed="no")
-        timer = self._loop.call_at(deadline_at, self._table.expire, pending)
         try:
             return await pending.future
         except asyncio.CancelledError:
             if self._table.give_up(pending) and pending.written:
                 self._link.send(Cancel(RequestId(pending.id), "cancelled"))
             raise
-        finally:
-            timer.cancel()
 
     async def _wait_for_link(self, deadline_at: float) -> None:
         try:
@@ -285,7 +296,7 @@ class Caller:
     def _learn(self, plan: Plan) -> None:
         """Ask what a toolkit is, once, beside the first call to it, waiting for nothing."""
         self.retries.expect(plan.key)
-        pending = self._table.open()
+        pending = self._table.open(plan.deadline_at + GRACE_S)
         pending.future.add_done_callback(lambda future: self._note(plan, future))
         participant = plan.key[1]
         options = {} if participant is None else {"participant": participant}

@@ -1,8 +1,7 @@
 """Many deadlines on one timer: adding one costs a push on a heap, ending one costs nothing.
 
 Nearly every call ends long before its deadline, and an event loop's own timer for each of them
-costs more than anything else that is done with a call on its way. Deadlines are exact: the one timer
-is armed for the earliest of those that still count.
+would cost as much as routing it. Deadlines are exact: the one timer is armed for the earliest.
 """
 
 from __future__ import annotations

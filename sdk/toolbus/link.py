@@ -304,6 +304,7 @@ def _with_reader(line: _Line, *args: Any, **kwargs: Any) -> ClientTransport:
     """Make a connection that can hand over a welcome which arrives with the handshake's answer."""
     connection = ClientTransport(*args, **kwargs)
     connection.receiver = line
+    connection.batches = True
     line.connection = connection
     return connection
 

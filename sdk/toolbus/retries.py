@@ -32,9 +32,9 @@ ToolkitKey: TypeAlias = tuple[str, str | None]
 Request: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Plan:
-    """One call as it was asked for; every attempt of it sends the same."""
+    """One call as it was asked for; every attempt of it sends the same. Not to be changed."""
 
     toolkit: str
     tool: str

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from random import getrandbits
 from typing import Any
 
 from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
@@ -30,6 +32,12 @@ class Core:
 
     loop: asyncio.AbstractEventLoop
     caller: Caller
+    call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
+    """Half of the 128 random bits of a call's id; the other half is drawn for each."""
+
+
+_OPTIONS = ("participant", "parent", "on_behalf_of", "pin", "caller_context")
+_NOTHING_CHOSEN = (None,) * len(_OPTIONS)
 
 
 def _no_tool(tool: str) -> InvalidArguments:
@@ -115,18 +123,12 @@ class Room:
             context = None if caller_context is None else pack_body(caller_context)
         except BadBody as error:
             raise _unsendable(error) from error
+        chosen = (participant, self._parent, on_behalf_of, pin, context)
         options: dict[str, Any] = {}
-        for option, value in (
-            ("participant", participant),
-            ("parent", self._parent),
-            ("on_behalf_of", on_behalf_of),
-            ("pin", pin),
-            ("caller_context", context),
-        ):
-            if value is not None:
-                options[option] = value
+        if chosen != _NOTHING_CHOSEN:
+            options = {name: v for name, v in zip(_OPTIONS, chosen, strict=True) if v is not None}
         key = (toolkit, participant)
-        call_id = secrets.token_hex(16)
+        call_id = f"{self._core.call_prefix}{getrandbits(64):016x}"
         plan = Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
         chunk = await self._core.caller.call(plan)
         return chunk if returns is None else chunk.into(returns)

@@ -130,6 +130,7 @@ class RoomClient(Room):
             self._parts = None
             await parts.runner.stop()
             await parts.link.stop()
+            parts.table.close()
             parts.runner.cancel_all()
             parts.table.lose_all()
             self._tell(parts, None)

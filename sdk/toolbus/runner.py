@@ -13,17 +13,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from contextvars import copy_context
-from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.context import Context, attach
 
 from toolbus.chunks import Chunk
-from toolbus.context import Participant, ToolContext
+from toolbus.context import ToolContext
 from toolbus.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -34,7 +32,9 @@ from toolbus.errors import (
     Overloaded,
     RoomException,
     TooLarge,
+    ToolFailed,
 )
+from toolbus.hosted_call import HostedCall
 from toolbus.hosted_toolkit import Bounds, HostedToolkit
 from toolbus.telemetry import Tracing, call_attributes, read_trace_context
 from toolbus.toolkit import Toolkit, failure_of
@@ -61,37 +61,7 @@ _RETRY_AFTER_S = 0.1
 _MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 
 
-_UNTRACED: AbstractContextManager[None] = nullcontext()
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """One call that this host runs."""
-
-    dispatch: Dispatch
-    hosted: HostedToolkit
-    context: ToolContext = field(init=False)
-    task: asyncio.Task[None] | None = None
-    threads: int = 0
-    """How many of its functions are on threads now, which nothing can stop."""
-    given_up: bool = False
-    """The server has answered in our place: whatever comes of the function is not sent."""
-    timed_out: bool = False
-    """The tool's own `timeout_s` has passed."""
-
-    def give_up(self) -> None:
-        """Stop the function as far as that can be done."""
-        self.given_up = True
-        self.stop()
-
-    def stop(self) -> None:
-        self.context.cancel()
-        if self.task is not None and not self.threads:
-            self.task.cancel()
-
-    def time_out(self) -> None:
-        self.timed_out = True
-        self.stop()
+T = TypeVar("T")
 
 
 class Runner:
@@ -116,14 +86,15 @@ class Runner:
         max_inflight: int = MAX_INFLIGHT,
     ) -> None:
         self._send = send
-        self._room_of = room_of
+        self.room_of = room_of
         self._room_name = room_name
         self._tracing = tracing
         self._max_inflight = max_inflight
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """Whose clock deadlines are told by."""
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
-        self._runs: dict[int, _Run] = {}
-        self._alive: set[_Run] = set()
+        self._runs: dict[int, HostedCall] = {}
+        self._alive: set[HostedCall] = set()
         self._threads: ThreadPoolExecutor | None = None
         # What runs here belongs to its own call, not to a span that is current while we connect.
         self._context = copy_context()
@@ -161,54 +132,38 @@ class Runner:
             words = f"the host runs {self._max_inflight} calls"
             self._refuse(dispatch, Overloaded(words, retry_after_s=_RETRY_AFTER_S))
             return
-        run = _Run(dispatch, hosted)
-        try:
-            run.context = self._context_of(run)
-        except BadBody as error:
-            self._refuse(dispatch, _bad_arguments("/caller_context", error.reason))
-            return
-        except (KeyError, TypeError, ValueError) as error:
-            _logger.error("the server sent a call with a broken header: %s", error)
-            self._refuse(dispatch, Internal("the call's header is broken", executed="no"))
-            return
+        run = HostedCall(self, dispatch, hosted)
+        if "caller_context" in dispatch.header:
+            try:
+                run.read_caller_context()
+            except BadBody as error:
+                self._refuse(dispatch, _bad_arguments("/caller_context", error.reason))
+                return
         self._runs[dispatch.id] = run
         self._alive.add(run)
         hosted.running.add(run)
-        run.task = self._loop.create_task(self._run(run), context=self._context.copy())
-        # Not in the task itself: one that is cancelled before its first step never runs a line.
-        run.task.add_done_callback(partial(self._finish, run))
+        run.task = self.loop.create_task(self._run(run), context=self._context.copy())
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
         self._send(failed(dispatch.id, error))
-
-    def _context_of(self, run: _Run) -> ToolContext:
-        dispatch, header = run.dispatch, run.dispatch.header
-        deadline_at = None
-        if dispatch.remaining_ms is not None:
-            deadline_at = self._loop.time() + dispatch.remaining_ms / 1000
-        behalf = header.get("on_behalf_of")
-        words = header.get("caller_context")
-        return ToolContext(
-            self._room_of(dispatch.id, deadline_at),
-            Participant(*header["caller"][:4]),
-            on_behalf_of=None if behalf is None else Participant(*behalf[:4]),
-            caller_context=None if words is None else unpack_body(words),
-            deadline_at=deadline_at,
-            clock=self._loop.time,
-            run_sync=partial(self._in_thread, run),
-        )
 
     def cancel(self, cancel: Cancel) -> None:
         """Give a call up; one that has ended is nobody's."""
         run = self._runs.get(cancel.id)
         if run is not None:
-            run.give_up()
+            self._give_up(run)
 
     def cancel_all(self) -> None:
         """Give every call up: nobody is there to be answered."""
-        runs, self._runs = self._runs, {}
-        for run in runs.values():
-            run.give_up()
+        for run in list(self._runs.values()):
+            self._give_up(run)
+        self._runs.clear()
+
+    def _give_up(self, run: HostedCall) -> None:
+        run.given_up = True
+        run.stop()
+        if not run.started:
+            self._finish(run)
 
     async def stop(self) -> None:
         """Give every call up and wait for those that can be stopped."""
@@ -219,19 +174,30 @@ class Runner:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, run: _Run) -> None:
-        if "traceparent" in run.dispatch.header or monotonic() >= self._tracing.idle_until:
-            await self._run_traced(run)
-            return
-        reply: Frame
+    async def _run(self, run: HostedCall) -> None:
+        run.started = True
+        reply: Frame | None = None
         try:
-            reply = Result(run.dispatch.id, await self._outcome(run, _UNTRACED))
+            if "traceparent" in run.dispatch.header or monotonic() >= self._tracing.idle_until:
+                body = await self._run_traced(run)
+            else:
+                body = await self._outcome(run)
+            reply = Result(run.dispatch.id, body)
         except RoomException as failure:
             reply = failed(run.dispatch.id, failure)
-        if not run.given_up:
-            self._send(reply)
+        except asyncio.CancelledError:
+            reply = failed(run.dispatch.id, _cancelled_itself(run))
+            raise
+        except Exception:
+            _logger.exception("a call met a bug")
+            bug = Internal("a bug of the host's, logged there", executed=run.executed)
+            reply = failed(run.dispatch.id, bug)
+        finally:
+            self._finish(run)
+            if reply is not None and not run.given_up:
+                self._send(reply)
 
-    async def _run_traced(self, run: _Run) -> None:
+    async def _run_traced(self, run: HostedCall) -> bytes:
         dispatch = run.dispatch
         trace = self._tracing.start_host(
             f"{dispatch.toolkit}.{dispatch.tool}",
@@ -239,25 +205,21 @@ class Runner:
             received=read_trace_context(dispatch.header),
         )
         if trace.recording:
-            trace.describe(_who(self._room_name, run.context))
+            trace.describe(_who(self._room_name, run))
         error: RoomException | None = None
         try:
-            body = await self._outcome(run, trace.executing())
-            if not run.given_up:
-                self._send(Result(dispatch.id, body))
+            with trace.executing():
+                return await self._outcome(run)
         except RoomException as failure:
             error = failure
-            if not run.given_up:
-                self._send(failed(dispatch.id, failure))
+            raise
         except asyncio.CancelledError:
-            error = Cancelled("the call was given up", executed=run.context.executed)
+            error = Cancelled("the call was given up", executed=run.executed)
             raise
         finally:
             trace.end(error)
 
-    def _finish(self, run: _Run, task: asyncio.Task[None]) -> None:
-        if not run.given_up and (task.cancelled() or task.exception() is not None):
-            self._refuse(run.dispatch, self._last_word(run, task))
+    def _finish(self, run: HostedCall) -> None:
         if self._runs.get(run.dispatch.id) is run:
             del self._runs[run.dispatch.id]
         self._alive.discard(run)
@@ -265,24 +227,14 @@ class Runner:
         if not run.hosted.running:
             run.hosted.quiet.set()
 
-    def _last_word(self, run: _Run, task: asyncio.Task[None]) -> RoomException:
-        """Speak for a task that ended without an answer, so that no caller waits for nothing."""
-        if task.cancelled():
-            return self._told(run, RuntimeError("the tool cancelled its own task"))
-        _logger.error("a call met a bug", exc_info=task.exception())
-        return Internal("a bug of the host's, logged there", executed=run.context.executed)
-
-    async def _outcome(self, run: _Run, span: AbstractContextManager[Any]) -> bytes:
+    async def _outcome(self, run: HostedCall) -> bytes:
         """Run the tool; return the packed chunk, or raise what the caller is told."""
         try:
-            with span:
-                body = await self._execute(run)
+            body = await self._execute(run)
         except asyncio.CancelledError as error:
-            if run.given_up:
-                raise
-            if run.timed_out:
+            if run.timed_out and not run.given_up:
                 raise _timed_out(run) from None
-            if run.task is not None and run.task.cancelling():
+            if run.given_up or (run.task is not None and run.task.cancelling()):
                 raise
             raise self._told(run, RuntimeError("the tool raised CancelledError")) from error
         except (KeyboardInterrupt, GeneratorExit):
@@ -295,45 +247,47 @@ class Runner:
             raise _timed_out(run)
         return body
 
-    def _told(self, run: _Run, error: BaseException) -> RoomException:
-        failure = failure_of(error, run.context)
+    def _told(self, run: HostedCall, error: BaseException) -> RoomException:
+        failure = failure_of(error, run)
         if failure is not error and not isinstance(error, RoomException):
             name = f"{run.dispatch.toolkit}.{run.dispatch.tool}"
             _logger.error("tool %s raised", name, exc_info=error)
         return failure
 
-    async def _execute(self, run: _Run) -> bytes:
-        dispatch, toolkit, context = run.dispatch, run.hosted.toolkit, run.context
+    async def _execute(self, run: HostedCall) -> bytes:
+        dispatch, toolkit = run.dispatch, run.hosted.toolkit
         try:
             arguments = unpack_body(dispatch.arguments)
         except BadBody as error:
-            raise context.refuse(_bad_arguments(error.path, error.reason)) from error
+            raise run.refuse(_bad_arguments(error.path, error.reason)) from error
         if type(arguments) is not dict:
-            raise context.refuse(_bad_arguments("", "arguments are one object"))
+            raise run.refuse(_bad_arguments("", "arguments are one object"))
         bounds = run.hosted.bounds.get(dispatch.tool)
         if bounds is None:
-            chunk = await toolkit.execute(context, dispatch.tool, arguments)
+            chunk = await toolkit.execute(run, dispatch.tool, arguments)
         else:
             chunk = await self._execute_bounded(run, bounds, arguments)
         try:
             body = pack_body(chunk.to_wire())
         except BadBody as error:
-            unsendable = InvalidResult(error.reason, executed=context.executed)
-            raise context.fail(unsendable) from error
+            unsendable = InvalidResult(error.reason, executed=run.executed)
+            raise run.fail(unsendable) from error
         if len(body) > _MAX_RESULT_BYTES:
-            raise context.fail(_too_large(run, body))
+            raise run.fail(_too_large(run, body))
         return body
 
-    async def _execute_bounded(self, run: _Run, bounds: Bounds, arguments: dict[str, Any]) -> Chunk:
+    async def _execute_bounded(
+        self, run: HostedCall, bounds: Bounds, arguments: dict[str, Any]
+    ) -> Chunk:
         async with AsyncExitStack() as stack:
             if bounds.slots is not None:
                 await stack.enter_async_context(bounds.slots)
             if bounds.timeout_s is not None:
-                timer = self._loop.call_later(bounds.timeout_s, run.time_out)
+                timer = self.loop.call_later(bounds.timeout_s, run.time_out)
                 stack.callback(timer.cancel)
-            return await run.hosted.toolkit.execute(run.context, run.dispatch.tool, arguments)
+            return await run.hosted.toolkit.execute(run, run.dispatch.tool, arguments)
 
-    async def _in_thread(self, run: _Run, function: Callable[[], Any]) -> Any:
+    async def in_thread(self, run: HostedCall, function: Callable[[], Any]) -> Any:
         """Run a sync function on a thread of its own and keep the slot until it ends."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._max_inflight, "toolbus-tool")
@@ -341,7 +295,7 @@ class Runner:
             raise asyncio.CancelledError
         run.threads += 1
         try:
-            result = await self._loop.run_in_executor(self._threads, function)
+            result = await self.loop.run_in_executor(self._threads, function)
         finally:
             run.threads -= 1
         if run.given_up or run.timed_out:
@@ -356,15 +310,20 @@ def _who(room: str, context: ToolContext) -> dict[str, str]:
     return call_attributes(room=room, caller=context.caller.name, on_behalf_of=name)
 
 
-def _timed_out(run: _Run) -> DeadlineExceeded:
+def _cancelled_itself(run: HostedCall) -> ToolFailed:
+    words = "the tool's task was cancelled"
+    return ToolFailed(words, executed=run.executed, details={"cause": "CancelledError"})
+
+
+def _timed_out(run: HostedCall) -> DeadlineExceeded:
     words = f"the tool's own limit of {run.hosted.toolkit.get_tool(run.dispatch.tool).timeout_s} s"
-    return DeadlineExceeded(f"{words} passed", executed=run.context.executed)
+    return DeadlineExceeded(f"{words} passed", executed=run.executed)
 
 
 def _bad_arguments(path: str, message: str) -> InvalidArguments:
     return InvalidArguments(message, details={"path": path, "message": message})
 
 
-def _too_large(run: _Run, body: bytes) -> TooLarge:
+def _too_large(run: HostedCall, body: bytes) -> TooLarge:
     words = f"the result has {len(body)} bytes, more than one frame"
-    return TooLarge(words, executed=run.context.executed)
+    return TooLarge(words, executed=run.executed)

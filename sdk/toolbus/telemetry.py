@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Token
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -54,6 +55,9 @@ from toolbus.trace_context import (
     read_trace_context,
     trace_context_of,
 )
+
+if TYPE_CHECKING:
+    from toolbus.root_sampling import RootSampling
 
 __all__ = [
     "TRACEPARENT",
@@ -242,6 +246,7 @@ class Tracing:
         self.idle_until = float("-inf")
         """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
         self._tracer: trace.Tracer | None = None
+        self._roots: RootSampling | None = None
         self._client_attributes: dict[str, dict[str, str]] = {}
 
     def start_client(self, method: str, call_id: str) -> CallSpan | None:
@@ -258,6 +263,10 @@ class Tracing:
         if tracer is None or (parent_context.is_valid and not parent_context.trace_flags.sampled):
             received = trace_context_of(parent)
             return None if received is None else CallSpan(trace.INVALID_SPAN, received)
+        if self._roots is not None and not parent_context.is_valid:
+            unsampled = self._roots.unsampled(method)
+            if unsampled is not None:
+                return CallSpan(trace.INVALID_SPAN, unsampled)
         attributes = self._client_attributes.get(method) or self._describe_client(method)
         span = tracer.start_span(attributes[RPC_METHOD], None, SpanKind.CLIENT, attributes)
         span.set_attribute(GEN_AI_TOOL_CALL_ID, call_id)
@@ -334,7 +343,10 @@ class Tracing:
             return None
         tracer = provider.get_tracer("toolbus", toolbus_version())
         if not isinstance(tracer, trace.NoOpTracer):
+            from toolbus.root_sampling import RootSampling
+
             self._tracer = tracer
+            self._roots = RootSampling.of(tracer)
             self.idle_until = float("-inf")
         return self._tracer
 

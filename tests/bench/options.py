@@ -31,6 +31,7 @@ UNSAMPLED = {
 LEGS = (
     Leg("stock", "bench.stock_relay"),
     Leg("relay", "bench.relay"),
+    Leg("relay-batched", "bench.relay", environment={"BENCH_BATCHES": "1"}),
     Leg("nats", "bench.nats_leg"),
     Leg("toolbus", "bench.toolbus_leg", environment=UNSAMPLED),
     Leg("toolbus-untraced", "bench.toolbus_leg", environment={"OTEL_SDK_DISABLED": "true"}),

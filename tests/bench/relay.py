@@ -2,6 +2,8 @@
 
 The same frames and the same work per hop as `stock_relay`: the router decodes each frame, gives it
 an id of its own, and encodes it again. No rights, no validation, no deadlines, no tasks.
+With `BENCH_BATCHES=1` its connections batch their writes as those of the bus do; else, as in
+`stock_relay`, each message is written at once.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -66,6 +69,7 @@ class Router:
             connection.receiver = Reader(self._to_caller)
         else:
             connection.receiver = Reader(lambda frame: self._to_host(connection, frame))
+        connection.batches = batches()
         await connection.wait_closed()
 
     def _to_host(self, caller: MessageConnection, frame: list[Any]) -> None:
@@ -121,7 +125,12 @@ async def joined(url: str) -> AsyncIterator[ClientTransport]:
     connecting = connect(url, proxy=None, create_connection=ClientTransport, **SETTINGS)
     async with connecting as connection:
         assert isinstance(connection, ClientTransport)
+        connection.batches = batches()
         yield connection
+
+
+def batches() -> bool:
+    return os.environ.get("BENCH_BATCHES") == "1"
 
 
 if __name__ == "__main__":

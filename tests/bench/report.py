@@ -26,7 +26,8 @@ from bench.verdict import (
 
 MEANINGS = {
     "stock": "a relay on stock websockets, `async for` and `await send`",
-    "relay": "a relay on our transport, nothing on top",
+    "relay": "a relay on our transport, nothing on top, each message written at once",
+    "relay-batched": "the same with the batched writes that the bus turns on",
     "nats": "nats-server and nats-py, request and reply; checks nothing",
     "toolbus": "grants and validation on, tracing on but unsampled",
     "toolbus-untraced": "the same without tracing set up",
@@ -109,7 +110,7 @@ def _ratio_table(results: Results, loop: str) -> list[str]:
 
 def _ratio_row(promise: Promise, ratio: float, by_cpu: float) -> str:
     sign = "<=" if promise.less_is_better else ">="
-    word = promise.word(ratio) if promise.is_judged else f"{promise.word(ratio)} (not judged yet)"
+    word = promise.word(ratio) if promise.is_judged else f"{promise.word(ratio)} (not judged)"
     bounds = f"{sign} {promise.must:g}x | {promise.aim:g}x"
     name = f"{promise.leg} / {promise.against}: {promise.title}"
     return f"| {name} | **{ratio:.2f}x** | {by_cpu:.2f}x | {bounds} | {word} |"

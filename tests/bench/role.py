@@ -75,6 +75,17 @@ async def serve_until_told(**facts: Any) -> None:
 async def measure_when_told(call: Call) -> None:
     """Say that this caller is ready, then measure the load of each line, until stdin ends."""
     say(ready=True)
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        sample = await measure(call, Load(**json.loads(line)))
-        say(**sample.as_json())
+    line = await _next_line()
+    while line:
+        following = asyncio.ensure_future(_next_line())
+        measuring = asyncio.ensure_future(measure(call, Load(**json.loads(line))))
+        await asyncio.wait([following, measuring], return_when=asyncio.FIRST_COMPLETED)
+        if not measuring.done():  # stdin has ended: the harness is gone
+            measuring.cancel()
+            return
+        say(**measuring.result().as_json())
+        line = await following
+
+
+async def _next_line() -> str:
+    return await asyncio.to_thread(sys.stdin.readline)

@@ -97,6 +97,16 @@ class Promise:
 PROMISES = (
     Promise("one at a time, p50", "toolbus", "relay", p50_us, must=1.5, aim=1.2),
     Promise("64 in flight, calls/s", "toolbus", "relay", in_flight_per_s, must=0.65, aim=0.85),
+    Promise("one at a time, p50", "toolbus", "relay-batched", p50_us, 1.5, 1.2, is_judged=False),
+    Promise(
+        "64 in flight, calls/s",
+        "toolbus",
+        "relay-batched",
+        in_flight_per_s,
+        0.65,
+        0.85,
+        is_judged=False,
+    ),
     Promise("one at a time, calls/s", "relay", "stock", alone_per_s, must=0.95, aim=1.0),
     Promise("64 in flight, calls/s", "relay", "stock", in_flight_per_s, must=0.95, aim=1.0),
     Promise("one at a time, calls/s", "toolbus", "nats", alone_per_s, 1.2, 1.4, is_judged=False),

@@ -124,6 +124,14 @@ async def test_what_is_no_http_is_dropped(request_bytes: bytes) -> None:
         assert await rest_of(client) == b""
 
 
+async def test_request_line_that_is_too_long_is_refused() -> None:
+    """CONN-5."""
+    async with door() as server:
+        path = f"/rooms/den?instance={'a' * 8_192}"
+
+        assert (await ask(server, path, bearer(server.token("mallory")))).status == 414
+
+
 EARLY = {
     "message": websocket_frame(b"\x93\x22\x01\x80"),
     "fragment": websocket_frame(b"\x93", fin=False),

@@ -49,7 +49,7 @@ def test_a_call_goes_to_the_host_and_its_result_comes_back_unread(table: Table) 
     assert dispatch.remaining_ms == 5_000
     assert dispatch.arguments == ARGUMENTS
     assert dispatch.header == {
-        "caller": list(alice.member.card),
+        "caller": alice.member.card,
         "caller_context": b"\xc1",
         "attempt": 2,
     }
@@ -271,13 +271,13 @@ def test_a_nested_call_has_its_parents_principal_and_no_more_than_its_time(table
     table.call(outer, 1, "u.run", 60_000, parent=parent.id)
     dispatch = port_of(inner).take_dispatch()
     assert dispatch.remaining_ms == 3_000
-    assert dispatch.header["caller"] == list(outer.member.card)
-    assert dispatch.header["on_behalf_of"] == list(alice.member.card)
+    assert dispatch.header["caller"] == outer.member.card
+    assert dispatch.header["on_behalf_of"] == alice.member.card
 
     table.call(inner, 1, "t.run", 60_000, parent=dispatch.id)
     third = port_of(outer).take_dispatch()
-    assert third.header["caller"] == list(inner.member.card)
-    assert third.header["on_behalf_of"] == list(alice.member.card)
+    assert third.header["caller"] == inner.member.card
+    assert third.header["on_behalf_of"] == alice.member.card
     table.clock.advance(3)
     assert table.router.in_flight == 0
 
@@ -339,7 +339,7 @@ def test_acting_for_somebody_needs_the_grant_and_somebody_who_is_there(table: Ta
     host, alice = table.host("host", "t"), table.seat("alice")
     agent = table.seat("agent", api=scope(call=True, act_for=["alice", "zoe"]))
     table.call(agent, 1, on_behalf_of="alice")
-    assert port_of(host).take_dispatch().header["on_behalf_of"] == list(alice.member.card)
+    assert port_of(host).take_dispatch().header["on_behalf_of"] == alice.member.card
 
     denied = set()
     for name in ("zoe", "host", "nobody"):

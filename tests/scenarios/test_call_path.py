@@ -24,8 +24,16 @@ OURS = [Path(package.__file__ or "").parent for package in (toolbus, toolbus_ser
 T = TypeVar("T")
 MAX_FUNCTIONS = 25
 MAX_FILES = {"caller": 6, "server": 6, "host": 8}
-# Of contexts, frames and chunks: what is made of nothing but its parts.
-CONSTRUCTORS = {"__init__", "__post_init__", "__new__", "as_chunk", "chunk_from_wire", "to_wire"}
+# Of contexts, frames and chunks: what only makes them of their parts, or hands a part out.
+CONSTRUCTORS = {
+    "__init__",
+    "__post_init__",
+    "__new__",
+    "as_chunk",
+    "chunk_from_wire",
+    "to_wire",
+    "value",
+}
 
 
 @tool

@@ -24,7 +24,16 @@ from support.wire_talk import (
 )
 from toolbus import AgentsGrant, ApiScope, ToolContext, Toolkit, tool
 from toolbus.errors import RoomException
-from toolbus.wire import Call, Cancel, Dispatch, Failed, Result, exception_of, pack_body
+from toolbus.wire import (
+    Call,
+    Cancel,
+    Dispatch,
+    Failed,
+    Result,
+    exception_of,
+    pack_body,
+    unpack_body,
+)
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
@@ -230,8 +239,8 @@ async def test_nested_call_ends_no_later_than_its_parent() -> None:
         inner = await call_through(on.host, inner_host, nested)
         assert inner.remaining_ms is not None
         assert inner.remaining_ms <= outer.remaining_ms
-        assert inner.header["caller"][1] == "host"
-        assert inner.header["on_behalf_of"][:2] == [id_of(on.alice), "alice"]
+        assert unpack_body(inner.header["caller"])[1] == "host"
+        assert unpack_body(inner.header["on_behalf_of"])[:2] == [id_of(on.alice), "alice"]
         stranger = await refusal(on.alice, call_of("deep.down", 9, parent=outer.id))
         assert stranger.code == "permission_denied"
         answer(on.host, outer)
@@ -263,7 +272,7 @@ async def test_principal_must_be_allowed_too_and_cannot_be_chosen() -> None:
             assert failed.code == "permission_denied"
         same = call_of(request_id=8, parent=got.id, on_behalf_of="bob")
         inner = await call_through(on.host, on.host, same)
-        assert inner.header["on_behalf_of"][1] == "bob"
+        assert unpack_body(inner.header["on_behalf_of"])[1] == "bob"
 
 
 @pytest.mark.row(58)
@@ -274,7 +283,7 @@ async def test_acting_for_another_needs_the_grant_and_the_other() -> None:
         agent = await on.join("agent", ApiScope(agents=acting))
         await on.join("bob", ApiScope())
         got = await call_through(agent, on.host, call_of(on_behalf_of="alice"))
-        assert got.header["on_behalf_of"][:2] == [id_of(on.alice), "alice"]
+        assert unpack_body(got.header["on_behalf_of"])[:2] == [id_of(on.alice), "alice"]
         for name in ("carol", "bob", "host"):  # not here; without grants; not in act_for
             failed = await refusal(agent, call_of(request_id=8, on_behalf_of=name))
             assert failed.code == "permission_denied", name

@@ -9,17 +9,11 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Frame, Opcode
-from websockets.protocol import Event
-from websockets.typing import Subprotocol
 from websockets.utils import accept_key
 
 from support.raw_client import (
@@ -29,113 +23,10 @@ from support.raw_client import (
     PING,
     PONG,
     TEXT,
-    RawClient,
-    raw_connection,
     websocket_frame,
 )
-from toolbus import transport
-from toolbus.transport import ClientTransport, ServerTransport, TransportLog
-from toolbus.wire import SUBPROTOCOL
-
-KIB = 1024
-PROTOCOL = [("Sec-WebSocket-Protocol", SUBPROTOCOL)]
-
-
-@dataclass
-class Letter:
-    """A ticket."""
-
-    written: bool = False
-    ended: bool = False
-
-
-class Reader:
-    """A receiver that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.messages: asyncio.Queue[bytes] = asyncio.Queue()
-        self.closes = 0
-        self.closed = asyncio.Event()
-
-    def on_message(self, data: bytes) -> None:
-        self.messages.put_nowait(data)
-
-    def on_close(self) -> None:
-        self.closes += 1
-        self.closed.set()
-
-    async def next(self) -> bytes:
-        async with asyncio.timeout(5):
-            return await self.messages.get()
-
-    async def gone(self) -> None:
-        async with asyncio.timeout(10):
-            await self.closed.wait()
-
-
-class Noting(ServerTransport):
-    """A connection that keeps every event, as websockets hands it over."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.events: list[Event] = []
-
-    def process_event(self, event: Event) -> None:
-        self.events.append(event)
-        super().process_event(event)
-
-
-class Place:
-    """A server, and the server's end of whatever connects to it."""
-
-    def __init__(self, url: str, arrived: asyncio.Queue[tuple[Noting, Reader]]) -> None:
-        self.url = url
-        self._arrived = arrived
-
-    @asynccontextmanager
-    async def raw_pair(self) -> AsyncIterator[tuple[RawClient, Noting, Reader]]:
-        """A raw client, and the connection and its reader at the server's end."""
-        async with raw_connection(self.url) as client:
-            assert (await client.upgrade("/", PROTOCOL)).status == 101
-            connection, reader = await self._arrived.get()
-            yield client, connection, reader
-
-
-@asynccontextmanager
-async def place(*, deaf: bool = False, ping_s: float | None = None) -> AsyncIterator[Place]:
-    arrived: asyncio.Queue[tuple[Noting, Reader]] = asyncio.Queue()
-
-    async def handle(connection: ServerConnection) -> None:
-        assert isinstance(connection, Noting)
-        reader = Reader()
-        connection.receiver = None if deaf else reader
-        arrived.put_nowait((connection, reader))
-        await connection.wait_closed()
-
-    async with serve(
-        handle,
-        "127.0.0.1",
-        0,
-        create_connection=Noting,
-        subprotocols=[Subprotocol(SUBPROTOCOL)],
-        compression=None,
-        ping_interval=ping_s,
-        ping_timeout=ping_s,
-        close_timeout=0.2,
-        write_limit=transport.WRITE_LIMIT_BYTES,
-    ) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        yield Place(f"ws://127.0.0.1:{port}", arrived)
-
-
-def fill(connection: ServerTransport, size: int = 64 * KIB) -> int:
-    """Send until the transport can take no more; return how many messages that took."""
-    count = 0
-    while not connection.paused:
-        connection.send_message(bytes(size))
-        count += 1
-    return count
-
+from support.transport_pair import Letter, Reader, place
+from toolbus.transport import ClientTransport, TransportLog
 
 # What we take from websockets
 
@@ -277,149 +168,6 @@ async def test_nothing_is_read_after_we_closed() -> None:
         assert await client.close_code() == 4429
         await closing.gone()
         assert (closing.messages.qsize(), closing.closes) == (1, 1)
-
-
-# Writing to a peer that is slow
-
-
-async def test_messages_wait_in_order_while_the_transport_is_full() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, _):
-        client.stop_reading()
-        ahead = fill(connection)
-        letters = [Letter() for _ in range(5)]
-        for number, letter in enumerate(letters):
-            assert connection.send_message(bytes([number]) * 9, letter)
-        assert not any(letter.written for letter in letters)
-
-        client.read_again()
-        for _ in range(ahead):
-            assert len((await client.read_raw()).payload) == 64 * KIB
-        assert [(await client.read_raw()).payload[0] for _ in letters] == [0, 1, 2, 3, 4]
-        assert all(letter.written for letter in letters)
-        assert connection.send_message(b"at once", last := Letter())
-        assert last.written
-
-
-async def test_message_whose_ticket_has_ended_is_never_written() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, _):
-        client.stop_reading()
-        ahead = fill(connection)
-        letters = [Letter() for _ in range(4)]
-        for number, letter in enumerate(letters):
-            assert connection.offer_message(bytes([number]), letter)
-        letters[0].ended = letters[2].ended = True
-
-        client.read_again()
-        for _ in range(ahead):
-            await client.read_raw()
-        assert [(await client.read_raw()).payload[0] for _ in range(2)] == [1, 3]
-        assert [letter.written for letter in letters] == [False, True, False, True]
-
-
-async def test_offer_is_refused_long_before_anybody_is_closed() -> None:
-    """CONN-14 and CALL-18."""
-    async with place() as there, there.raw_pair() as (client, connection, reader):
-        client.stop_reading()
-        fill(connection)
-        taken = 0
-        while connection.offer_message(bytes(64 * KIB), Letter()):
-            taken += 1
-        assert 60 <= taken <= 64
-        assert connection.send_message(b"news that nobody may refuse")
-        assert (connection.is_open, reader.closes) == (True, 0)
-
-        client.read_again()
-        raw = await client.read_raw()
-        while raw.payload != b"news that nobody may refuse":
-            raw = await client.read_raw()
-        assert connection.offer_message(b"again", letter := Letter())
-        assert letter.written
-
-
-@pytest.mark.row(69)
-async def test_only_the_slow_one_is_closed_when_too_much_waits_for_it() -> None:
-    """CONN-14."""
-    async with (
-        place() as there,
-        there.raw_pair() as (slow, to_slow, slow_reader),
-        there.raw_pair() as (quick, to_quick, _),
-    ):
-        slow.stop_reading()
-        fill(to_slow)
-        waiting = 0
-        while to_slow.send_message(bytes(64 * KIB)):
-            waiting += 1
-            assert to_quick.send_message(b"on time")
-        assert 120 <= waiting <= 128  # 8 MiB
-        assert not to_slow.send_message(b"late")
-        await slow_reader.gone()
-
-        slow.read_again()
-        assert await slow.close_code() in {4430, 1006}  # cut short if it reads too late
-        for _ in range(waiting):
-            assert (await quick.read_raw()).payload == b"on time"
-        assert to_quick.is_open
-
-
-async def test_slow_one_that_reads_in_time_is_told_why() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
-        client.stop_reading()
-        fill(connection)
-        while connection.send_message(bytes(64 * KIB)):
-            pass
-
-        client.read_again()
-        assert await client.close_code() == 4430
-        await reader.gone()
-
-
-async def test_peer_that_reads_nothing_for_long_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its pings would wait behind the rest: websockets' keepalive alone never ends."""
-    monkeypatch.setattr(transport, "_STALL_TIMEOUT_S", 0.05)
-    async with place() as there, there.raw_pair() as (client, connection, reader):
-        client.stop_reading()
-        fill(connection)
-
-        await reader.gone()
-
-
-async def test_peer_that_reads_again_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_STALL_TIMEOUT_S", 3_600.0)
-    async with place() as there, there.raw_pair() as (client, connection, reader):
-        client.stop_reading()
-        ahead = fill(connection)
-        client.read_again()
-        for _ in range(ahead):
-            await client.read_raw()
-
-        assert connection._stall is None
-        assert (connection.is_open, reader.closes) == (True, 0)
-
-
-async def test_closing_does_not_wait_for_who_does_not_read() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
-        client.stop_reading()
-        fill(connection)
-        async with asyncio.timeout(5):
-            await connection.close()
-        await reader.gone()
-
-
-async def test_pings_of_who_reads_nothing_are_not_answered_for_ever() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
-        client.stop_reading()
-        fill(connection)
-        for _ in range(1_000):
-            client.send(websocket_frame(bytes(125), opcode=PING) * 1_000)  # 125 MB of pongs
-            if reader.closes:
-                break
-            with suppress(ConnectionError):
-                await client.flush()
-            assert connection.transport.get_write_buffer_size() < 2 * KIB * KIB
-        assert reader.closes or not connection.is_open
-        await reader.gone()
 
 
 # Closing

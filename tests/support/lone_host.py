@@ -25,7 +25,7 @@ from toolbus.wire import (
     unpack_body,
 )
 
-ALICE = ["p1", "alice", "user", "acme"]
+ALICE = pack_body(["p1", "alice", "user", "acme"])
 
 
 class Server:

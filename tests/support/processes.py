@@ -1,4 +1,4 @@
-"""Processes of their own, started with a clean set of `TOOLBUS_*` variables and ended by their id."""
+"""Processes of their own, without the `TOOLBUS_*` variables around, ended by their id."""
 
 from __future__ import annotations
 

@@ -137,9 +137,9 @@ FULL_OPTIONS = {
     "tracestate": "vendor=1",
 }
 FULL_HEADER = {
-    "caller": PLANNER,
+    "caller": pack(PLANNER),
     "private": True,
-    "on_behalf_of": ALICE,
+    "on_behalf_of": pack(ALICE),
     "caller_context": pack({"thread": "t-1"}),
     "attempt": 1,
     "traceparent": TRACEPARENT,
@@ -181,7 +181,12 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "call_bare": ("call", 16, [CLIENT], [0, *CALL, None, pack({}), None]),
     "call_largest_id": ("call", 16, [CLIENT], [2**53, *CALL, 2**53, pack({}), {}]),
     "dispatch": ("dispatch", 17, [SERVER], [12, *CALL, 9_998, pack(ARGUMENTS), FULL_HEADER]),
-    "dispatch_bare": ("dispatch", 17, [SERVER], [1, *CALL, None, pack({}), {"caller": ALICE}]),
+    "dispatch_bare": (
+        "dispatch",
+        17,
+        [SERVER],
+        [1, *CALL, None, pack({}), {"caller": pack(ALICE)}],
+    ),
     "cancel": ("cancel", 18, [CLIENT, SERVER], [7, "cancelled"]),
     "cancel_caller_gone": ("cancel", 18, [SERVER], [12, "caller_gone"]),
     "cancel_deadline": ("cancel", 18, [SERVER], [13, "deadline"]),

@@ -139,15 +139,17 @@ def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
 
-def _unpack_header(data: bytes) -> Any:
-    limit = _MAX_HEADER_ITEMS
-    return msgpack.unpackb(data, ext_hook=_refuse_ext, max_array_len=limit, max_map_len=limit)
+_HEADER: dict[str, Any] = {
+    "ext_hook": _refuse_ext,
+    "max_array_len": _MAX_HEADER_ITEMS,
+    "max_map_len": _MAX_HEADER_ITEMS,
+}
 
 
 def _decode(shapes: _Shapes, data: bytes) -> Frame | Unknown:
     try:
         header_bytes = _header_bytes(data) if len(data) > _TRUSTED_CLAIM_BYTES else 0
-        fields = None if header_bytes > MAX_HEADER_BYTES else _unpack_header(data)
+        fields = None if header_bytes > MAX_HEADER_BYTES else msgpack.unpackb(data, **_HEADER)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
     if header_bytes > MAX_HEADER_BYTES:
@@ -163,13 +165,7 @@ def _decode(shapes: _Shapes, data: bytes) -> Frame | Unknown:
         del fields[known.length :]
     if tuple(map(type, fields)) not in known.allowed:
         raise BadFrame(1002, f"a field of kind {fields[0]} is missing or of another type")
-    for place in known.numbers:
-        number = fields[place]
-        if number is not None and not 0 <= number <= _MAX_ID:
-            raise BadFrame(1002, "an integer is out of range")
-    for place in known.containers:
-        if fields[place]:
-            _check_container(fields[place])
+    _check_fields(known, fields)
     del fields[0]
     return known.make(fields)
 
@@ -215,12 +211,25 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_ID
 
 
+def _check_fields(shape: _Shape, fields: list[Any]) -> None:
+    for place in shape.numbers:
+        number = fields[place]
+        if number is not None and not 0 <= number <= _MAX_ID:
+            raise BadFrame(1002, "an integer is out of range")
+    for place in shape.containers:
+        if fields[place]:
+            _check_container(fields[place])
+
+
 def _check_container(value: dict[Any, Any] | list[Any]) -> None:
     """Check a map or a list among a frame's fields; most have nothing in them but plain values."""
-    if type(value) is list or not _TEXT.issuperset(map(type, value)):
-        _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
-    elif not _PLAIN_OR_BYTES.issuperset(map(type, value.values())):
-        _check_header_value(value, MAX_DEPTH - 1)
+    if (
+        type(value) is dict
+        and _TEXT.issuperset(map(type, value))
+        and _PLAIN_OR_BYTES.issuperset(map(type, value.values()))
+    ):
+        return
+    _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
 
 
 def _check_header_value(value: Any, depth: int) -> None:

@@ -1,0 +1,76 @@
+"""What the router holds: who sits where, and which calls are under way between whom.
+
+Values only. What becomes of them is decided in `routing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import randrange
+from typing import Protocol
+
+from toolbus.errors import Executed
+from toolbus.transport import Ticket
+from toolbus_server.room_state import Member, RoomState
+from toolbus_server.telemetry import CallSpan
+
+__all__ = ["Flight", "Port", "Room", "Seat"]
+
+
+class Port(Protocol):
+    """What the router needs of a connection."""
+
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        """Send what cannot be refused; return whether the connection is there to take it."""
+
+    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
+        """Send, or say at once that there is no room for it."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A participant as the router sees it, with its calls as a caller and as a host."""
+
+    member: Member
+    port: Port
+    calls: dict[int, Flight] = field(default_factory=dict)
+    """By the ids that it chose."""
+    call_ids: set[str] = field(default_factory=set)
+    dispatched: dict[int, Flight] = field(default_factory=dict)
+    """Calls it runs, by the ids that the router chose."""
+    last_dispatch: int = field(default_factory=partial(randrange, 2**32, 2**48))
+    """Begins anywhere, so that what a host names after a reconnect is never another call; no id of
+    a caller is packed in more bytes, so that no result grows on its way."""
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """A room as the router sees it: the facts, and where each participant sits."""
+
+    state: RoomState
+    seats: dict[str, Seat] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One call in flight. As a ticket it tells whether the host's transport has taken it."""
+
+    caller: Seat
+    request_id: int
+    call_id: str
+    host: Seat
+    dispatch_id: int
+    principal: Member | None
+    hops: int
+    deadline_at: float
+    span: CallSpan | None = None
+    idempotent: bool = False
+    """Whether the tool says that running it twice does no harm."""
+    written: bool = False
+    ended: bool = False
+
+    @property
+    def executed(self) -> Executed:
+        """What the router knows by itself of whether the tool ran."""
+        return "maybe" if self.written else "no"
