@@ -43,6 +43,10 @@ class Deadlines(Generic[T]):
         self._armed_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
 
+    def __len__(self) -> int:
+        """How many are held, those that have ended among them."""
+        return len(self._heap)
+
     def add(self, at: float, item: T) -> None:
         """Expire an item at a time by the loop's clock, unless it has ended before."""
         heappush(self._heap, (at, next(self._order), item))

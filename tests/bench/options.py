@@ -122,7 +122,9 @@ async def _check(arguments: argparse.Namespace) -> int:
     while missed(bench.results, loop) and bench.rounds < arguments.max_rounds:
         sys.stderr.write(f"missed after {bench.rounds} rounds; measuring more, all count\n")
         await bench.run(min(rounds, arguments.max_rounds - bench.rounds))
-    facts = {"machine": machine(), "rounds": f"{bench.rounds}; {bench.contention}"}
+    versions = ", ".join(f"{name} {version}" for name, version in own_versions().items())
+    rounds_run = f"{bench.rounds}, interleaved; {bench.contention}"
+    facts = {"machine": machine(), "versions": versions, "rounds": rounds_run}
     sys.stdout.write(render(bench.results, [loop], facts))
     failed = missed(bench.results, loop)
     for promise in failed:

@@ -35,15 +35,13 @@ def ledger(path: str) -> RemoteToolkit:
     @tool
     async def count(key: int, work_s: float = 0.0) -> int:
         with witness.run(key):
-            if work_s:
-                await asyncio.sleep(work_s)
+            await asyncio.sleep(work_s)
             return key
 
     @tool(idempotent=True)
     async def count_again(key: int, work_s: float = 0.0) -> int:
         with witness.run(key):
-            if work_s:
-                await asyncio.sleep(work_s)
+            await asyncio.sleep(work_s)
             return key
 
     @tool(max_concurrency=4)
@@ -57,9 +55,7 @@ def ledger(path: str) -> RemoteToolkit:
     @tool
     async def fail(key: int, words: bool) -> int:
         with witness.run(key):
-            if words:
-                raise ToolFailed("as asked", retryable=True)
-            raise KeyError(key)
+            raise ToolFailed("as asked", retryable=True) if words else KeyError(key)
 
     @tool
     async def nest(context: ToolContext, key: int, inner_key: int, good: bool) -> int:

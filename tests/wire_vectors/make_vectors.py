@@ -136,6 +136,7 @@ FULL_OPTIONS = {
     "traceparent": TRACEPARENT,
     "tracestate": "vendor=1",
 }
+BARE_HEADER = {"caller": pack(ALICE)}
 FULL_HEADER = {
     "caller": pack(PLANNER),
     "private": True,
@@ -185,7 +186,7 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         "dispatch",
         17,
         [SERVER],
-        [1, *CALL, None, pack({}), {"caller": pack(ALICE)}],
+        [1, *CALL, None, pack({}), BARE_HEADER],
     ),
     "cancel": ("cancel", 18, [CLIENT, SERVER], [7, "cancelled"]),
     "cancel_caller_gone": ("cancel", 18, [SERVER], [12, "caller_gone"]),

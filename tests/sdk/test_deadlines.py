@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from support.still_clock import StillClock
+
+from toolbus.deadlines import Deadlines
+
+
+@dataclass(eq=False)
+class Call:
+    name: str
+    ended: bool = False
+
+
+class Watch:
+    """Deadlines on a clock that stands still, and what has expired."""
+
+    def __init__(self) -> None:
+        self.clock = StillClock()
+        self.expired: list[str] = []
+        self.deadlines: Deadlines[Call] = Deadlines(self.clock.as_loop(), self.expire)
+
+    def expire(self, call: Call) -> None:
+        call.ended = True
+        self.expired.append(call.name)
+
+    def add(self, name: str, in_s: float) -> Call:
+        call = Call(name)
+        self.deadlines.add(self.clock.now + in_s, call)
+        return call
+
+
+def test_what_is_due_expires_in_the_order_of_its_time_and_once() -> None:
+    watch = Watch()
+    watch.add("late", 3)
+    watch.add("early", 1)
+    watch.add("middle", 2)
+    watch.clock.advance(0.5)
+    assert watch.expired == []
+    watch.clock.advance(0.5)
+    assert watch.expired == ["early"]
+    watch.clock.advance(10)
+    assert watch.expired == ["early", "middle", "late"]
+    assert watch.clock.waiting == 0
+
+
+def test_what_has_ended_does_not_expire() -> None:
+    watch = Watch()
+    watch.add("ended", 1).ended = True
+    watch.add("waiting", 2)
+    watch.clock.advance(5)
+    assert watch.expired == ["waiting"]
+
+
+def test_an_earlier_deadline_is_kept_although_a_later_one_was_first() -> None:
+    watch = Watch()
+    watch.add("later", 60)
+    watch.add("sooner", 0.1)
+    watch.clock.advance(0.1)
+    assert watch.expired == ["sooner"]
+
+
+def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
+    watch = Watch()
+    for number in range(20_000):
+        watch.add(str(number), 60).ended = True
+    watch.add("alive", 60)
+    assert watch.clock.waiting == 1
+    assert len(watch.deadlines) < 5_000
+    watch.clock.advance(60)
+    assert watch.expired == ["alive"]
+
+
+def test_nothing_expires_after_close() -> None:
+    watch = Watch()
+    watch.add("open", 1)
+    watch.deadlines.close()
+    watch.clock.advance(5)
+    assert watch.expired == []
+    assert watch.clock.waiting == 0
