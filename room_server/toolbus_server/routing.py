@@ -148,8 +148,11 @@ class Router:
         received = read_trace_context(call.options)
         if received is None:
             return
-        if received.sampled:
-            flight.span = self._telemetry.open_call(call, received, _facts_of(room, flight), caller)
+        if not received.sampled:
+            if caller.scope.trace:
+                received.write_to(header)
+            return
+        flight.span = self._telemetry.open_call(call, received, _facts_of(room, flight), caller)
         context = forwarded(flight.span, received, trusted=caller.scope.trace)
         if context is not None:
             context.write_to(header)

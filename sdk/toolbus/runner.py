@@ -36,7 +36,7 @@ from toolbus.errors import (
 )
 from toolbus.hosted_call import HostedCall
 from toolbus.hosted_toolkit import Bounds, HostedToolkit
-from toolbus.telemetry import Tracing, call_attributes, read_trace_context
+from toolbus.telemetry import HostCall, Tracing, call_attributes, read_trace_context
 from toolbus.toolkit import Toolkit, failure_of
 from toolbus.wire import (
     MAX_FRAME_BYTES,
@@ -178,10 +178,13 @@ class Runner:
         run.started = True
         reply: Frame | None = None
         try:
+            trace = None
             if "traceparent" in run.dispatch.header or monotonic() >= self._tracing.idle_until:
-                body = await self._run_traced(run)
-            else:
+                trace = self._trace(run)
+            if trace is None:
                 body = await self._outcome(run)
+            else:
+                body = await self._recorded(run, trace)
             reply = Result(run.dispatch.id, body)
         except RoomException as failure:
             reply = failed(run.dispatch.id, failure)
@@ -197,15 +200,22 @@ class Runner:
             if reply is not None and not run.given_up:
                 self._send(reply)
 
-    async def _run_traced(self, run: HostedCall) -> bytes:
+    def _trace(self, run: HostedCall) -> HostCall | None:
+        """Put the tool into the call's trace; return its spans if they are recorded."""
         dispatch = run.dispatch
         trace = self._tracing.start_host(
             f"{dispatch.toolkit}.{dispatch.tool}",
             dispatch.call_id,
             received=read_trace_context(dispatch.header),
         )
-        if trace.recording:
-            trace.describe(_who(self._room_name, run))
+        if not trace.recording:
+            # For good: the task has a context of its own, which ends with it.
+            trace.executing().__enter__()
+            return None
+        trace.describe(_who(self._room_name, run))
+        return trace
+
+    async def _recorded(self, run: HostedCall, trace: HostCall) -> bytes:
         error: RoomException | None = None
         try:
             with trace.executing():
