@@ -109,7 +109,8 @@ class Router:
 
     def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
         options = call.options or _NO_OPTIONS
-        if options:
+        is_plain = not options or (len(options) == 1 and "traceparent" in options)
+        if not is_plain:
             _check_options(options)
         if call.id in caller.calls or call.call_id in caller.call_ids:
             raise DuplicateCallId("a call with this id is in flight")
@@ -117,7 +118,7 @@ class Router:
             raise _too_many(self._limits.max_calls)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
         tool = room.state.tool(caller.member, toolkit, call.tool)
-        authority = self._authority(room, caller, options) if options else _OWN
+        authority = _OWN if is_plain else self._authority(room, caller, options)
         if authority.principal is not None:
             _check_principal(authority.principal, toolkit, call.tool)
         if "pin" in options:

@@ -196,10 +196,13 @@ class Caller:
             span = self._tracing.start_client(plan.name, plan.call_id)
             if span is not None:
                 span.context.write_to(plan.options)
-        if span is None or not span.recording:
-            result = await self._attempts(plan)
-        else:
+        if span is not None and span.recording:
             result = await self._recorded(plan, span)
+        else:
+            try:
+                result = await self._attempt(plan, plan.options)
+            except RoomException as error:
+                result = await self._further_attempts(plan, error)
         try:
             return chunk_from_wire(unpack_body(result.body, binary=True))
         except (BadBody, ValueError, TypeError) as error:
@@ -208,7 +211,10 @@ class Caller:
     async def _recorded(self, plan: Plan, span: CallSpan) -> Result:
         error: RoomException | None = None
         try:
-            return await self._attempts(plan)
+            try:
+                return await self._attempt(plan, plan.options)
+            except RoomException as failure:
+                return await self._further_attempts(plan, failure)
         except RoomException as failure:
             error = failure
             raise
@@ -217,12 +223,6 @@ class Caller:
             raise
         finally:
             span.end(error)
-
-    async def _attempts(self, plan: Plan) -> Result:
-        try:
-            return await self._attempt(plan, plan.options)
-        except RoomException as error:
-            return await self._further_attempts(plan, error)
 
     async def _further_attempts(self, plan: Plan, error: RoomException) -> Result:
         history = self.retries.begin(plan)

@@ -45,11 +45,11 @@ class HostedCall(ToolContext):
     )
 
     def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
-        now = runner.loop.time
-        remaining_ms = dispatch.remaining_ms
-        super().__init__(
-            deadline_at=None if remaining_ms is None else now() + remaining_ms / 1000, clock=now
-        )
+        clock = runner.loop.time
+        deadline_at = None
+        if dispatch.remaining_ms is not None:
+            deadline_at = clock() + dispatch.remaining_ms / 1000
+        super().__init__(deadline_at=deadline_at, clock=clock)
         self._runner = runner
         self.dispatch = dispatch
         self.hosted = hosted

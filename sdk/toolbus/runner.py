@@ -36,7 +36,13 @@ from toolbus.errors import (
 )
 from toolbus.hosted_call import HostedCall
 from toolbus.hosted_toolkit import Bounds, HostedToolkit
-from toolbus.telemetry import HostCall, Tracing, call_attributes, read_trace_context
+from toolbus.telemetry import (
+    HostCall,
+    Tracing,
+    call_attributes,
+    enter_unsampled,
+    read_trace_context,
+)
 from toolbus.toolkit import Toolkit, failure_of
 from toolbus.wire import (
     MAX_FRAME_BYTES,
@@ -203,13 +209,14 @@ class Runner:
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""
         dispatch = run.dispatch
-        trace = self._tracing.start_host(
-            f"{dispatch.toolkit}.{dispatch.tool}",
-            dispatch.call_id,
-            received=read_trace_context(dispatch.header),
-        )
+        received = read_trace_context(dispatch.header)
+        # What is entered here is entered for good: the task has a context of its own.
+        if received is not None and not received.sampled:
+            enter_unsampled(received)
+            return None
+        method = f"{dispatch.toolkit}.{dispatch.tool}"
+        trace = self._tracing.start_host(method, dispatch.call_id, received=received)
         if not trace.recording:
-            # For good: the task has a context of its own, which ends with it.
             trace.executing().__enter__()
             return None
         trace.describe(_who(self._room_name, run))

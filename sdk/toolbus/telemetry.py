@@ -68,6 +68,7 @@ __all__ = [
     "Tracing",
     "call_attributes",
     "configure",
+    "enter_unsampled",
     "format_traceparent",
     "forwarded",
     "is_sampled",
@@ -349,6 +350,11 @@ class Tracing:
             self._roots = RootSampling.of(tracer)
             self.idle_until = float("-inf")
         return self._tracer
+
+
+def enter_unsampled(received: TraceContext) -> None:
+    """Put what runs in this context into a call's trace, which nobody records."""
+    otel_context.attach(_below(RemoteParent(received)))
 
 
 def _below(span: trace.Span) -> Context:

@@ -137,7 +137,7 @@ def _has_shape(traceparent: object) -> bool:
     return (
         isinstance(traceparent, str)
         and len(traceparent) == _TRACEPARENT_CHARS
-        and traceparent.startswith("00-")
+        and traceparent[:3] == "00-"
     )
 
 

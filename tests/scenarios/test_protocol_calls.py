@@ -78,7 +78,7 @@ async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_table
         assert (got.call_id, got.toolkit, got.tool) == (sent.call_id, "echo", "say")
         assert got.arguments == sent.arguments
         card = [id_of(on.alice), "alice", "user", on.server.key.iss]
-        assert got.header == {"caller": card}
+        assert got.header == {"caller": pack_body(card)}
         words = pack_body({"thread": "t"})
         got = await on.call(request_id=8, caller_context=words, attempt=2)
         assert got.header == {"caller": card, "caller_context": words, "attempt": 2}

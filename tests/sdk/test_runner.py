@@ -360,9 +360,9 @@ async def test_a_class_based_tool_runs_like_any_other(stage: Stage) -> None:
         input_schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}  # noqa: RUF012
 
         async def execute(self, context: ToolContext, /, *_: Any, a: int = 0) -> Any:
-            return [context.caller.name, a]
+            return [context.caller.name, a, context.room]
 
     server = stage.server(Add())
     server.dispatch(1, "add", a=2)
-    assert await server.answer() == ["alice", 2]
-    assert server.rooms[0][0] == 1
+    assert await server.answer() == ["alice", 2, None]
+    assert server.rooms[0][0] == 1  # it was asked for, so it was made, bound to this call
