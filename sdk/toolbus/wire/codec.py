@@ -44,6 +44,7 @@ _MAX_HEADER_ITEMS = 4_096
 # Below this size, containers that claim more than they hold cost less than a millisecond to refuse.
 _TRUSTED_CLAIM_BYTES = 2_048
 _MAX_ID = 2**53
+_UNREADABLE = (ValueError, RecursionError, msgpack.UnpackException)
 _Shapes: TypeAlias = "dict[int, _Shape]"
 _PLAIN = frozenset({str, int, bool, type(None)})
 _PLAIN_OR_BYTES = _PLAIN | {bytes}
@@ -139,35 +140,57 @@ def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
 
-_HEADER: dict[str, Any] = {
-    "ext_hook": _refuse_ext,
-    "max_array_len": _MAX_HEADER_ITEMS,
-    "max_map_len": _MAX_HEADER_ITEMS,
-}
+_unpack_header = partial(
+    msgpack.unpackb,
+    ext_hook=_refuse_ext,
+    max_array_len=_MAX_HEADER_ITEMS,
+    max_map_len=_MAX_HEADER_ITEMS,
+)
+_unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
 
 
 def _decode(shapes: _Shapes, data: bytes) -> Frame | Unknown:
+    """Read a frame; what is not as nearly all frames are goes the longer way."""
+    if len(data) > _TRUSTED_CLAIM_BYTES:
+        _check_header_bytes(data)
     try:
-        header_bytes = _header_bytes(data) if len(data) > _TRUSTED_CLAIM_BYTES else 0
-        fields = None if header_bytes > MAX_HEADER_BYTES else msgpack.unpackb(data, **_HEADER)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        fields = _unpack_header(data)
+        shape = shapes[fields[0]]
+    except _UNREADABLE as error:
+        raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
+    except (LookupError, TypeError):
+        return _decode_unknown(fields)
+    if tuple(map(type, fields)) not in shape.allowed:
+        _cut_and_check_types(shape, fields)
+    _check_fields(shape, fields)
+    del fields[0]
+    return shape.make(fields)
+
+
+def _check_header_bytes(data: bytes) -> None:
+    try:
+        header_bytes = _header_bytes(data)
+    except _UNREADABLE as error:
         raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
     if header_bytes > MAX_HEADER_BYTES:
         raise BadFrame(1009, "the header is too large")
+
+
+def _decode_unknown(fields: Any) -> Unknown:
+    """Read what is no frame of a kind that this side reads."""
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise BadFrame(1002, "a frame is an array that begins with its kind")
-    known = shapes.get(fields[0])
-    if known is None:
-        _check_header_value(fields, MAX_DEPTH)
-        return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
-    if len(fields) != known.length:
-        _check_header_value(fields[known.length :], MAX_DEPTH)
-        del fields[known.length :]
-    if tuple(map(type, fields)) not in known.allowed:
-        raise BadFrame(1002, f"a field of kind {fields[0]} is missing or of another type")
-    _check_fields(known, fields)
-    del fields[0]
-    return known.make(fields)
+    _check_header_value(fields, MAX_DEPTH)
+    return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
+
+
+def _cut_and_check_types(shape: _Shape, fields: Any) -> None:
+    """Drop trailing fields that a newer release knows; refuse fields of other types."""
+    if type(fields) is list and len(fields) > shape.length:
+        _check_header_value(fields[shape.length :], MAX_DEPTH)
+        del fields[shape.length :]
+    if type(fields) is not list or tuple(map(type, fields)) not in shape.allowed:
+        raise BadFrame(1002, "a field is missing or of another type")
 
 
 decode_from_client: Callable[[bytes], Frame | Unknown] = partial(_decode, _CLIENT_SHAPES)
@@ -253,8 +276,8 @@ def unpack_body(data: bytes, *, binary: bool = False) -> Any:
     try:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             _check_claims(data)
-        value = msgpack.unpackb(data, ext_hook=_refuse_ext)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        value = _unpack_value(data)
+    except (*_UNREADABLE, TypeError) as error:
         raise BadBody("", "not a msgpack value that this protocol allows") from error
     _check_value(value, MAX_DEPTH, "", binary=binary)
     return value
