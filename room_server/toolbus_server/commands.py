@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolbus.commands.event_loop import run_service
+from toolbus import event_loop
 from toolbus.commands.outcome import UsageMistake, reporting
 from toolbus.keys import Algorithm, Key, KeyRing
 from toolbus.settings import DEV_KEYS_FILE, home_of
@@ -169,7 +169,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         _log_to_stderr()
         send_spans = configure("toolbus-server")
         try:
-            run_service(_serve(settings, as_json=json))
+            event_loop.run(_serve(settings, as_json=json))
         finally:
             if send_spans is not None:
                 send_spans()

@@ -77,14 +77,14 @@ class Feed:
                 self._send("toolkit_changed" if was_there else "toolkit_added", toolkit)
             elif was_there:
                 self._shown.discard(toolkit)
-                self._send("toolkit_removed", toolkit, hidden=bool(toolkit.generations))
+                self._send("toolkit_removed", toolkit)
 
-    def _send(self, name: str, toolkit: Toolkit, *, hidden: bool = False) -> None:
+    def _send(self, name: str, toolkit: Toolkit) -> None:
         self._number += 1
         summary = toolkit_summary(toolkit, self._seat)
         summary["tools"] = summary["tools"][:_MAX_TOOLS]
-        if hidden:
-            # It goes on for others: what it says of itself by now is theirs alone.
+        if name == "toolkit_removed":
+            # What it said of itself last may be others' alone, and whether it goes on for them too.
             summary |= {"title": "", "description": "", "version": "", "digest": "", "tools": []}
             summary["hosts"] = 0
         event = Event(self._number, name, {"toolkit": summary})

@@ -85,7 +85,8 @@ class Registry:
         name = definition.manifest.name
         if not member.rights.may_register(name, public):
             raise self._denied(member, public, name)
-        if len(member.toolkits) >= self._limits.max_toolkits:
+        is_new = not any(t.name == name and t.public == public for t in member.toolkits)
+        if is_new and len(member.toolkits) >= self._limits.max_toolkits:
             raise QuotaExceeded(f"one participant hosts at most {self._limits.max_toolkits}")
         done = self._room.state.register(
             member,

@@ -1,9 +1,8 @@
 """The facts of one room: who is there, which toolkits there are, who serves them.
 
 Pure: it knows nothing of sockets, tasks, Redis or time. An operation changes the facts and returns
-    what changed;
-telling anybody is the caller's work. What a participant may not see is, in every answer, what is
-not there.
+what changed; telling anybody is the caller's work. What a participant may not see is, in every
+answer, what is not there.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ __all__ = [
 _MAX_REMEMBERED_RIGHTS = 4_096
 # What a host claims beyond it counts for its own toolkit alone: no claim uses the numbers up.
 _MAX_REMEMBERED_GENERATION = 2**40
+_MAX_REMEMBERED_OWNERS = 65_536
 
 
 class Identity(NamedTuple):
@@ -169,7 +169,7 @@ class RoomState:
         self._owned: dict[tuple[str, str], list[Toolkit]] = {}
         self._order: list[tuple[str, bool, str, str]] = []
         self._by_order: dict[tuple[str, bool, str, str], Toolkit] = {}
-        self._last_generation = 0
+        self._last_generations: dict[Identity, int] = {}
 
     # Who is there
 
@@ -260,9 +260,8 @@ class RoomState:
             if generation.definition.digest == definition.digest:
                 break
         else:
-            generation = Generation(number or self._next_generation(generations), definition)
-            if generation.number < _MAX_REMEMBERED_GENERATION:
-                self._last_generation = max(self._last_generation, generation.number)
+            number = self._number_of(toolkit.owner, number, generations)
+            generation = Generation(number, definition)
             insort(generations, generation, key=lambda each: each.number)
         generation.hosts.append(member)
         toolkit.settle(generations)
@@ -270,9 +269,15 @@ class RoomState:
             member.toolkits.append(toolkit)
         return generation
 
-    def _next_generation(self, generations: list[Generation]) -> int:
-        highest = generations[-1].number if generations else 0
-        return max(self._last_generation, highest) + 1
+    def _number_of(self, owner: Identity, claimed: int | None, others: list[Generation]) -> int:
+        """Number a generation. Each owner has its own count: nobody's tells of what others do."""
+        last = self._last_generations.pop(owner, 0)
+        number = claimed or max(last, others[-1].number if others else 0) + 1
+        is_kept = last < number < _MAX_REMEMBERED_GENERATION
+        self._last_generations[owner] = number if is_kept else last
+        if len(self._last_generations) > _MAX_REMEMBERED_OWNERS:
+            del self._last_generations[next(iter(self._last_generations))]
+        return number
 
     def _without(self, toolkit: Toolkit, member: Member) -> list[Generation]:
         """Take a host out of the generations of a toolkit; some of them may be left without one."""

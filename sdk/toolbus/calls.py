@@ -234,7 +234,8 @@ class Caller:
                 error = next_error
 
     async def _attempt(self, plan: Plan, options: dict[str, Any] | None) -> Result:
-        if not self._link.is_ready:
+        link = self._link
+        if not link.is_ready or link.connection is None or not link.connection.is_open:
             await self._wait_for_link(plan.deadline_at)
         remaining_s = plan.deadline_at - self._loop.time()
         if remaining_s <= 0:

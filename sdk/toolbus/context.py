@@ -1,7 +1,8 @@
 """What a tool is told of the call that runs it, and how far that call has come.
 
-The facts are set by whoever runs the tool; nothing here sends, waits or decides. The phase marks
-(`enter`, `refuse`, `fail`) let the runner say afterwards, exactly, whether the tool's function ran.
+The facts are set by whoever runs the tool; nothing here sends, waits or decides. The marks of how
+far it came (`entered`, `refuse`, `fail`) let the runner say afterwards, exactly, whether the tool's
+function ran.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Many deadlines on one timer: adding one costs a push on a heap, ending one costs nothing.
 
 Nearly every call ends long before its deadline, and an event loop's own timer for each of them
-would cost as much as routing it. Deadlines are exact: the one timer is armed for the earliest.
+would cost as much as routing it. The one timer is armed for the earliest; what is due within the
+next millisecond is taken along, since the clock of a loop may be no finer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Generic, Protocol, TypeVar
 __all__ = ["Deadlines", "Ending"]
 
 _SMALL = 1_024
+_CLOCK_S = 0.001
+"""The coarsest clock of a loop, uvloop's; a timer may run that much early by it."""
 
 
 class Ending(Protocol):
@@ -42,13 +45,19 @@ class Deadlines(Generic[T]):
         self._most = _SMALL
         self._armed_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def __len__(self) -> int:
         """How many are held, those that have ended among them."""
         return len(self._heap)
 
     def add(self, at: float, item: T) -> None:
-        """Expire an item at a time by the loop's clock, unless it has ended before."""
+        """Expire an item at a time by the loop's clock, unless it has ended before.
+
+        After `close` nothing is held and nothing expires.
+        """
+        if self._closed:
+            return
         heappush(self._heap, (at, next(self._order), item))
         if at < self._armed_at:
             self._arm(at)
@@ -56,7 +65,8 @@ class Deadlines(Generic[T]):
             self._forget_ended()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget everything, for good."""
+        self._closed = True
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -72,8 +82,7 @@ class Deadlines(Generic[T]):
         now = self._loop.time()
         self._armed_at = float("inf")
         heap = self._heap
-        # A loop's clock may be a little coarser than its timers: what is due within it is due.
-        while heap and (heap[0][2].ended or heap[0][0] <= now + 0.001):
+        while heap and (heap[0][2].ended or heap[0][0] <= now + _CLOCK_S):
             item = heappop(heap)[2]
             if not item.ended:
                 self._expire(item)
@@ -82,6 +91,6 @@ class Deadlines(Generic[T]):
 
     def _forget_ended(self) -> None:
         """Keep the heap within twice what still counts; so its upkeep is a constant for each."""
-        self._heap = [entry for entry in self._heap if not entry[2].ended]
+        self._heap[:] = [entry for entry in self._heap if not entry[2].ended]
         heapify(self._heap)
         self._most = 2 * len(self._heap) + _SMALL

@@ -125,7 +125,7 @@ class InvalidArguments(RoomException):
 
 
 class AlreadyExists(RoomException):
-    """The name belongs to another identity, or to another definition that is being served."""
+    """The name belongs to another identity."""
 
     code = "already_exists"
     _executed = "no"
@@ -283,5 +283,6 @@ def _every_class(root: type[RoomException]) -> dict[str, type[RoomException]]:
 ERRORS: dict[str, type[RoomException]] = _every_class(RoomException)
 """The class of each code.
 
-A code that a newer server invents is raised as `RoomException` itself.
+A code that a newer server invents is raised as a `RoomException` of no class of its own, whose
+`code` is as it was sent.
 """

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from toolbus.context import Participant, ToolContext
+from toolbus.errors import Executed
 from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.wire import BadBody, Dispatch, unpack_body
 
@@ -35,9 +36,12 @@ class HostedCall(ToolContext):
 
     __slots__ = (
         "_runner",
+        "awaited",
         "dispatch",
+        "ended",
         "given_up",
         "hosted",
+        "slots",
         "started",
         "task",
         "threads",
@@ -58,6 +62,12 @@ class HostedCall(ToolContext):
         """A task that is cancelled before its first step never runs a line."""
         self.threads = 0
         """How many of its functions are on threads now, which nothing can stop."""
+        self.awaited = 0
+        """How many of these its tool waits for."""
+        self.ended = False
+        """The tool has ended; what it left on threads may go on."""
+        self.slots: asyncio.Semaphore | None = None
+        """Where it holds a slot, until its threads have ended too."""
         self.given_up = False
         """The server has answered in our place: whatever comes of the function is not sent."""
         self.timed_out = False
@@ -95,10 +105,15 @@ class HostedCall(ToolContext):
         result: T = await self._runner.in_thread(self, function)
         return result
 
+    @property
+    def executed(self) -> Executed:
+        """Whether the function ran; nobody knows while a part of it is on a thread."""
+        return "maybe" if self.threads else super().executed
+
     def stop(self) -> None:
         """Stop the function as far as that can be done."""
         self.cancel()
-        if self.task is not None and not self.threads:
+        if self.task is not None and not self.awaited:
             self.task.cancel()
 
     def time_out(self) -> None:

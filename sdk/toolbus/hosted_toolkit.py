@@ -39,6 +39,11 @@ class HostedToolkit:
     running: set[object] = field(default_factory=set)
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What tells it apart on its connection."""
+        return (self.toolkit.name, self.public)
+
     def __post_init__(self) -> None:
         found = {tool.name: _bounds_of(tool) for tool in self.toolkit.tools}
         self.bounds = {name: bounds for name, bounds in found.items() if bounds != _NO_BOUNDS}

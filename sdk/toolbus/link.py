@@ -108,7 +108,8 @@ class _Line:
         if self.welcome.done():
             self._on_down()
         else:
-            self.welcome.cancel()
+            self.welcome.set_exception(ConnectionError("the connection was lost"))
+            self.welcome.exception()  # read, where nobody waits for it
 
 
 class Link:
@@ -126,7 +127,7 @@ class Link:
         self.connection: ClientTransport | None = None
         """The connection that is there now, welcomed or not."""
         self.is_ready = False
-        """Whether calls can be sent now."""
+        """Whether calls can be sent now, unless the connection is closing."""
         self._keeper: asyncio.Task[None] | None = None
         self._epoch = 0
         self._ready = asyncio.Event()
@@ -151,12 +152,16 @@ class Link:
     async def stop(self) -> None:
         """Close the connection and never come back."""
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait([keeper])
-        await self._hang_up()
-        self._down()
-        self._finished.set()
+        try:
+            if keeper is not None:
+                keeper.cancel()
+                await asyncio.wait([keeper])
+            await self._hang_up()
+        finally:
+            if self.connection is not None:
+                self.connection.transport.abort()
+            self._down()
+            self._finished.set()
 
     async def finished(self) -> None:
         """Wait until the link has ended for good."""
@@ -168,17 +173,23 @@ class Link:
         Raises:
             Unavailable: The link has ended for good.
         """
-        if self._finished.is_set():
-            raise Unavailable("the room is closed", executed="no", retryable=False)
-        if not self._ready.is_set():
+        # A link that came up may be down again before who waits has run.
+        while not self._finished.is_set() and not self._is_up():
             either = [asyncio.ensure_future(e.wait()) for e in (self._ready, self._finished)]
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for waiter in either:
                     waiter.cancel()
-            if not self._ready.is_set():
-                raise Unavailable("the room is closed", executed="no", retryable=False)
+        if self._finished.is_set():
+            raise Unavailable("the room is closed", executed="no", retryable=False)
+
+    def _is_up(self) -> bool:
+        """Tell whether calls can be sent; on a connection that is closing none can."""
+        if self.is_ready and (self.connection is None or not self.connection.is_open):
+            self.is_ready = False
+            self._ready.clear()
+        return self.is_ready
 
     def send(self, frame: Frame) -> None:
         """Send a frame that needs no ticket; without a connection it is dropped."""
@@ -238,7 +249,9 @@ class Link:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await line.welcome
                 await self._owner.on_up(welcome)
-        except (TimeoutError, asyncio.CancelledError) as error:
+            if line.closed.is_set():
+                raise ConnectionError("the connection was lost")
+        except (TimeoutError, ConnectionError, asyncio.CancelledError) as error:
             await self._fail_opening(line, error)
         self.is_ready = True
         self._ready.set()
@@ -247,12 +260,11 @@ class Link:
         self.connection = connection
 
     async def _fail_opening(self, line: _Line, error: BaseException) -> None:
-        """Give a connection up that ended, or stayed silent, before it was welcomed."""
+        """Give a connection up that ended, or stayed silent, before calls could go."""
         code = line.connection.close_code if line.connection is not None else None
-        was_lost = line.closed.is_set()
         await self._hang_up()
         self._down()
-        if isinstance(error, asyncio.CancelledError) and not was_lost:
+        if isinstance(error, asyncio.CancelledError):
             raise error
         self._raise_if_final(code)
         raise Unavailable("the server did not say welcome", executed="no") from error

@@ -128,9 +128,15 @@ async def serve_toolkits(toolkits: Sequence[Toolkit], room: RoomClient | None = 
                 await stack.enter_async_context(joined.host(toolkit))
                 _logger.info("hosting toolkit %s", toolkit.name)
             await _either(stop, joined)
+            # A second signal ends the process, however long the calls that run may take.
+            _unhandle_signals(loop)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        _unhandle_signals(loop)
+
+
+def _unhandle_signals(loop: asyncio.AbstractEventLoop) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
 
 
 async def _either(stop: asyncio.Event, room: RoomClient) -> None:

@@ -44,6 +44,11 @@ def _no_tool(tool: str) -> InvalidArguments:
     return InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
 
 
+def _no_text() -> InvalidArguments:
+    # A server takes a name that is no text for a broken frame, and ends the connection.
+    return InvalidArguments("the names of toolkits and tools are text")
+
+
 def _unsendable(error: BadBody) -> InvalidArguments:
     return InvalidArguments(error.reason, details={"path": error.path, "message": error.reason})
 
@@ -110,6 +115,8 @@ class Room:
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
+        if not (isinstance(toolkit, str) and isinstance(tool, str)):
+            raise _no_text()
         if attachment is not None:
             raise InvalidArguments("attachments are not supported yet")
         seconds = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
@@ -142,6 +149,8 @@ class Room:
             NotFound: There is none that you may know of.
             DefinitionChanged: `pin` names another definition; raised by the first call.
         """
+        if not isinstance(name, str):
+            raise _no_text()
         options = {} if participant is None else {"participant": participant}
         body = await self._core.caller.request(Describe, name, options)
         self._core.caller.retries.note((name, participant), body)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from toolbus.calls import Caller, CallTable
-from toolbus.errors import RoomException, Unavailable
+from toolbus.errors import NotFound, RoomException, Unavailable
 from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.link import Link, LinkOwner
 from toolbus.room import Core, Room
@@ -41,6 +41,7 @@ from toolbus.wire import (
 __all__ = ["RoomClient"]
 
 _logger = logging.getLogger(__name__)
+_ANSWER_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +64,11 @@ class _Parts:
     runner: Runner
     welcome: Welcome | None = None
     hostings: list[_Hosting] = field(default_factory=list)
+    withdrawn: set[tuple[str, bool]] = field(default_factory=set)
+    """What was taken back, by name and whether public, and may still stand at the server."""
     readers: set[EventQueue] = field(default_factory=set)
+    subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    subscribed: bool = False
 
 
 class RoomClient(Room):
@@ -128,8 +133,15 @@ class RoomClient(Room):
         parts = self._parts
         if parts is not None:
             self._parts = None
-            await parts.runner.stop()
+            try:
+                await parts.runner.stop()
+            finally:
+                await self._leave(parts)
+
+    async def _leave(self, parts: _Parts) -> None:
+        try:
             await parts.link.stop()
+        finally:
             parts.table.close()
             parts.runner.cancel_all()
             parts.table.lose_all()
@@ -221,23 +233,39 @@ class RoomClient(Room):
             for tool in toolkit.tools:
                 await tool.start(self)
                 stack.push_async_callback(_stop_tool, tool)
-            await self._register(parts, hosting)
+            # Also where it fails: the server may have done it, and its answer may be lost.
             stack.push_async_callback(self._withdraw, parts, hosting)
+            await self._register(parts, hosting)
             parts.hostings.append(hosting)
             yield toolkit
 
     async def _register(self, parts: _Parts, hosting: _Hosting) -> None:
         options = _offer_of(hosting)
         body = await parts.core.caller.request(Register, hosting.manifest, options)
+        parts.withdrawn.discard(hosting.hosted.key)
         hosting.generation = body["generation"]
 
     async def _withdraw(self, parts: _Parts, hosting: _Hosting) -> None:
-        parts.hostings.remove(hosting)
-        hosted = hosting.hosted
+        if hosting in parts.hostings:
+            parts.hostings.remove(hosting)
         if parts.link.is_ready:
-            with contextlib.suppress(RoomException):
-                await parts.core.caller.request(Unregister, hosted.toolkit.name, hosted.public)
-        await parts.runner.drained(hosted)
+            await self._unregister(parts, hosting.hosted.key)
+        else:
+            parts.withdrawn.add(hosting.hosted.key)
+        await parts.runner.drained(hosting.hosted)
+
+    async def _unregister(self, parts: _Parts, key: tuple[str, bool]) -> bool:
+        """Take a toolkit back, or leave that for the next connection if this one fails."""
+        parts.withdrawn.add(key)
+        deadline_at = parts.core.loop.time() + _ANSWER_S
+        try:
+            await parts.core.caller.ask(Unregister, *key, deadline_at=deadline_at)
+        except NotFound:
+            pass  # it is hosted here no more
+        except RoomException:
+            return False
+        parts.withdrawn.discard(key)
+        return True
 
     # Listening
 
@@ -247,15 +275,19 @@ class RoomClient(Room):
         reader = EventQueue()
         parts.readers.add(reader)
         try:
-            if len(parts.readers) == 1:
-                await parts.core.caller.request(Subscribe, ["toolkits"])
+            async with parts.subscribing:
+                if not parts.subscribed:
+                    await parts.core.caller.request(Subscribe, ["toolkits"])
+                    parts.subscribed = True
             while (event := await reader.get()) is not None:
                 yield event
         finally:
             parts.readers.discard(reader)
             if not parts.readers and parts.link.is_ready:
+                parts.subscribed = False
+                deadline_at = parts.core.loop.time() + _ANSWER_S
                 with contextlib.suppress(RoomException):
-                    await parts.core.caller.request(Subscribe, [])
+                    await parts.core.caller.ask(Subscribe, [], deadline_at=deadline_at)
 
     def _tell(self, parts: _Parts, event: RoomEvent | None) -> None:
         for reader in parts.readers:
@@ -274,13 +306,19 @@ class RoomClient(Room):
         parts.welcome = welcome
         if not is_return:
             return
-        deadline_at = parts.core.loop.time() + 10.0
-        for hosting in parts.hostings:
-            await self._register_again(parts, hosting, deadline_at)
+        parts.subscribed = False
+        deadline_at = parts.core.loop.time() + _ANSWER_S
+        for hosting in list(parts.hostings):
+            if hosting in parts.hostings:  # it may be withdrawn while others are registered
+                await self._register_again(parts, hosting, deadline_at)
         if parts.readers:
             with contextlib.suppress(RoomException):
                 await parts.core.caller.ask(Subscribe, ["toolkits"], deadline_at=deadline_at)
+                parts.subscribed = True
             self._tell(parts, RoomEvent("reconnected"))
+        # The server gives a new connection all that the one before it hosted.
+        while parts.withdrawn and await self._unregister(parts, parts.withdrawn.pop()):
+            pass
 
     async def _register_again(self, parts: _Parts, hosting: _Hosting, deadline_at: float) -> None:
         options = _offer_of(hosting)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Tracer
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, StaticSampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 
 from toolbus.trace_context import TraceContext
 
@@ -39,11 +39,12 @@ class RootSampling:
 
     Args:
         tracer: Our own tracer of the SDK's; it takes its ids from here afterwards.
-        sampler: Its sampler, whose answer follows from the trace id.
+        bound: A trace is sampled if the part of its id that samplers look at is below this.
     """
 
-    def __init__(self, tracer: Tracer, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, tracer: Tracer, bound: int) -> None:
+        self._bound = bound
+        self._draw = tracer.id_generator
         self._ids = tracer.id_generator = _Ids(tracer.id_generator)
 
     @classmethod
@@ -52,16 +53,17 @@ class RootSampling:
         if not isinstance(tracer, Tracer):
             return None
         sampler = getattr(tracer.sampler, "_root", tracer.sampler)
-        if not isinstance(sampler, StaticSampler | TraceIdRatioBased):
-            return None
-        return cls(tracer, sampler)
+        if isinstance(sampler, TraceIdRatioBased):
+            return cls(tracer, sampler.bound)
+        if sampler is ALWAYS_OFF:
+            return cls(tracer, 0)
+        return None
 
-    def unsampled(self, name: str) -> TraceContext | None:
+    def unsampled(self) -> TraceContext | None:
         """Begin a trace; return its context if it is not sampled, else let the tracer go on."""
-        trace_id = self._ids.inner.generate_trace_id()
-        decision = self._sampler.should_sample(None, trace_id, name).decision
-        if decision is Decision.RECORD_AND_SAMPLE:
+        trace_id = self._draw.generate_trace_id()
+        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._bound:
             self._ids.drawn = trace_id
             return None
-        span_id = self._ids.inner.generate_span_id()
+        span_id = self._draw.generate_span_id()
         return TraceContext(f"00-{trace_id:032x}-{span_id:016x}-00")

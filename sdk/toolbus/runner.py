@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from contextvars import copy_context
 from time import monotonic
 from typing import Any, TypeVar
@@ -63,6 +62,7 @@ _logger = logging.getLogger(__name__)
 MAX_INFLIGHT = 256
 """Calls that one connection runs and queues; one more is `overloaded`."""
 _RETRY_AFTER_S = 0.1
+_STOP_TIMEOUT_S = 2.0
 # A result's frame is its body and a few bytes of kind, id and length.
 _MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 
@@ -118,7 +118,7 @@ class Runner:
 
     def withdraw(self, hosted: HostedToolkit) -> None:
         """Take no more calls for a toolkit; running ones go on."""
-        self._hosted.pop((hosted.toolkit.name, hosted.public), None)
+        self._hosted.pop(hosted.key, None)
 
     async def drained(self, hosted: HostedToolkit) -> None:
         """Wait until no call of a toolkit is running."""
@@ -174,9 +174,11 @@ class Runner:
     async def stop(self) -> None:
         """Give every call up and wait for those that can be stopped."""
         self.cancel_all()
-        waiting = [run.task for run in self._alive if run.task and not run.threads]
+        waiting = [run.task for run in self._alive if run.task and not run.awaited]
         if waiting:
-            await asyncio.wait(waiting)
+            _, left = await asyncio.wait(waiting, timeout=_STOP_TIMEOUT_S)
+            if left:
+                _logger.warning("%d calls do not end when cancelled: left behind", len(left))
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -239,6 +241,12 @@ class Runner:
     def _finish(self, run: HostedCall) -> None:
         if self._runs.get(run.dispatch.id) is run:
             del self._runs[run.dispatch.id]
+        run.ended = True
+        if run.threads:
+            return  # until they have ended, too
+        if run.slots is not None:
+            run.slots.release()
+            run.slots = None
         self._alive.discard(run)
         run.hosted.running.discard(run)
         if not run.hosted.running:
@@ -296,13 +304,17 @@ class Runner:
     async def _execute_bounded(
         self, run: HostedCall, bounds: Bounds, arguments: dict[str, Any]
     ) -> Chunk:
-        async with AsyncExitStack() as stack:
-            if bounds.slots is not None:
-                await stack.enter_async_context(bounds.slots)
-            if bounds.timeout_s is not None:
-                timer = self.loop.call_later(bounds.timeout_s, run.time_out)
-                stack.callback(timer.cancel)
+        if bounds.slots is not None:
+            await bounds.slots.acquire()
+            run.slots = bounds.slots
+        timer = None
+        if bounds.timeout_s is not None:
+            timer = self.loop.call_later(bounds.timeout_s, run.time_out)
+        try:
             return await run.hosted.toolkit.execute(run, run.dispatch.tool, arguments)
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def in_thread(self, run: HostedCall, function: Callable[[], Any]) -> Any:
         """Run a sync function on a thread of its own and keep the slot until it ends."""
@@ -310,15 +322,24 @@ class Runner:
             self._threads = ThreadPoolExecutor(self._max_inflight, "toolbus-tool")
         if run.given_up:
             raise asyncio.CancelledError
+        future = self.loop.run_in_executor(self._threads, function)
         run.threads += 1
+        run.awaited += 1
+        future.add_done_callback(lambda _: self._leave_thread(run))
         try:
-            result = await self.loop.run_in_executor(self._threads, function)
+            # A tool may stop to wait; its thread goes on, and so does what it holds.
+            result = await asyncio.shield(future)
         finally:
-            run.threads -= 1
+            run.awaited -= 1
         if run.given_up or run.timed_out:
             # The thread could not be stopped; what awaits it can be.
             raise asyncio.CancelledError
         return result
+
+    def _leave_thread(self, run: HostedCall) -> None:
+        run.threads -= 1
+        if run.ended:
+            self._finish(run)
 
 
 def _who(room: str, context: ToolContext) -> dict[str, str]:

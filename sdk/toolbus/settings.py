@@ -60,9 +60,7 @@ class RoomSettings:
     room: str
     """The room to join."""
     instance: str
-    """Tells replicas of one identity apart; a newer connection of one instance replaces the
-    older.
-    """
+    """Tells replicas of one identity apart; a newer connection of one replaces the older."""
     token: Callable[[], Awaitable[str]] = field(repr=False)
     """Brings the token for the next connection."""
     renewable: bool = False
@@ -165,7 +163,7 @@ def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
 ) -> tuple[Callable[[], Awaitable[str]], bool]:
     if token is None:
-        token = found.environ.get("TOOLBUS_TOKEN")
+        token = found.environ.get("TOOLBUS_TOKEN", "").strip() or None
     if token is None and (path := found.text("token_file")):
         token = Path(path)
     if token is not None:
@@ -179,11 +177,18 @@ def _token_source(
         return _minting(Path(keys_path), name, room, ApiScope.host_default()), True
     dev_keys = found.home / DEV_KEYS_FILE
     if urlsplit(url).hostname in _LOOPBACK and dev_keys.exists():
-        return _minting(dev_keys, name or getpass.getuser(), room, ApiScope.full()), True
+        return _minting(dev_keys, name or _user_name(), room, ApiScope.full()), True
     raise ValueError(
         "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
         "or start a local server with `toolbus serve --dev`"
     )
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container a user may be a number alone
+        raise ValueError("this user has no name here: set TOOLBUS_NAME or name=") from None
 
 
 def _given(token: Token) -> tuple[Callable[[], Awaitable[str]], bool]:

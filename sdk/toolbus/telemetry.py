@@ -51,6 +51,7 @@ from toolbus.trace_context import (
     TraceContext,
     format_traceparent,
     is_sampled,
+    is_unsampled,
     parse_traceparent,
     read_trace_context,
     trace_context_of,
@@ -72,6 +73,7 @@ __all__ = [
     "format_traceparent",
     "forwarded",
     "is_sampled",
+    "is_unsampled",
     "parse_traceparent",
     "read_trace_context",
     "recorded_method",
@@ -265,7 +267,7 @@ class Tracing:
             received = trace_context_of(parent)
             return None if received is None else CallSpan(trace.INVALID_SPAN, received)
         if self._roots is not None and not parent_context.is_valid:
-            unsampled = self._roots.unsampled(method)
+            unsampled = self._roots.unsampled()
             if unsampled is not None:
                 return CallSpan(trace.INVALID_SPAN, unsampled)
         attributes = self._client_attributes.get(method) or self._describe_client(method)

@@ -64,7 +64,7 @@ class Tool(ToolDefinition, ABC):
     """
 
     marks_entry = False
-    """Whether `execute` itself calls `context.enter`, because it starts its function later."""
+    """Whether `execute` itself sets `context.entered`, because it starts its function later."""
 
     @property
     def is_async(self) -> bool:

@@ -71,6 +71,16 @@ def read_trace_context(header: Mapping[str, Any] | None) -> TraceContext | None:
     return TraceContext(traceparent, tracestate if _may_travel(tracestate) else None)
 
 
+def is_unsampled(traceparent: object) -> bool:
+    """Say whether this is a `traceparent` that asks not to be recorded, as most do."""
+    return (
+        type(traceparent) is str
+        and len(traceparent) == _TRACEPARENT_CHARS
+        and traceparent[54] not in _SAMPLED_DIGITS
+        and traceparent[:3] == "00-"
+    )
+
+
 def is_sampled(traceparent: str | None) -> bool:
     """Say whether a `traceparent` asks to be recorded, from its shape and its flag alone."""
     return (

@@ -270,10 +270,12 @@ class MessageConnection(Connection):
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close. Nothing that arrives afterwards is read; returns at once."""
+        # Also where the other side has closed by itself: websockets reads all that came in one
+        # piece before it hands the first of it over, the close frame among it.
+        if self.receiver is not None and type(self.receiver) is not _Deaf:
+            self.receiver = _Deaf(self.receiver)
         if not self.is_open:
             return
-        if self.receiver is not None:
-            self.receiver = _Deaf(self.receiver)
         self.protocol.fail(code, reason)
         self.send_data()
         self.close_deadline = self.loop.time() + (self.close_timeout or 0)

@@ -205,9 +205,18 @@ def test_a_host_that_comes_back_with_its_generation_finds_its_place_in_a_new_ser
 
     assert toolkit.serving.definition.digest == V2.digest
     assert [each.number for each in toolkit.generations] == [3, 7]
-    fresh = member("bob")
-    state.join(fresh)
-    assert state.register(fresh, definition("other"), public=True).generation.number == 8
+    assert state.register(one, definition("other"), public=True).generation.number == 8
+
+
+@pytest.mark.row(37)
+def test_generations_tell_nothing_of_what_others_registered() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(bob, definition("hidden"), public=False)
+    state.register(bob, definition("hidden", version="2"), public=False)
+    assert state.register(alice, V1, public=True).generation.number == 1
+    state.unregister(alice, V1.manifest.name, public=True)
+    assert state.register(alice, V2, public=True).generation.number == 2
 
 
 def test_no_claim_uses_up_the_numbers_of_others() -> None:

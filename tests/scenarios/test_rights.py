@@ -10,6 +10,7 @@ import pytest
 
 from support.raw_client import RawClient, raw_participant
 from support.room_watch import listed
+from support.wire_talk import ask
 from toolbus import ApiScope, RoomClient, Toolkit, tool
 from toolbus.errors import NotFound, PermissionDenied, RoomException
 from toolbus.grants import AgentsGrant
@@ -27,6 +28,7 @@ from toolbus.wire import (
     pack_body,
     unpack_body,
 )
+from toolbus_server import feed
 from toolbus_server.testing import TestServer, running_server
 
 
@@ -323,6 +325,31 @@ async def test_who_is_shut_out_hears_that_it_is_gone_and_nothing_of_what_it_beca
             assert (told["name"], told["owner"]["name"]) == ("box", "owner")
             assert (told["description"], told["digest"], told["tools"]) == ("", "", [])
         assert (await friend.next_event()).name == "toolkit_added"
+
+
+@pytest.mark.row(37)
+@pytest.mark.parametrize("lives_on", [True, False])
+async def test_last_word_of_a_toolkit_is_the_same_whether_it_lives_on_unseen_or_not(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, lives_on: bool
+) -> None:
+    monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # what follows is one breath
+    private: dict[str, Any] = {"public": False}
+    shown = {"name": "box", "title": "Box", "description": "Open.", "version": "1"}
+    secret = {"name": "box", "title": "Safe", "description": "Secret.", "version": "2"}
+    async with (
+        raw_participant(server, "owner") as owner,
+        raw_participant(server, "friend") as friend,
+    ):
+        await ask(owner, Register(RequestId(1), pack_body(shown), private | {"shared_with": ["*"]}))
+        await ask(friend, Subscribe(RequestId(1), ["toolkits"]))
+        await ask(owner, Register(RequestId(2), pack_body(secret), private))
+        if not lives_on:
+            await ask(owner, Unregister(RequestId(3), "box", False))
+        event = await friend.next_event()
+    assert (event.number, event.name) == (1, "toolkit_removed")
+    nothing = dict.fromkeys(("title", "description", "version", "digest"), "")
+    owned = {"name": "box", "public": False, "owner": {"name": "owner", "issuer": server.key.iss}}
+    assert event.data["toolkit"] == owned | nothing | {"hosts": 0, "tools": []}
 
 
 async def test_events_tell_only_of_what_may_be_seen(

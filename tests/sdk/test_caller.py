@@ -57,6 +57,7 @@ class Server:
         self.idempotent = False
         self.digest = "d1"
         self.is_ready = True
+        self.is_open = True
         self.up = asyncio.Event()
         self.up.set()
         self.loop = asyncio.get_running_loop()

@@ -72,10 +72,12 @@ def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
     assert watch.expired == ["alive"]
 
 
-def test_nothing_expires_after_close() -> None:
+def test_nothing_expires_and_nothing_is_held_after_close() -> None:
     watch = Watch()
     watch.add("open", 1)
     watch.deadlines.close()
+    watch.add("late", 1)
+    assert watch.clock.waiting == 0
+    assert len(watch.deadlines) == 0
     watch.clock.advance(5)
     assert watch.expired == []
-    assert watch.clock.waiting == 0

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolbus.commands.event_loop import run_service
+from toolbus import event_loop
 from toolbus.commands.outcome import UsageMistake
 from toolbus.commands.room_options import RoomOptions, joins_a_room, read_token
 from toolbus.remote_toolkit import serve_toolkits
@@ -99,7 +99,7 @@ def host(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     send_spans = configure("toolbus-host")
     try:
-        run_service(_serve(options, found, room))
+        event_loop.run(_serve(options, found, room))
     finally:
         if send_spans is not None:
             send_spans()

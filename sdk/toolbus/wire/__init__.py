@@ -1,8 +1,7 @@
 """The protocol `toolbus.v1`: frames, their bytes, and what travels inside them.
 
 Pure: nothing here knows of sockets, tasks, files or time, so that a client in another language can
-    be written
-from PROTOCOL.md and checked against the same vectors.
+be written from PROTOCOL.md and checked against the same vectors.
 """
 
 from toolbus.wire.codec import (

@@ -210,7 +210,4 @@ RESERVED: dict[int, str] = {
     48: "attributes",
     49: "send",
 }
-"""Kinds whose meaning is settled and whose frames are not built yet:
-
-answered as unknown ones are.
-"""
+"""Kinds whose meaning is settled and whose frames are not built yet: unknown ones until then."""
