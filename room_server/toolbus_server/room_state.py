@@ -62,8 +62,7 @@ class Member:
 
     def __post_init__(self) -> None:
         self.rights = ToolRights(self.scope.agents)
-        facts = [self.id, self.identity.name, self.role, self.identity.issuer]
-        self.card = pack_body(facts)
+        self.card = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is remembered."""
@@ -232,16 +231,14 @@ class RoomState:
             AlreadyExists: The public name belongs to another identity.
         """
         name = definition.manifest.name
-        toolkit = self._existing(member.identity, name, public)
-        if toolkit is None:
-            toolkit = Toolkit(name, member.identity, public)
-            joined = self._join_generation(toolkit, member, definition, generation)
-            joined.shared_with = shared_with
-            self._add(toolkit)
-            return Registration(toolkit, joined, [Change("toolkit_added", toolkit)])
+        existing = self._existing(member.identity, name, public)
+        toolkit = existing or Toolkit(name, member.identity, public)
         joined = self._join_generation(toolkit, member, definition, generation)
         joined.shared_with = shared_with
-        return Registration(toolkit, joined, [Change("toolkit_changed", toolkit)])
+        if existing is not None:
+            return Registration(toolkit, joined, [Change("toolkit_changed", toolkit)])
+        self._add(toolkit)
+        return Registration(toolkit, joined, [Change("toolkit_added", toolkit)])
 
     def _existing(self, identity: Identity, name: str, public: bool) -> Toolkit | None:
         if not public:
@@ -270,7 +267,7 @@ class RoomState:
         return generation
 
     def _number_of(self, owner: Identity, claimed: int | None, others: list[Generation]) -> int:
-        """Number a generation. Each owner has its own count: nobody's tells of what others do."""
+        """Choose a new generation's number; each owner has a count that tells of no other's."""
         last = self._last_generations.pop(owner, 0)
         number = claimed or max(last, others[-1].number if others else 0) + 1
         is_kept = last < number < _MAX_REMEMBERED_GENERATION
@@ -387,12 +384,10 @@ class RoomState:
     ) -> Iterator[Toolkit]:
         """Go through the toolkits a participant can see, in order, from behind `after`."""
         start = 0 if after is None else bisect_right(self._order, after)
-        wanted = search.casefold() if search else None
+        wanted = (search or "").casefold()
         for order in self._order[start:]:
             toolkit = self._by_order[order]
-            if toolkit.is_listed_for(member) and (
-                wanted is None or _matches(toolkit, member, wanted)
-            ):
+            if toolkit.is_listed_for(member) and (not wanted or _matches(toolkit, member, wanted)):
                 yield toolkit
 
 

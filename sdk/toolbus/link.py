@@ -232,6 +232,13 @@ class Link:
                     raise
             except Unavailable as error:
                 _logger.info("no connection to %s yet: %s", self._settings.url, error)
+            except asyncio.CancelledError:
+                keeper = asyncio.current_task()
+                if keeper is None or keeper.cancelling():
+                    raise
+                _logger.error(
+                    "no connection to %s yet: a token's source was cancelled", self._settings.url
+                )
             except Exception:
                 # Where tokens come from is the user's code, and may fail for a while.
                 _logger.exception("no connection to %s yet", self._settings.url)

@@ -25,7 +25,7 @@ class RoomEvent:
     """"toolkit_added", "toolkit_changed", "toolkit_removed"; "reconnected" and "missed" say that
     others may have been missed, so that a list is worth asking for again."""
     toolkit: ToolkitInfo | None = None
-    """The toolkit it is about."""
+    """The toolkit it is about; one that is removed has no more than its name and its owner."""
 
     @classmethod
     def from_wire(cls, event: Event) -> RoomEvent | None:

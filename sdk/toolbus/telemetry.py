@@ -49,6 +49,7 @@ from toolbus.trace_context import (
     TRACESTATE,
     RemoteParent,
     TraceContext,
+    enter_unsampled,
     format_traceparent,
     is_sampled,
     is_unsampled,
@@ -352,11 +353,6 @@ class Tracing:
             self._roots = RootSampling.of(tracer)
             self.idle_until = float("-inf")
         return self._tracer
-
-
-def enter_unsampled(received: TraceContext) -> None:
-    """Put what runs in this context into a call's trace, which nobody records."""
-    otel_context.attach(_below(RemoteParent(received)))
 
 
 def _below(span: trace.Span) -> Context:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
+from opentelemetry.context import Context, attach
 from opentelemetry.trace import SpanContext
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "TRACESTATE",
     "RemoteParent",
     "TraceContext",
+    "enter_unsampled",
     "format_traceparent",
     "is_sampled",
     "parse_traceparent",
@@ -33,6 +35,7 @@ _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512
 _MAX_TRACESTATE_MEMBERS = 32
 _SAMPLED_DIGITS = "13579bdf"
+_NO_CONTEXT = Context()
 _FLAGS = tuple(f"{flags:02x}" for flags in range(256))
 _TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACESTATE_MEMBER = re.compile(
@@ -141,6 +144,11 @@ class RemoteParent(trace.NonRecordingSpan):
 
     def __repr__(self) -> str:
         return f"RemoteParent({self.received!r})"
+
+
+def enter_unsampled(received: TraceContext) -> None:
+    """Put what runs in this context into a call's trace, which nobody records."""
+    attach(trace.set_span_in_context(RemoteParent(received), _NO_CONTEXT))
 
 
 def _has_shape(traceparent: object) -> bool:

@@ -81,7 +81,7 @@ async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_table
         assert got.header == {"caller": pack_body(card)}
         words = pack_body({"thread": "t"})
         got = await on.call(request_id=8, caller_context=words, attempt=2)
-        assert got.header == {"caller": card, "caller_context": words, "attempt": 2}
+        assert got.header == {"caller": pack_body(card), "caller_context": words, "attempt": 2}
         answer(on.host, got, [1, {"a": 1}])
         assert await on.alice.reply_to(8) == Result(8, pack_body([1, {"a": 1}]))
 

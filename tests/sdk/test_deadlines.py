@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from support.still_clock import StillClock
-
 from toolbus.deadlines import Deadlines
 
 
@@ -70,6 +69,26 @@ def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
     assert len(watch.deadlines) < 5_000
     watch.clock.advance(60)
     assert watch.expired == ["alive"]
+
+
+def test_what_is_added_while_another_expires_is_kept_in_time() -> None:
+    watch = Watch()
+
+    def expire(call: Call) -> None:
+        watch.expire(call)
+        if call.name == "first":
+            for number in range(2_000):
+                watch.add(str(number), 30).ended = True
+            watch.add("soon", 1)
+
+    watch.deadlines = Deadlines(watch.clock.as_loop(), expire)
+    watch.add("first", 1)
+    watch.add("last", 60)
+    watch.clock.advance(1)
+    watch.clock.advance(1)
+    assert watch.expired == ["first", "soon"]
+    watch.clock.advance(60)
+    assert watch.expired == ["first", "soon", "last"]
 
 
 def test_nothing_expires_and_nothing_is_held_after_close() -> None:

@@ -6,8 +6,8 @@ what takes too long or was given up.
 
 Limits: one call of one SQL function, and the unfolding of nested expressions before a statement
 runs, cannot be stopped half-way. Honest statements are far from where that matters; a host for
-callers who mean harm needs a limit of memory around its process.
-Reading a file in WAL mode, SQLite keeps its own `-wal` and `-shm` files beside it.
+callers who mean harm needs a limit of memory around its process. Reading a file in WAL mode, SQLite
+keeps its own `-wal` and `-shm` files beside it.
 """
 
 from __future__ import annotations
