@@ -6,6 +6,7 @@ our own under `toolbus.`. Metrics are not built yet; their names are settled her
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from opentelemetry import trace
@@ -45,6 +46,14 @@ EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 
 _MAX_NAME_CHARS = 256
 _MAX_WORDS_CHARS = 1_024
+
+
+def toolbus_version() -> str:
+    """Give the installed release, for `service.version` and the tracer."""
+    try:
+        return version("toolbus")
+    except PackageNotFoundError:
+        return "0"
 
 
 def recorded_method(method: str, *, registered: bool) -> str:

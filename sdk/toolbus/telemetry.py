@@ -22,7 +22,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,7 @@ from toolbus.semantics import (
     recorded_method,
     rpc_attributes,
     tool_attributes,
+    toolbus_version,
 )
 from toolbus.trace_context import (
     TRACEPARENT,
@@ -85,14 +85,6 @@ _LOOK_AGAIN_S = 1.0
 _MAX_METHODS_KEPT = 256
 _NO_CONTEXT = Context()
 _logger = logging.getLogger(__name__)
-
-
-def toolbus_version() -> str:
-    """Give the installed release, for `service.version` and the tracer."""
-    try:
-        return version("toolbus")
-    except PackageNotFoundError:
-        return "0"
 
 
 def forwarded(
