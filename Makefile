@@ -29,7 +29,7 @@ check: $(READY) ## lint, types, import contracts, sizes
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes toolbus > $(VENV)/verifytypes.txt || { cat $(VENV)/verifytypes.txt; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes toolbus > $(VENV)/verifytypes.txt || { cat $(VENV)/verifytypes.txt; exit 1; }
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python .ci/sizes.py
 	@echo "all checks passed"

@@ -86,7 +86,7 @@ class CallTable:
         self._pending: dict[int, Pending] = {}
         self._deadlines = Deadlines(loop, self.expire)
         self._last_id = 0
-        self.dropped = 0
+        self.dropped: int = 0
         """Late and unknown answers: counted, never fatal."""
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class Caller:
         self._table = table
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
-        self.retries = Retries(self._loop.time, self.request)
+        self.retries: Retries = Retries(self._loop.time, self.request)
 
     # Requests to the server itself
 

@@ -89,7 +89,7 @@ class ToolContext:
         self._clock = clock
         self._run_sync = run_sync
         self._cancelled = False
-        self.entered = False
+        self.entered: bool = False
         """Set when the tool's own function is being called; it stays set."""
         self._refusal: RoomException | None = None
         self._failure: RoomException | None = None

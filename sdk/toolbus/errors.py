@@ -85,7 +85,7 @@ class RoomException(Exception):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = str(message) or self.code.replace("_", " ")
+        self.message: str = str(message) or self.code.replace("_", " ")
         self.executed: Executed = executed if executed is not None else self._executed
         self.details: dict[str, Any] = details if details is not None else {}
         self.retry_after_s = retry_after_s

@@ -55,22 +55,22 @@ class HostedCall(ToolContext):
             deadline_at = clock() + dispatch.remaining_ms / 1000
         super().__init__(deadline_at=deadline_at, clock=clock)
         self._runner = runner
-        self.dispatch = dispatch
-        self.hosted = hosted
+        self.dispatch: Dispatch = dispatch
+        self.hosted: HostedToolkit = hosted
         self.task: asyncio.Task[None] | None = None
-        self.started = False
+        self.started: bool = False
         """A task that is cancelled before its first step never runs a line."""
-        self.threads = 0
+        self.threads: int = 0
         """How many of its functions are on threads now, which nothing can stop."""
-        self.awaited = 0
+        self.awaited: int = 0
         """How many of these its tool waits for."""
-        self.ended = False
+        self.ended: bool = False
         """The tool has ended; what it left on threads may go on."""
         self.slots: asyncio.Semaphore | None = None
         """Where it holds a slot, until its threads have ended too."""
-        self.given_up = False
+        self.given_up: bool = False
         """The server has answered in our place: whatever comes of the function is not sent."""
-        self.timed_out = False
+        self.timed_out: bool = False
         """The tool's own `timeout_s` has passed."""
 
     # What a tool asks for is made when it asks.

@@ -126,7 +126,7 @@ class Link:
         self._line: _Line | None = None
         self.connection: ClientTransport | None = None
         """The connection that is there now, welcomed or not."""
-        self.is_ready = False
+        self.is_ready: bool = False
         """Whether calls can be sent now, unless the connection is closing."""
         self._keeper: asyncio.Task[None] | None = None
         self._epoch = 0

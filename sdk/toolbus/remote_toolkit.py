@@ -66,7 +66,7 @@ class RemoteToolkit(Toolkit):
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")
         self.public = public
-        self.shared_with = tuple(shared_with)
+        self.shared_with: tuple[str, ...] = tuple(shared_with)
         self._hosting: AsyncExitStack | None = None
 
     async def start(self, room: RoomClient) -> None:

@@ -96,7 +96,7 @@ class Runner:
         self._room_name = room_name
         self._tracing = tracing
         self._max_inflight = max_inflight
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """Whose clock deadlines are told by."""
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._runs: dict[int, HostedCall] = {}

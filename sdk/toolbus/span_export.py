@@ -44,7 +44,7 @@ class ReportingExporter(SpanExporter):
         self._endpoint = endpoint
         self._failing = False
         self._ended = False
-        self.lost = 0
+        self.lost: int = 0
         """Spans that the collector did not take."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

@@ -38,7 +38,7 @@ class SpanStore:
         self._traces: dict[str, _Trace] = {}
         self._changed: set[str] = set()
         self._size_bytes = 0
-        self.dropped = 0
+        self.dropped: int = 0
         """Spans that were dropped for lack of room."""
 
     def add(self, spans: Iterable[tuple[SpanRecord, int]]) -> None:

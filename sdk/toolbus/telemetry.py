@@ -109,7 +109,7 @@ class CallSpan:
 
     def __init__(self, span: trace.Span, context: TraceContext) -> None:
         self._span = span
-        self.context = context
+        self.context: TraceContext = context
 
     @property
     def recording(self) -> bool:
@@ -239,7 +239,7 @@ class Tracing:
     ) -> None:
         self._provider = tracer_provider
         self._clock = clock
-        self.idle_until = float("-inf")
+        self.idle_until: float = float("-inf")
         """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
         self._tracer: trace.Tracer | None = None
         self._roots: RootSampling | None = None

@@ -192,7 +192,7 @@ class FunctionTool(Tool):
         self._context = signature.context
         self._is_async = inspect.iscoroutinefunction(code_of(function))
         # The thread marks the entry: a call that is cancelled before its thread begins never ran.
-        self.marks_entry = not self._is_async and type(self).execute is FunctionTool.execute
+        self.marks_entry: bool = not self._is_async and type(self).execute is FunctionTool.execute
         super().__init__(
             name,
             signature.input_schema,

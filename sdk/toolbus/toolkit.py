@@ -52,9 +52,9 @@ class Toolkit:
         version: str = "",
     ) -> None:
         self.name = name
-        self.title = title_of(name) if title is None else title
+        self.title: str = title_of(name) if title is None else title
         self.description = description
-        self.rules = rules_of(rules, f"toolkit {name!r}")
+        self.rules: tuple[str, ...] = rules_of(rules, f"toolkit {name!r}")
         self.thumbnail_url = thumbnail_url
         self.annotations: dict[str, Any] = deepcopy(dict(annotations or {}))
         self.version = version

@@ -38,14 +38,15 @@ def register(number: int) -> Register:
 )
 async def test_what_stands_between_a_broken_frame_and_a_close_is_not_read(behind: Frame) -> None:
     async with unharmed_server() as server, server.room("watcher") as watcher:
-        router = server.server.hub.router
+        seats = server.server.hub.rooms["lab"].room.seats
+        dispatched = sum(seat.last_dispatch for seat in seats.values())
         async with raw_participant(server) as mallory:
             pieces = [b"\xc1", encode(behind)]
             close = websocket_frame((1000).to_bytes(2, "big"), opcode=CLOSE)
             mallory.send(b"".join([*map(websocket_frame, pieces), close]))
             await mallory.close_code()
             assert [each.name for each in await listed(watcher)] == ["echo"]
-            assert router.in_flight == 0
+            assert sum(seat.last_dispatch for seat in seats.values()) == dispatched
             assert "mallory" not in seats_of(server)["lab"]
 
 

@@ -57,10 +57,12 @@ async def test_who_waits_goes_on_waiting_when_a_link_goes_as_soon_as_it_came() -
         cut(link)
         again = await ups.get()
         waiting = asyncio.create_task(link.ready())
-        await asyncio.sleep(0)
-        again.set()
+        await asyncio.wait([waiting], timeout=0.05)
         link._ready.set()  # up, and down again in the same turn
         link._ready.clear()
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+        again.set()
         await waiting
         assert link.connection is not None
         await link.stop()

@@ -33,7 +33,7 @@ _KeysFlag = Annotated[
     ),
 ]
 
-token = typer.Typer(add_completion=False, no_args_is_help=True)
+token: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @token.callback()

@@ -80,7 +80,7 @@ class Unknown(NamedTuple):
 
 
 # One packer for all: it keeps nothing between two values, and a new one costs more than its work.
-encode_fields = cast("Callable[[Any], bytes]", msgpack.Packer().pack)
+encode_fields: Callable[[Any], bytes] = cast("Callable[[Any], bytes]", msgpack.Packer().pack)
 """Packs the fields of a frame, its kind first, into one message; `encode` for those in a hurry."""
 
 

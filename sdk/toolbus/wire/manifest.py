@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 __all__ = [
     "MAX_MANIFEST_BYTES",
@@ -52,8 +52,8 @@ Rules = Annotated[tuple[Words, ...], Field(max_length=256)]
 Url = Annotated[str, Field(max_length=2_048)]
 
 
-class _Manifest(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=False)
+class _Manifest(BaseModel, frozen=True, extra="ignore"):
+    """What both kinds of manifest are: values, in which what a newer release adds is ignored."""
 
 
 class ToolManifest(_Manifest):
