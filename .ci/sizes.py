@@ -29,4 +29,4 @@ def too_long(path: pathlib.Path) -> list[str]:
 if __name__ == "__main__":
     files = [path for folder in FOLDERS for path in sorted(pathlib.Path(folder).rglob("*.py"))]
     problems = [problem for path in files for problem in too_long(path)]
-    sys.exit("\n".join(problems))
+    sys.exit("\n".join(problems) or None)
