@@ -17,9 +17,19 @@ import rfc8785
 from pydantic import ValidationError
 
 from toolbus.errors import InvalidArguments, TooLarge
-from toolbus.wire import MAX_MANIFEST_BYTES, BadBody, ToolkitManifest, ToolManifest, unpack_body
+from toolbus.wire import (
+    MAX_MANIFEST_BYTES,
+    BadBody,
+    ToolkitManifest,
+    ToolManifest,
+    pack_body,
+    unpack_body,
+)
 
 __all__ = ["Definition", "read_definition"]
+
+_MAX_PATTERN_BYTES = 64 * 1024
+"""A pattern that compiles to more is refused: compiling is work that others wait for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +54,14 @@ def read_definition(packed: bytes) -> Definition:
     tools = {tool.name: tool for tool in manifest.tools}
     if len(tools) != len(manifest.tools):
         raise _refused("/tools", "two tools have the same name")
+    checked: set[bytes] = set()
     for index, tool in enumerate(manifest.tools):
-        _check_schema(tool.input_schema, f"/tools/{index}/input_schema")
-        if tool.output_schema is not None:
-            _check_schema(tool.output_schema, f"/tools/{index}/output_schema")
+        for part in ("input_schema", "output_schema"):
+            schema = getattr(tool, part)
+            packed_schema = pack_body(schema)
+            if schema is not None and packed_schema not in checked:
+                _check_schema(schema, f"/tools/{index}/{part}")
+                checked.add(packed_schema)
     return Definition(manifest, _digest(manifest), tools)
 
 
@@ -77,7 +91,7 @@ def _check_schema(schema: dict[str, Any], path: str) -> None:
         jsonschema_rs.validator_for(
             schema,
             retriever=_refuse_retrieval,
-            pattern_options=jsonschema_rs.RegexOptions(),
+            pattern_options=jsonschema_rs.RegexOptions(size_limit=_MAX_PATTERN_BYTES),
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
         raise _refused(path, str(error).splitlines()[0][:500]) from error

@@ -67,6 +67,8 @@ class Flight:
     span: CallSpan | None = None
     idempotent: bool = False
     """Whether the tool says that running it twice does no harm."""
+    digest: str = ""
+    """Of the definition that says so."""
     written: bool = False
     ended: bool = False
 

@@ -131,6 +131,7 @@ class Router:
         host = room.seats[room.state.choose_host(toolkit).id]
         flight = self._open(caller, call, host, authority)
         flight.idempotent = tool.idempotent
+        flight.digest = toolkit.serving.definition.digest
         header: dict[str, Any] = {"caller": caller.member.card}
         if is_plain and options and is_unsampled(options["traceparent"]) and toolkit.public:
             if caller.member.scope.trace:
@@ -268,7 +269,12 @@ class Router:
         """End the calls of a participant that is gone: those it runs, and those it made."""
         for flight in list(seat.dispatched.values()):
             may_retry = flight.idempotent or not flight.written
-            error = HostLost("the host is gone", executed=flight.executed, retryable=may_retry)
+            error = HostLost(
+                "the host is gone",
+                executed=flight.executed,
+                retryable=may_retry,
+                details={"digest": flight.digest},
+            )
             self._fail(flight, error)
         for flight in list(seat.calls.values()):
             self._withdraw(flight, "caller_gone")

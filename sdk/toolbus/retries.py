@@ -103,6 +103,8 @@ class History:
         self._plan = plan
         self._began = retries.now()
         self._attempts = 0
+        self._pin: str | None = None
+        """What may have run once runs again only as this definition, which is idempotent."""
         self._may_have_run = False
 
     async def after(self, error: RoomException) -> dict[str, Any]:
@@ -144,15 +146,25 @@ class History:
 
     async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
         """Say what the next attempt sends beside the call; None where it could do harm."""
+        if not (error.retryable and error.executed == "no"):
+            self._pin = await self._definition_to_repeat(error)
+            if self._pin is None:
+                return None
         options = {**self._plan.options, "attempt": self._attempts}
-        if error.retryable and (error.executed == "no" or isinstance(error, _LOSSES)):
-            return options
+        return options if self._pin is None else {**options, "pin": self._pin}
+
+    async def _definition_to_repeat(self, error: RoomException) -> str | None:
+        """Tell which definition may run what may have run already; None if none may."""
+        if error.retryable and isinstance(error, _LOSSES):
+            digest = error.details.get("digest")
+            if isinstance(digest, str):
+                return digest
         known = self._retries.known.get(self._plan.key)
         if not isinstance(error, ConnectionLost) or known is None:
             return None
         if self._plan.tool not in known.idempotent or not await self._is_unchanged(known):
             return None
-        return {**options, "pin": known.digest}
+        return known.digest
 
     async def _is_unchanged(self, known: Known) -> bool:
         """Ask whether the definition is still the one that is known to be idempotent."""

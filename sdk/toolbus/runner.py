@@ -262,7 +262,7 @@ class Runner:
             if run.given_up or (run.task is not None and run.task.cancelling()):
                 raise
             raise self._told(run, RuntimeError("the tool raised CancelledError")) from error
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # a tool that calls sys.exit ends its call, not its host
             if run.timed_out:

@@ -130,6 +130,11 @@ class Server:
         return caught.value
 
     @property
+    def pins(self) -> list[str | None]:
+        """What each attempt was pinned to."""
+        return [(call.options or {}).get("pin") for call in self.attempts]
+
+    @property
     def tries(self) -> list[int]:
         """What each attempt said of its number."""
         return [(call.options or {}).get("attempt", 0) for call in self.attempts]
@@ -242,18 +247,36 @@ async def test_whoever_wants_no_retry_gets_none(error: RoomException) -> None:
 # Losses
 
 
+def lost_while_it_ran() -> HostLost:
+    return HostLost(executed="maybe", retryable=True, details={"digest": "d1"})
+
+
 @pytest.mark.row(51)
 @virtual
 async def test_a_lost_host_is_followed_by_another_try_where_the_server_allows_it() -> None:
-    server = Server(HostLost(executed="maybe", retryable=True), None)
+    server = Server(lost_while_it_ran(), None)
     assert await server.call() == "value"
     assert server.tries == [0, 1]
 
 
+@pytest.mark.row(51)
+@virtual
+async def test_what_may_have_run_runs_again_only_as_the_definition_that_allows_it() -> None:
+    server = Server(lost_while_it_ran(), NoHost(), None)
+    assert await server.call() == "value"
+    assert server.pins == [None, "d1", "d1"]
+
+
+@virtual
+async def test_loss_that_names_no_definition_is_not_followed_by_another_try() -> None:
+    server = Server(HostLost(executed="maybe", retryable=True), None)
+    assert (await server.fail()).code == "host_lost"
+    assert server.tries == [0]
+
+
 @virtual
 async def test_the_last_error_speaks_for_all_attempts() -> None:
-    lost = HostLost(executed="maybe", retryable=True)
-    server = Server(lost, NotFound())
+    server = Server(lost_while_it_ran(), NotFound())
     error = await server.fail()
     assert (error.code, error.executed, error.retryable) == ("not_found", "maybe", False)
 

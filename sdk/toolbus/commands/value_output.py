@@ -29,10 +29,9 @@ class ValueOutput:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.path is not None and (self.path.is_dir() or not self.path.parent.is_dir()):
-            raise UsageMistake(
-                f"{self.path} cannot be written: name a file in a folder that exists"
-            )
+        if self.path is not None and not _may_be_written(self.path):
+            name = str(self.path)[:200]
+            raise UsageMistake(f"{name} cannot be written: name a file in a folder that exists")
 
     def write(self, chunk: Chunk) -> None:
         """Write a value. Raises UsageMistake where it cannot go there; the tool has run."""
@@ -80,3 +79,10 @@ def _plain(chunk: Chunk) -> Any:
             return {"url": url, "name": name}
         case _:
             return chunk.value
+
+
+def _may_be_written(path: Path) -> bool:
+    try:
+        return path.parent.is_dir() and not path.is_dir()
+    except OSError:  # a name that no file system takes
+        return False
