@@ -16,7 +16,8 @@ from random import getrandbits
 from typing import Any
 
 from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
-from toolbus.errors import InvalidArguments
+from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.plain_json import plain_json
 from toolbus.retries import Plan
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.wire import BadBody, Describe, ListToolkits, ToolkitManifest, pack_body
@@ -49,8 +50,13 @@ def _no_text() -> InvalidArguments:
     return InvalidArguments("the names of toolkits and tools are text")
 
 
-def _unsendable(error: BadBody) -> InvalidArguments:
-    return InvalidArguments(error.reason, details={"path": error.path, "message": error.reason})
+def _packed_as_json(what: str, value: Any) -> bytes:
+    try:
+        return pack_body(plain_json({} if value is None else value))
+    except (BadBody, InvalidResult) as error:
+        words = f"{what} {error}"
+        path = str(error.path if isinstance(error, BadBody) else error.details.get("path", ""))
+        raise InvalidArguments(words, details={"path": path, "message": words}) from error
 
 
 class Room:
@@ -102,7 +108,8 @@ class Room:
         Args:
             toolkit: The toolkit's name: my own private one, else the public one.
             tool: The tool's name.
-            arguments: JSON values by parameter; what is sent is checked at the host.
+            arguments: Values by parameter: JSON, or what pydantic writes as JSON, such as models,
+                enums and dates. The host checks them.
             participant: The name of an owner: then only that owner's toolkits count.
             timeout_s: Seconds until the call has ended one way or another; 60 unless given.
             on_behalf_of: The participant for whom the call is made.
@@ -128,8 +135,10 @@ class Room:
         try:
             packed = pack_body({} if arguments is None else arguments)
             context = None if caller_context is None else pack_body(caller_context)
-        except BadBody as error:
-            raise _unsendable(error) from error
+        except BadBody:
+            # Models, enums, dates and the like are written as JSON; what cannot be is refused.
+            packed = _packed_as_json("arguments", arguments)
+            context = None if caller_context is None else _packed_as_json("caller", caller_context)
         chosen = (participant, self._parent, on_behalf_of, pin, context)
         options: dict[str, Any] = {}
         if chosen != _NOTHING_CHOSEN:

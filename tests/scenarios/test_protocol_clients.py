@@ -47,8 +47,11 @@ _TOOLS = [{"name": "say", "idempotent": True}, {"name": "pay", "idempotent": Fal
 _DESCRIPTION = {"toolkit": _SUMMARY, "manifest": {"name": "echo", "tools": _TOOLS}}
 
 
-def _failed(dispatch: Dispatch, code: str, executed: str, *, retryable: bool) -> Failed:
-    return Failed(dispatch.id, code, executed, retryable, "words", None, None)
+def _failed(
+    dispatch: Dispatch, code: str, executed: str, *, retryable: bool, digest: str
+) -> Failed:
+    details = pack_body({"digest": digest})
+    return Failed(dispatch.id, code, executed, retryable, "words", details, None)
 
 
 @pytest.mark.row(51)
@@ -73,10 +76,10 @@ async def test_only_what_can_do_no_harm_is_tried_again(
         raw_participant(server, "host") as host,
         server.room("alice") as alice,
     ):
-        await ask(host, offer())
+        digest = (await ask(host, offer()))["digest"]
         call = asyncio.create_task(alice.call("echo.say"))
         first = await next_of(host, Dispatch)
-        host.send_frame(_failed(first, code, executed, retryable=retryable))
+        host.send_frame(_failed(first, code, executed, retryable=retryable, digest=digest))
         if is_tried_again:
             second = await next_of(host, Dispatch)
             assert second.call_id == first.call_id
@@ -96,14 +99,14 @@ async def test_there_are_three_attempts_and_one_that_may_have_run_is_not_forgott
         raw_participant(server, "host") as host,
         server.room("alice") as alice,
     ):
-        await ask(host, offer())
+        digest = (await ask(host, offer()))["digest"]
         call = asyncio.create_task(alice.call("echo.say"))
         lost = await next_of(host, Dispatch)
-        host.send_frame(_failed(lost, "host_lost", "maybe", retryable=True))
+        host.send_frame(_failed(lost, "host_lost", "maybe", retryable=True, digest=digest))
         for attempt in (1, 2):
             again = await next_of(host, Dispatch)
             assert again.header["attempt"] == attempt
-            host.send_frame(_failed(again, "overloaded", "no", retryable=True))
+            host.send_frame(_failed(again, "overloaded", "no", retryable=True, digest=digest))
         with pytest.raises(RoomException) as ended:
             await call
         assert (ended.value.code, ended.value.executed) == ("overloaded", "maybe")

@@ -77,7 +77,8 @@ def _show_list(found: Sequence[ToolkitInfo], *, as_json: bool) -> None:
         typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
         return
     if not found:
-        typer.echo("no toolkit is here that you can see: `toolbus host` hosts one", err=True)
+        words = "no toolkit that you can see is here or matches: `toolbus host` hosts one"
+        typer.echo(words, err=True)
         return
     rows = [_row(each) for each in found]
     if sys.stdout.isatty():
