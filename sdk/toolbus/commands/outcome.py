@@ -68,7 +68,7 @@ _EXIT_CODES: dict[str, ExitCode] = {
 }
 
 _NEXT_STEPS = {
-    "tool_failed": "the message is the tool's own; its host's log may say more",
+    "tool_failed": "its host's log may say more",
     "invalid_result": "tell whoever runs the host: what the tool returned cannot be sent",
     "invalid_arguments": "`toolbus tools TOOLKIT.TOOL` shows what it takes",
     "permission_denied": "`toolbus doctor` shows what this token may do; "
@@ -76,7 +76,8 @@ _NEXT_STEPS = {
     "already_exists": "choose another name, or stop whoever has it",
     "definition_changed": "`toolbus tools TOOLKIT` shows the digest that is served now",
     "loop_detected": "look for tools that call each other in a circle",
-    "not_found": "`toolbus tools` lists what you can see; is --room the right one?",
+    "not_found": "`toolbus tools` lists what you can see, each with its owner; another's private "
+    "toolkit is called with --participant OWNER",
     "deadline_exceeded": "give it more time with --timeout",
     "no_host": "start its host again, or try once more when it is back",
     "overloaded": "try again in a moment, or start another host of it",
@@ -128,7 +129,8 @@ def report(error: RoomException, *, as_json: bool, local: bool = False) -> None:
         }
         typer.echo(json.dumps(facts, ensure_ascii=False), err=True)
         return
-    words = printable(error.message)
+    # Further lines are set in, so that no stranger's words can pass for ours.
+    words = printable(error.message).replace("\n", "\n    ")
     if not local:
         words = f"{error.code}: {words} (executed: {error.executed})"
     typer.echo(f"toolbus: {words}", err=True)

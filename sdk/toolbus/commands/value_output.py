@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
-from toolbus.commands.outcome import UsageMistake
+from toolbus.commands.outcome import UsageMistake, printable
 
 __all__ = ["ValueOutput"]
 
@@ -63,7 +63,8 @@ class ValueOutput:
         if isinstance(chunk, FileChunk) and (not self.as_json or self.path is not None):
             return chunk.data
         if isinstance(chunk, TextChunk) and not self.as_json:
-            return chunk.text.encode()
+            is_for_a_person = self.path is None and sys.stdout.isatty()
+            return (printable(chunk.text) if is_for_a_person else chunk.text).encode()
         if isinstance(chunk, LinkChunk) and not self.as_json:
             return chunk.url.encode()
         indent = 2 if self.path is None and sys.stdout.isatty() else None
