@@ -158,11 +158,9 @@ class Router:
         received = read_trace_context(call.options)
         if received is None:
             return
-        if not received.sampled:
-            if caller.scope.trace:
-                received.write_to(header)
-            return
-        flight.span = self._telemetry.open_call(call, received, _facts_of(room, flight), caller)
+        if received.sampled:
+            facts = _facts_of(room, flight)
+            flight.span = self._telemetry.open_call(call, received, facts, caller)
         context = forwarded(flight.span, received, trusted=caller.scope.trace)
         if context is not None:
             context.write_to(header)
