@@ -31,20 +31,19 @@ from toolbus.errors import (
     TooLarge,
 )
 from toolbus.telemetry import (
+    TRACESTATE,
     call_attributes,
     forwarded,
     is_unsampled,
     read_trace_context,
 )
 from toolbus.wire import (
-    KINDS,
     Call,
     Cancel,
     Dispatch,
     Failed,
     Result,
     encode,
-    encode_fields,
     exception_of,
     failed,
 )
@@ -66,7 +65,6 @@ _OPTION_TYPES: dict[str, type] = {
 }
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
-_DISPATCH, _RESULT = KINDS[Dispatch], KINDS[Result]
 
 
 class Authority(NamedTuple):
@@ -114,8 +112,7 @@ class Router:
 
     def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
         options = call.options or _NO_OPTIONS
-        is_plain = not options or (len(options) == 1 and "traceparent" in options)
-        if not is_plain:
+        if options:
             _check_options(options)
         if call.id in caller.calls or call.call_id in caller.call_ids:
             raise DuplicateCallId("a call with this id is in flight")
@@ -123,7 +120,7 @@ class Router:
             raise _too_many(self._limits.max_calls)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
         tool = room.state.tool(caller.member, toolkit, call.tool)
-        authority = _OWN if is_plain else self._authority(room, caller, options)
+        authority = self._authority(room, caller, options) if options else _OWN
         if authority.principal is not None:
             _check_principal(authority.principal, toolkit, call.tool)
         if "pin" in options:
@@ -133,37 +130,30 @@ class Router:
         flight.idempotent = tool.idempotent
         flight.digest = toolkit.serving.definition.digest
         header: dict[str, Any] = {"caller": caller.member.card}
-        if is_plain and options and is_unsampled(options["traceparent"]) and toolkit.public:
-            if caller.member.scope.trace:
-                header["traceparent"] = options["traceparent"]
-        elif options or not toolkit.public:
-            self._fill_header(header, room, flight, toolkit, call)
-        self._hand_over(flight, call, header)
+        if options or not toolkit.public:
+            _fill_header(header, flight, toolkit, options)
+        traceparent = call.traceparent
+        if traceparent is not None and (options or not is_unsampled(traceparent)):
+            traceparent = self._trace(room, flight, call, header)
+        elif not caller.member.scope.trace:
+            traceparent = None
+        self._hand_over(flight, call, header, traceparent)
 
-    def _fill_header(
-        self, header: dict[str, Any], room: Room, flight: Flight, toolkit: Toolkit, call: Call
-    ) -> None:
-        options = call.options or _NO_OPTIONS
-        if not toolkit.public:
-            header["private"] = True
-        if flight.principal is not None:
-            header["on_behalf_of"] = flight.principal.card
-        for name in _FORWARDED & options.keys():
-            header[name] = options[name]
-        if "traceparent" in options:
-            self._trace(room, flight, call, header)
-
-    def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> None:
+    def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> str | None:
+        """Begin the span of a sampled call; return the `traceparent` that travels on."""
         caller = flight.caller.member
-        received = read_trace_context(call.options)
+        received = read_trace_context(call.traceparent, call.options)
         if received is None:
-            return
+            return None
         if received.sampled:
             facts = _facts_of(room, flight)
             flight.span = self._telemetry.open_call(call, received, facts, caller)
         context = forwarded(flight.span, received, trusted=caller.scope.trace)
-        if context is not None:
-            context.write_to(header)
+        if context is None:
+            return None
+        if context.tracestate is not None:
+            header[TRACESTATE] = context.tracestate
+        return context.traceparent
 
     def _authority(self, room: Room, caller: Seat, options: Mapping[str, Any]) -> Authority:
         """Find caller, principal, depth and time in the router's own tables, never in the frame."""
@@ -213,12 +203,13 @@ class Router:
             deadline_at,
         )
 
-    def _hand_over(self, flight: Flight, call: Call, header: dict[str, Any]) -> None:
+    def _hand_over(
+        self, flight: Flight, call: Call, header: dict[str, Any], traceparent: str | None
+    ) -> None:
         """Write a call to its host and enter it into the tables: from here on it has an end."""
         host, caller = flight.host, flight.caller
-        data = encode_fields(
-            (
-                _DISPATCH,
+        data = encode(
+            Dispatch(
                 flight.dispatch_id,
                 flight.call_id,
                 call.toolkit,
@@ -226,6 +217,7 @@ class Router:
                 max(1, ceil((flight.deadline_at - self._loop.time()) * 1000)),
                 call.arguments,
                 header,
+                traceparent,
             )
         )
         if len(data) > self._limits.max_frame_bytes or not host.port.offer_message(data, flight):
@@ -248,7 +240,7 @@ class Router:
         if isinstance(reply, Result):
             # It fits the caller's frame too: no id of a caller takes more bytes than ours.
             self._end(flight)
-            flight.caller.port.send_message(encode_fields((_RESULT, flight.request_id, reply.body)))
+            flight.caller.port.send_message(encode(Result(flight.request_id, reply.body)))
             if flight.span is not None:
                 flight.span.end()
         else:
@@ -308,6 +300,17 @@ class Router:
         self._quiet = asyncio.Event()
         if self.in_flight:
             await self._quiet.wait()
+
+
+def _fill_header(
+    header: dict[str, Any], flight: Flight, toolkit: Toolkit, options: Mapping[str, Any]
+) -> None:
+    if not toolkit.public:
+        header["private"] = True
+    if flight.principal is not None:
+        header["on_behalf_of"] = flight.principal.card
+    for name in _FORWARDED & options.keys():
+        header[name] = options[name]
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ class ServerTelemetry:
         self, room: RoomState, caller: Member, call: Call, error: RoomException
     ) -> None:
         """Record a sampled call that ended before a host had it."""
-        received = read_trace_context(call.options)
+        received = read_trace_context(call.traceparent, call.options)
         if received is None or not received.sampled:
             return
         attributes = call_attributes(room=room.name, caller=caller.identity.name)

@@ -30,7 +30,7 @@ from toolbus.errors import (
 )
 from toolbus.link import Link
 from toolbus.retries import Plan, Retries
-from toolbus.telemetry import CallSpan, Tracing
+from toolbus.telemetry import TRACESTATE, CallSpan, Tracing
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
@@ -55,6 +55,8 @@ DEFAULT_TIMEOUT_S = 60.0
 """The deadline of a call that names none."""
 GRACE_S = 0.25
 """How long past a deadline the server's own word is waited for."""
+
+_TOO_LARGE = 1009
 
 Reply: TypeAlias = Result | Failed
 
@@ -177,7 +179,11 @@ class Caller:
         """Send a request on the connection that is there now, ready or not."""
         pending = self._table.open(deadline_at)
         data = self._packed(pending, build(pending.id, *fields))
-        result = await self._exchange(pending, data)
+        self._send(pending, data)
+        try:
+            result = await pending.future
+        finally:
+            self._table.give_up(pending)
         body = unpack_body(result.body, binary=True)
         if type(body) is not dict:
             raise InvalidResult("the server's answer is no object", executed="no")
@@ -195,7 +201,9 @@ class Caller:
         if monotonic() >= self._tracing.idle_until or get_current():
             span = self._tracing.start_client(plan.name, plan.call_id)
             if span is not None:
-                span.context.write_to(plan.options)
+                plan.traceparent, tracestate = span.context
+                if tracestate is not None:
+                    plan.options[TRACESTATE] = tracestate
         if span is not None and span.recording:
             result = await self._recorded(plan, span)
         else:
@@ -251,41 +259,44 @@ class Caller:
                 ceil(remaining_s * 1000),
                 plan.arguments,
                 options or None,
+                plan.traceparent,
             ),
         )
         if plan.key not in self.retries.known:
             self._learn(plan)
-        return await self._exchange(pending, data)
+        self._send(pending, data)
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            self._withdraw(pending)
+            raise
 
     def _packed(self, pending: Pending, frame: Frame) -> bytes:
         """Pack a request, or end it here: the server closes a connection that breaks a rule."""
         try:
             data = encode(frame)
-            if len(data) <= MAX_HEADER_BYTES:
-                return data
-            if len(data) <= MAX_FRAME_BYTES:
+            if type(frame) is not Call or frame.options or len(data) > MAX_HEADER_BYTES:
                 decode_from_client(data)
+            if len(data) <= MAX_FRAME_BYTES:
                 return data
-        except BadFrame:
-            data = b""
-        except (ValueError, TypeError, OverflowError) as error:
-            self._table.give_up(pending)
-            raise InvalidArguments(f"cannot be sent: {type(error).__name__}") from error
+            error: RoomException = _does_not_fit()
+        except BadFrame as broken:
+            error = _does_not_fit() if broken.close_code == _TOO_LARGE else _unsendable(broken)
+        except (ValueError, TypeError, OverflowError) as wrong:
+            error = _unsendable(wrong)
         self._table.give_up(pending)
-        raise TooLarge("the request does not fit one frame", executed="no")
+        raise error
 
-    async def _exchange(self, pending: Pending, data: bytes) -> Result:
-        """Send a request and wait for its one end."""
+    def _send(self, pending: Pending, data: bytes) -> None:
         connection = self._link.connection
         if connection is None or not connection.send_message(data, pending):
             self._table.give_up(pending)
             raise ConnectionLost("the connection was lost", executed="no")
-        try:
-            return await pending.future
-        except asyncio.CancelledError:
-            if self._table.give_up(pending) and pending.written:
-                self._link.send(Cancel(RequestId(pending.id), "cancelled"))
-            raise
+
+    def _withdraw(self, pending: Pending) -> None:
+        """Give a call up that is under way, here and at the server."""
+        if self._table.give_up(pending) and pending.written:
+            self._link.send(Cancel(RequestId(pending.id), "cancelled"))
 
     async def _wait_for_link(self, deadline_at: float) -> None:
         try:
@@ -310,3 +321,11 @@ class Caller:
         else:
             body = unpack_body(future.result().body, binary=True)
             self.retries.note(plan.key, body)
+
+
+def _does_not_fit() -> TooLarge:
+    return TooLarge("the request does not fit one frame", executed="no")
+
+
+def _unsendable(error: Exception) -> InvalidArguments:
+    return InvalidArguments(f"cannot be sent: {type(error).__name__}")

@@ -34,7 +34,7 @@ Request: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """One call as it was asked for; every attempt of it sends the same. Not to be changed."""
+    """One call as it was asked for; every attempt of it sends the same."""
 
     toolkit: str
     tool: str
@@ -45,6 +45,8 @@ class Plan:
     """By the loop's clock."""
     retry: bool
     key: ToolkitKey
+    traceparent: str | None = None
+    """Of the call's trace, the same for every attempt; set once, before the first."""
 
     @property
     def name(self) -> str:

@@ -9,14 +9,19 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import getrandbits
+
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Tracer
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 
 from toolbus.trace_context import TraceContext
 
 __all__ = ["RootSampling"]
+
+_SPAN_BITS = 2**64 - 1
 
 
 class _Ids(IdGenerator):
@@ -44,7 +49,7 @@ class RootSampling:
 
     def __init__(self, tracer: Tracer, bound: int) -> None:
         self._bound = bound
-        self._draw = tracer.id_generator
+        self._draw = _draw_of(tracer.id_generator)
         self._ids = tracer.id_generator = _Ids(tracer.id_generator)
 
     @classmethod
@@ -61,9 +66,21 @@ class RootSampling:
 
     def unsampled(self) -> TraceContext | None:
         """Begin a trace; return its context if it is not sampled, else let the tracer go on."""
-        trace_id = self._draw.generate_trace_id()
+        trace_id, span_id = self._draw()
         if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._bound:
             self._ids.drawn = trace_id
             return None
-        span_id = self._draw.generate_span_id()
         return TraceContext(f"00-{trace_id:032x}-{span_id:016x}-00")
+
+
+def _draw_of(generator: IdGenerator) -> Callable[[], tuple[int, int]]:
+    """Give what draws the ids of a trace and a span, in one go where they are just random."""
+    if type(generator) is RandomIdGenerator:
+        return _draw_at_random
+    return lambda: (generator.generate_trace_id(), generator.generate_span_id())
+
+
+def _draw_at_random() -> tuple[int, int]:
+    bits = getrandbits(192)
+    trace_id, span_id = bits >> 64, bits & _SPAN_BITS
+    return (trace_id, span_id) if trace_id and span_id else _draw_at_random()

@@ -187,7 +187,7 @@ class Runner:
         reply: Frame | None = None
         try:
             trace = None
-            if "traceparent" in run.dispatch.header or monotonic() >= self._tracing.idle_until:
+            if run.dispatch.traceparent is not None or monotonic() >= self._tracing.idle_until:
                 trace = self._trace(run)
             if trace is None:
                 body = await self._outcome(run)
@@ -211,7 +211,7 @@ class Runner:
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""
         dispatch = run.dispatch
-        received = read_trace_context(dispatch.header)
+        received = read_trace_context(dispatch.traceparent, dispatch.header)
         # What is entered here is entered for good: the task has a context of its own.
         if received is not None and not received.sampled:
             enter_unsampled(received)

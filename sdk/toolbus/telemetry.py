@@ -45,7 +45,6 @@ from toolbus.semantics import (
     toolbus_version,
 )
 from toolbus.trace_context import (
-    TRACEPARENT,
     TRACESTATE,
     RemoteParent,
     TraceContext,
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from toolbus.root_sampling import RootSampling
 
 __all__ = [
-    "TRACEPARENT",
     "TRACESTATE",
     "CallSpan",
     "HostCall",
@@ -252,14 +250,12 @@ class Tracing:
         context on.
         """
         tracer = self._tracer or self._look_for_tracer()
-        if tracer is None and not otel_context.get_current():
-            return None
-        parent = trace.get_current_span()
-        parent_context = parent.get_span_context()
-        if tracer is None or (parent_context.is_valid and not parent_context.trace_flags.sampled):
+        parent = trace.get_current_span() if otel_context.get_current() else trace.INVALID_SPAN
+        is_root = parent is trace.INVALID_SPAN or not parent.get_span_context().is_valid
+        if tracer is None or not (is_root or parent.get_span_context().trace_flags.sampled):
             received = trace_context_of(parent)
             return None if received is None else CallSpan(trace.INVALID_SPAN, received)
-        if self._roots is not None and not parent_context.is_valid:
+        if is_root and self._roots is not None:
             unsampled = self._roots.unsampled()
             if unsampled is not None:
                 return CallSpan(trace.INVALID_SPAN, unsampled)

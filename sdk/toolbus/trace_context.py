@@ -8,7 +8,7 @@ Source of the rules: https://www.w3.org/TR/trace-context/, version 00 and nothin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
@@ -16,7 +16,6 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import SpanContext
 
 __all__ = [
-    "TRACEPARENT",
     "TRACESTATE",
     "RemoteParent",
     "TraceContext",
@@ -28,14 +27,14 @@ __all__ = [
     "trace_context_of",
 ]
 
-TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 
 _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512
 _MAX_TRACESTATE_MEMBERS = 32
 _SAMPLED_DIGITS = "13579bdf"
-_NO_CONTEXT = Context()
+# Under which the API keeps the current span, as it says itself.
+(_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
 _FLAGS = tuple(f"{flags:02x}" for flags in range(256))
 _TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACESTATE_MEMBER = re.compile(
@@ -55,30 +54,34 @@ class TraceContext(NamedTuple):
         """Whether the context wants to be recorded."""
         return self.traceparent[54] in _SAMPLED_DIGITS
 
-    def write_to(self, header: MutableMapping[str, Any]) -> None:
-        """Put the context into the header of a frame."""
-        header[TRACEPARENT] = self.traceparent
-        if self.tracestate is not None:
-            header[TRACESTATE] = self.tracestate
 
-
-def read_trace_context(header: Mapping[str, Any] | None) -> TraceContext | None:
-    """Take the context out of a frame's header; None if there is none, or none that can be one.
+def read_trace_context(
+    traceparent: str | None, header: Mapping[str, Any] | None
+) -> TraceContext | None:
+    """Take the context out of a frame; None if there is none, or none that can be one.
 
     Checks what bounds its size and cost; `parse_traceparent` checks the rest when it is needed.
+
+    Args:
+        traceparent: The frame's own field.
+        header: The frame's map, where a `tracestate` stands if there is one.
     """
-    traceparent = header.get(TRACEPARENT) if header else None
-    if traceparent is None or not _has_shape(traceparent):
+    if (
+        traceparent is None
+        or len(traceparent) != _TRACEPARENT_CHARS
+        or not traceparent.startswith("00-")
+    ):
         return None
     tracestate = header.get(TRACESTATE) if header else None
-    return TraceContext(traceparent, tracestate if _may_travel(tracestate) else None)
+    if tracestate is not None and not _may_travel(tracestate):
+        tracestate = None
+    return TraceContext(traceparent, tracestate)
 
 
-def is_unsampled(traceparent: object) -> bool:
+def is_unsampled(traceparent: str) -> bool:
     """Say whether this is a `traceparent` that asks not to be recorded, as most do."""
     return (
-        type(traceparent) is str
-        and len(traceparent) == _TRACEPARENT_CHARS
+        len(traceparent) == _TRACEPARENT_CHARS
         and traceparent[54] not in _SAMPLED_DIGITS
         and traceparent[:3] == "00-"
     )
@@ -148,7 +151,7 @@ class RemoteParent(trace.NonRecordingSpan):
 
 def enter_unsampled(received: TraceContext) -> None:
     """Put what runs in this context into a call's trace, which nobody records."""
-    attach(trace.set_span_in_context(RemoteParent(received), _NO_CONTEXT))
+    attach(Context({_SPAN_KEY: RemoteParent(received)}))
 
 
 def _has_shape(traceparent: object) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.bystanders import seats_of, unharmed_server
 from support.door import ask, claims, code_for_browser, door
@@ -159,7 +160,7 @@ async def test_calls_under_way_end_when_a_successor_comes() -> None:
         await old.reply_to(1)
         old.send_frame(WAIT)
         made = await dispatched(other)
-        bob.send_frame(WAIT._replace(toolkit="mine"))
+        bob.send_frame(replace(WAIT, toolkit="mine"))
         await dispatched(old)
         async with raw_participant(server, "double", instance="i", epoch=2) as new:
             assert (await refused(bob, 1))[:2] == ("host_lost", "maybe")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from msgspec.structs import astuple, replace
 
 from support.bystanders import unharmed_server
 from support.raw_client import (
@@ -190,7 +191,7 @@ async def test_hundred_thousand_tiny_fragments_disturb_nobody() -> None:
 async def test_broken_arguments_are_refused_by_the_host_and_harm_nobody(arguments: bytes) -> None:
     """BODY-1 and BODY-2: the server does not look into them, the host does, once."""
     async with unharmed_server() as server, raw_participant(server) as mallory:
-        mallory.send_frame(SAY._replace(arguments=arguments))
+        mallory.send_frame(replace(SAY, arguments=arguments))
         code, executed, details = await refused(mallory, 1)
 
         assert (code, executed) == ("invalid_arguments", "no")
@@ -227,7 +228,7 @@ async def test_fields_of_a_newer_release_are_ignored() -> None:
     """FRAME-8 and FRAME-13."""
     async with unharmed_server() as server, raw_participant(server) as mallory:
         options = {"new": {"deep": [1, b"x"]}, "": None}
-        mallory.send_packed(*[16, *SAY._replace(options=options)], {"more": True}, 7)
+        mallory.send_packed(*[16, *astuple(replace(SAY, options=options))], {"more": True}, 7)
 
         assert isinstance(await mallory.reply_to(1), Result)
 
@@ -249,7 +250,7 @@ WRONG_OPTIONS: list[tuple[str, Any]] = [
 async def test_option_of_another_type_is_named(name: str, value: Any) -> None:
     """FRAME-13."""
     async with unharmed_server() as server, raw_participant(server) as mallory:
-        mallory.send_frame(SAY._replace(options={name: value}))
+        mallory.send_frame(replace(SAY, options={name: value}))
         code, executed, details = await refused(mallory, 1)
 
         assert (code, executed, details["path"]) == ("invalid_arguments", "no", f"/{name}")

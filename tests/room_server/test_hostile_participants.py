@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.bystanders import unharmed_server
 from support.raw_client import CLOSE, PING, raw_participant, websocket_frame
@@ -50,7 +51,7 @@ async def test_id_that_is_under_way_is_refused_and_the_first_call_unaffected() -
         await host_slow(host)
         mallory.send_frame(WAIT)
         first = await dispatched(host)
-        for again in (WAIT, WAIT._replace(id=2), WAIT._replace(call_id="b" * 32)):
+        for again in (WAIT, replace(WAIT, id=2), replace(WAIT, call_id="b" * 32)):
             mallory.send_frame(again)
             code, executed, _ = await refused(mallory, again.id)
 
@@ -101,7 +102,7 @@ async def test_nobody_ends_the_call_of_another() -> None:
         for number in range(20):
             mallory.send_frame(Cancel(number, "mine"))
             mallory.send_frame(Result(number, DONE))
-        mallory.send_frame(WAIT._replace(id=5))  # its call ids are its own
+        mallory.send_frame(replace(WAIT, id=5))  # its call ids are its own
         mine = await dispatched(host)
         await still_served(mallory)
         for number in (theirs.id, mine.id):
@@ -122,10 +123,10 @@ async def test_result_that_just_fits_the_host_fits_its_caller() -> None:
         raw_participant(server) as caller,
     ):
         await host_slow(host)
-        caller.send_frame(WAIT._replace(id=2**53))
+        caller.send_frame(replace(WAIT, id=2**53))
         reply = Result((await dispatched(host)).id, bytes(MIB - 100))
         room_left = MIB - len(encode(reply))
-        host.send_frame(reply._replace(body=bytes(MIB - 100 + room_left)))
+        host.send_frame(replace(reply, body=bytes(MIB - 100 + room_left)))
 
         assert len(encode(await caller.reply_to(2**53))) <= MIB
 
@@ -253,7 +254,7 @@ async def test_caller_that_reads_nothing_hurts_itself_alone() -> None:
         (to_mallory,) = _seats(server, "mallory")
         number = 0
         while to_mallory.port.is_open:
-            mallory.send_frame(WAIT._replace(id=number, call_id=f"call{number}"))
+            mallory.send_frame(replace(WAIT, id=number, call_id=f"call{number}"))
             host.send_frame(Result((await dispatched(host)).id, big))
             await still_served(host)
             number += 1
@@ -273,7 +274,7 @@ async def test_host_that_reads_nothing_is_refused_calls_and_kept() -> None:
         await host_slow(host)
         host.stop_reading()
         for number in range(40):
-            big = WAIT._replace(id=number, call_id=f"c{number}", arguments=bytes(MIB // 2))
+            big = replace(WAIT, id=number, call_id=f"c{number}", arguments=bytes(MIB // 2))
             bob.send_frame(big)
             await bob.flush()
         assert (await refused(bob, 39))[:2] == ("overloaded", "no")
@@ -307,7 +308,7 @@ async def test_server_stops_though_somebody_reads_nothing() -> None:
             await host_slow(host)
             host.stop_reading()
             for number in range(40):
-                big = WAIT._replace(id=number, call_id=f"c{number}", arguments=bytes(MIB // 2))
+                big = replace(WAIT, id=number, call_id=f"c{number}", arguments=bytes(MIB // 2))
                 caller.send_frame(big)
                 await caller.flush()
             await refused(caller, 39)

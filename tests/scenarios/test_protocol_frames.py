@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from support.raw_client import (
     CONT,
@@ -78,10 +79,10 @@ async def test_largest_frame_with_the_largest_opaque_part_is_read() -> None:
     async with running_server() as server, raw_participant(server) as client:
         call = call_of(arguments=bytes(2**20 - 100), caller_context=b"")
         data = encode(call)
-        padded = call._replace(options={"caller_context": bytes(2**20 - len(data))})
+        padded = replace(call, options={"caller_context": bytes(2**20 - len(data))})
         size = len(encode(padded))
-        padded = call._replace(
-            arguments=bytes(2**20 - 100 - (size - 2**20)), options=padded.options
+        padded = replace(
+            call, arguments=bytes(2**20 - 100 - (size - 2**20)), options=padded.options
         )
         assert len(encode(padded)) == 2**20
         assert (await refusal(client, padded)).code == "not_found"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.raw_client import RawClient, details_of, raw_participant
 from support.wire_talk import (
@@ -326,7 +327,7 @@ async def test_events_tell_what_one_can_see_and_count_without_holes() -> None:
             (Unregister(0, "echo", True), "toolkit_removed"),
         ]
         for number, (request, name) in enumerate(steps):
-            await ask(host, request._replace(id=number))
+            await ask(host, replace(request, id=number))
             if name:
                 event = await bob.next_event()
                 told.append(event.number)

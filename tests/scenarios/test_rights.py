@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from support.raw_client import RawClient, raw_participant
 from support.room_watch import listed
@@ -278,7 +279,7 @@ async def test_nothing_that_eve_can_ask_tells_whether_a_hidden_toolkit_is_there(
         for question in questions(first):
             eve.send_frame(question)
             reply = await eve.reply_to(question.id)  # type: ignore[union-attr]  # each has one
-            told.append((type(reply), *reply[1:]))
+            told.append((type(reply), *astuple(reply)[1:]))
         return told
 
     async with server.room("owner") as owner, raw_participant(server, "eve") as eve:

@@ -11,6 +11,7 @@ from toolbus import RoomClient
 from toolbus.wire import (
     CallId,
     Dispatch,
+    Failed,
     ParticipantId,
     RequestId,
     Welcome,
@@ -60,4 +61,5 @@ async def test_a_call_in_one_packet_with_the_handshake_is_answered() -> None:
         port = server.sockets[0].getsockname()[1]
         async with RoomClient(f"ws://127.0.0.1:{port}", room="lab", token="any"):
             reply = decode_from_client(await answered)
-        assert reply[:3] == (5, "no_host", "no")
+        assert isinstance(reply, Failed)
+        assert (reply.id, reply.code, reply.executed) == (5, "no_host", "no")

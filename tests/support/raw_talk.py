@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from support.raw_client import RawClient, details_of
 from toolbus.wire import Call, Dispatch, Failed, Register, Result, pack_body, unpack_body
 
@@ -17,7 +19,7 @@ DONE = pack_body([2, "done"])
 
 
 async def still_served(client: RawClient) -> None:
-    client.send_frame(SAY._replace(id=99, call_id="later"))
+    client.send_frame(replace(SAY, id=99, call_id="later"))
     reply = await client.reply_to(99)
     assert isinstance(reply, Result)
     assert unpack_body(reply.body) == [2, "hello"]

@@ -133,7 +133,6 @@ FULL_OPTIONS = {
     "pin": DIGEST,
     "attempt": 1,
     "caller_context": pack({"thread": "t-1"}),
-    "traceparent": TRACEPARENT,
     "tracestate": "vendor=1",
 }
 BARE_HEADER = {"caller": pack(ALICE)}
@@ -143,7 +142,6 @@ FULL_HEADER = {
     "on_behalf_of": pack(ALICE),
     "caller_context": pack({"thread": "t-1"}),
     "attempt": 1,
-    "traceparent": TRACEPARENT,
     "tracestate": "vendor=1",
 }
 REFUSED_DETAILS = {"path": "/days", "message": '"2" is not of type "integer"'}
@@ -178,15 +176,20 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         [8, "overloaded", "no", True, "the host runs 256 calls", None, 100],
     ),
     "event": ("event", 4, [SERVER], [1, "toolkit_added", {"toolkit": SUMMARY}]),
-    "call": ("call", 16, [CLIENT], [7, *CALL, 10_000, pack(ARGUMENTS), FULL_OPTIONS]),
-    "call_bare": ("call", 16, [CLIENT], [0, *CALL, None, pack({}), None]),
-    "call_largest_id": ("call", 16, [CLIENT], [2**53, *CALL, 2**53, pack({}), {}]),
-    "dispatch": ("dispatch", 17, [SERVER], [12, *CALL, 9_998, pack(ARGUMENTS), FULL_HEADER]),
+    "call": ("call", 16, [CLIENT], [7, *CALL, 10_000, pack(ARGUMENTS), FULL_OPTIONS, TRACEPARENT]),
+    "call_bare": ("call", 16, [CLIENT], [0, *CALL, None, pack({}), None, None]),
+    "call_largest_id": ("call", 16, [CLIENT], [2**53, *CALL, 2**53, pack({}), {}, None]),
+    "dispatch": (
+        "dispatch",
+        17,
+        [SERVER],
+        [12, *CALL, 9_998, pack(ARGUMENTS), FULL_HEADER, TRACEPARENT],
+    ),
     "dispatch_bare": (
         "dispatch",
         17,
         [SERVER],
-        [1, *CALL, None, pack({}), BARE_HEADER],
+        [1, *CALL, None, pack({}), BARE_HEADER, None],
     ),
     "cancel": ("cancel", 18, [CLIENT, SERVER], [7, "cancelled"]),
     "cancel_caller_gone": ("cancel", 18, [SERVER], [12, "caller_gone"]),
@@ -327,6 +330,11 @@ TOLERATED: dict[str, tuple[str, dict[str, Any], bytes]] = {
         CLIENT,
         {"kind": "cancel", "fields": [7, "cancelled"]},
         pack([18, 7, "cancelled", {"new": [1, b"x"]}, None]),
+    ),
+    "traceparent_left_out": (
+        CLIENT,
+        {"kind": "call", "fields": [7, *CALL, None, pack({}), None, None]},
+        pack([16, 7, *CALL, None, pack({}), None]),
     ),
     "unknown_option": (
         CLIENT,

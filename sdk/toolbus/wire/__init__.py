@@ -14,7 +14,6 @@ from toolbus.wire.codec import (
     decode_from_client,
     decode_from_server,
     encode,
-    encode_fields,
     pack_body,
     unpack_body,
 )
@@ -75,7 +74,6 @@ __all__ = [
     "decode_from_client",
     "decode_from_server",
     "encode",
-    "encode_fields",
     "exception_of",
     "failed",
     "pack_body",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import product
+from functools import partial, reduce
+from operator import attrgetter, or_
 from types import UnionType
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, NoReturn, cast, get_args, get_origin, get_type_hints
 
 import msgpack
+import msgspec
 
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, Frame
 
@@ -28,7 +29,6 @@ __all__ = [
     "decode_from_client",
     "decode_from_server",
     "encode",
-    "encode_fields",
     "pack_body",
     "unpack_body",
 ]
@@ -41,14 +41,11 @@ MAX_DEPTH = 32
 """Arrays and maps within each other (PROTOCOL.md, FRAME-6)."""
 
 _MAX_HEADER_ITEMS = 4_096
-# Below this size, containers that claim more than they hold cost less than a millisecond to refuse.
-_TRUSTED_CLAIM_BYTES = 2_048
 _MAX_ID = 2**53
-_UNREADABLE = (ValueError, RecursionError, msgpack.UnpackException)
-_Shapes: TypeAlias = "dict[int, _Shape]"
+_FIXARRAY = 0x90
+_UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
 _PLAIN = frozenset({str, int, bool, type(None)})
 _PLAIN_OR_BYTES = _PLAIN | {bytes}
-_TEXT = frozenset({str})
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
@@ -79,14 +76,12 @@ class Unknown(NamedTuple):
     id: int | None
 
 
+encode: Callable[[Frame], bytes] = msgspec.msgpack.Encoder().encode
+"""Packs a frame into one message. Raises TypeError, ValueError or OverflowError where it cannot."""
+
 # One packer for all: it keeps nothing between two values, and a new one costs more than its work.
-encode_fields: Callable[[Any], bytes] = cast("Callable[[Any], bytes]", msgpack.Packer().pack)
-"""Packs the fields of a frame, its kind first, into one message; `encode` for those in a hurry."""
-
-
-def encode(frame: Frame) -> bytes:
-    """Pack a frame into one message."""
-    return encode_fields((KINDS[type(frame)], *frame))
+# It writes plain values and nothing else, where msgspec would write dates and models too.
+_pack_value = cast("Callable[[Any], bytes]", msgpack.Packer().pack)
 
 
 def pack_body(value: Any) -> bytes:
@@ -96,75 +91,76 @@ def pack_body(value: Any) -> bytes:
         BadBody: The value holds what msgpack cannot carry, such as an integer beyond 64 bits.
     """
     try:
-        return encode_fields(value)
+        return _pack_value(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
 
 
-class _Shape(NamedTuple):
-    """What the fields of one kind may be, worked out so that checking them costs little."""
-
-    make: Callable[[list[Any]], Frame]
-    length: int
-    allowed: frozenset[tuple[type, ...]]
-    """Every tuple of types that the fields may have: one look-up checks them all."""
-    numbers: tuple[int, ...]
-    containers: tuple[int, ...]
-
-
-def _shapes(frames: tuple[type[Frame], ...]) -> _Shapes:
-    return {KINDS[frame]: _shape_of(frame) for frame in frames}
-
-
-def _shape_of(frame: type[Frame]) -> _Shape:
-    fields = [(int,), *(_field_types(hint) for hint in get_type_hints(frame).values())]
-    return _Shape(
-        make=partial(tuple.__new__, frame),
-        length=len(fields),
-        allowed=frozenset(product(*fields)),
-        numbers=tuple(at for at, types in enumerate(fields) if at and int in types),
-        containers=tuple(at for at, types in enumerate(fields) if {dict, list} & set(types)),
-    )
-
-
-def _field_types(hint: Any) -> tuple[type, ...]:
-    members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return tuple(get_origin(member) or member for member in members)
-
-
-_CLIENT_SHAPES = _shapes(FROM_CLIENT)
-_SERVER_SHAPES = _shapes(FROM_SERVER)
-
-
-def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
+def _refuse_ext(_code: int, _data: memoryview) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
 
-_unpack_header = partial(
-    msgpack.unpackb,
-    ext_hook=_refuse_ext,
-    max_array_len=_MAX_HEADER_ITEMS,
-    max_map_len=_MAX_HEADER_ITEMS,
-)
-_unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
+_read_value = msgspec.msgpack.Decoder(ext_hook=_refuse_ext).decode
 
 
-def _decode(shapes: _Shapes, data: bytes) -> Frame | Unknown:
+class _Shape(NamedTuple):
+    """What is left to check of a frame whose fields have their types."""
+
+    head: int
+    """The first byte of an array with just its kind and its fields."""
+    container: Callable[[Any], dict[str, Any] | list[Any]] | None
+    """Gives its map or list, the one field that msgspec has not looked into."""
+
+
+class _Reader(NamedTuple):
+    """What one side of a connection reads."""
+
+    decode: Callable[[bytes], Frame]
+    shapes: dict[type[Frame], _Shape]
+    kinds: frozenset[int]
+
+
+def _reader(frames: tuple[type[Frame], ...]) -> _Reader:
+    any_of_them: Any = reduce(or_, frames)
+    return _Reader(
+        decode=msgspec.msgpack.Decoder(any_of_them, ext_hook=_refuse_ext).decode,
+        shapes={frame: _shape_of(frame) for frame in frames},
+        kinds=frozenset(KINDS[frame] for frame in frames),
+    )
+
+
+def _shape_of(frame: type[Frame]) -> _Shape:
+    hints = get_type_hints(frame)
+    containers = [name for name, hint in hints.items() if {dict, list} & _origins(hint)]
+    return _Shape(
+        head=_FIXARRAY + 1 + len(hints),
+        container=attrgetter(containers[0]) if containers else None,
+    )
+
+
+def _origins(hint: Any) -> set[Any]:
+    members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return {get_origin(member) for member in members}
+
+
+_CLIENT = _reader(FROM_CLIENT)
+_SERVER = _reader(FROM_SERVER)
+
+
+def _decode(reader: _Reader, data: bytes) -> Frame | Unknown:
     """Read a frame; what is not as nearly all frames are goes the longer way."""
-    if len(data) > _TRUSTED_CLAIM_BYTES:
+    if len(data) > MAX_HEADER_BYTES:
         _check_header_bytes(data)
     try:
-        fields = _unpack_header(data)
-        shape = shapes[fields[0]]
-    except _UNREADABLE as error:
-        raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
-    except (LookupError, TypeError):
-        return _decode_unknown(fields)
-    if tuple(map(type, fields)) not in shape.allowed:
-        _cut_and_check_types(shape, fields)
-    _check_fields(shape, fields)
-    del fields[0]
-    return shape.make(fields)
+        frame = reader.decode(data)
+    except _UNREADABLE:
+        return _explain(reader, data)
+    head, container = reader.shapes[type(frame)]
+    if data[0] != head:
+        _check_trailing(data, head - _FIXARRAY)
+    if container is not None and (value := container(frame)):
+        _check_container(value, len(data))
+    return frame
 
 
 def _check_header_bytes(data: bytes) -> None:
@@ -176,26 +172,34 @@ def _check_header_bytes(data: bytes) -> None:
         raise BadFrame(1009, "the header is too large")
 
 
-def _decode_unknown(fields: Any) -> Unknown:
-    """Read what is no frame of a kind that this side reads."""
+def _read_fields(data: bytes) -> Any:
+    try:
+        return _read_value(data)
+    except (*_UNREADABLE, TypeError) as error:
+        raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
+
+
+def _explain(reader: _Reader, data: bytes) -> Unknown:
+    """Read what is no frame of a kind that this side reads, or say which rule it breaks."""
+    fields = _read_fields(data)
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise BadFrame(1002, "a frame is an array that begins with its kind")
     _check_header_value(fields, MAX_DEPTH)
+    if fields[0] in reader.kinds:
+        raise BadFrame(1002, "a field is missing, of another type or out of range")
     return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
 
 
-def _cut_and_check_types(shape: _Shape, fields: Any) -> None:
-    """Drop trailing fields that a newer release knows; refuse fields of other types."""
-    if type(fields) is list and len(fields) > shape.length:
-        _check_header_value(fields[shape.length :], MAX_DEPTH)
-        del fields[shape.length :]
-    if type(fields) is not list or tuple(map(type, fields)) not in shape.allowed:
-        raise BadFrame(1002, "a field is missing or of another type")
+def _check_trailing(data: bytes, known: int) -> None:
+    """Look at fields that a newer release knows: they are ignored, but may not break a rule."""
+    trailing = _read_fields(data)[known:]
+    if trailing:
+        _check_header_value(trailing, MAX_DEPTH)
 
 
-decode_from_client: Callable[[bytes], Frame | Unknown] = partial(_decode, _CLIENT_SHAPES)
+decode_from_client: Callable[[bytes], Frame | Unknown] = partial(_decode, _CLIENT)
 """Reads a message that a participant sent, or raises BadFrame."""
-decode_from_server: Callable[[bytes], Frame | Unknown] = partial(_decode, _SERVER_SHAPES)
+decode_from_server: Callable[[bytes], Frame | Unknown] = partial(_decode, _SERVER)
 """Reads a message that a server sent, or raises BadFrame."""
 
 
@@ -234,24 +238,11 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_ID
 
 
-def _check_fields(shape: _Shape, fields: list[Any]) -> None:
-    for place in shape.numbers:
-        number = fields[place]
-        if number is not None and not 0 <= number <= _MAX_ID:
-            raise BadFrame(1002, "an integer is out of range")
-    for place in shape.containers:
-        if fields[place]:
-            _check_container(fields[place])
-
-
-def _check_container(value: dict[Any, Any] | list[Any]) -> None:
+def _check_container(value: dict[str, Any] | list[Any], frame_bytes: int) -> None:
     """Check a map or a list among a frame's fields; most have nothing in them but plain values."""
-    if (
-        type(value) is dict
-        and _TEXT.issuperset(map(type, value))
-        and _PLAIN_OR_BYTES.issuperset(map(type, value.values()))
-    ):
-        return
+    if frame_bytes <= _MAX_HEADER_ITEMS and type(value) is dict:
+        if _PLAIN_OR_BYTES.issuperset(map(type, value.values())):
+            return
     _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
 
 
@@ -260,6 +251,15 @@ def _check_header_value(value: Any, depth: int) -> None:
         _check_value(value, depth, "", binary=True)
     except BadBody as error:
         raise BadFrame(1007, error.reason) from error
+    _check_items(value)
+
+
+def _check_items(value: Any) -> None:
+    if isinstance(value, dict | list):
+        if len(value) > _MAX_HEADER_ITEMS:
+            raise BadFrame(1007, f"more than {_MAX_HEADER_ITEMS} items")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_items(item)
 
 
 def unpack_body(data: bytes, *, binary: bool = False) -> Any:
@@ -274,20 +274,11 @@ def unpack_body(data: bytes, *, binary: bool = False) -> Any:
             an ext type.
     """
     try:
-        if len(data) > _TRUSTED_CLAIM_BYTES:
-            _check_claims(data)
-        value = _unpack_value(data)
+        value = _read_value(data)
     except (*_UNREADABLE, TypeError) as error:
         raise BadBody("", "not a msgpack value that this protocol allows") from error
     _check_value(value, MAX_DEPTH, "", binary=binary)
     return value
-
-
-def _check_claims(data: bytes) -> None:
-    """Refuse containers that claim more than they hold before anything is allocated for them."""
-    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
-    unpacker.feed(data)
-    unpacker.skip()
 
 
 def _check_value(value: Any, depth: int, path: str, *, binary: bool) -> None:

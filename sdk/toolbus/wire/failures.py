@@ -10,7 +10,7 @@ from toolbus.wire.frames import Failed
 
 __all__ = ["exception_of", "failed"]
 
-_EXECUTED = frozenset(get_args(Executed))
+_EXECUTED: tuple[str, ...] = get_args(Executed)
 _MAX_MESSAGE_CHARS = 4_096
 _MAX_DETAILS_BYTES = 32_768
 _MAX_PAUSE_S = 86_400.0
@@ -31,8 +31,8 @@ def failed(request_id: int, error: RoomException) -> Failed:
     """
     return Failed(
         request_id,
-        error.code,
-        error.executed,
+        _text(error.code),
+        error.executed if error.executed in _EXECUTED else "maybe",
         bool(error.retryable),
         _text(error.message),
         _packed_details(error.details),

@@ -1,12 +1,15 @@
 """The frames of protocol `toolbus.v1` as values: what each says and which fields it has.
 
 Pure: no sockets, no clock. PROTOCOL.md beside this file states the rules; a kind is never used
-again for something else, and fields are only ever added at the end.
+again for something else, and fields are only ever added at the end. A frame travels as the array
+of its kind and its fields, and is read, typed and within its ranges, in one pass of msgspec.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NewType, TypeAlias
+from typing import Annotated, Any, NewType, TypeAlias, cast, get_args
+
+from msgspec import Meta, Struct
 
 __all__ = [
     "FROM_CLIENT",
@@ -45,110 +48,115 @@ CallId = NewType("CallId", str)
 ParticipantId = NewType("ParticipantId", str)
 """Chosen by the server for each connection."""
 
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+"""What every language can hold exactly, and no less than nothing (PROTOCOL.md, FRAME-3)."""
 
-class Welcome(NamedTuple):
+
+class Welcome(Struct, tag=1, array_like=True, frozen=True, gc=False):
     """The server's first frame: who you are here and what you may do."""
 
-    version: int
+    version: Number
     participant: str
     room: str
     session: str
     facts: dict[str, Any]
 
 
-class Result(NamedTuple):
+class Result(Struct, tag=2, array_like=True, frozen=True, gc=False):
     """The good end of a request; `body` is packed and read by the one who asked."""
 
-    id: int
+    id: Number
     body: bytes
 
 
-class Failed(NamedTuple):
+class Failed(Struct, tag=3, array_like=True, frozen=True, gc=False):
     """The bad end of a request, with whether the tool ran."""
 
-    id: int
+    id: Number
     code: str
     executed: str
     retryable: bool
     message: str
     details: bytes | None
-    retry_after_ms: int | None
+    retry_after_ms: Number | None
 
 
-class Event(NamedTuple):
+class Event(Struct, tag=4, array_like=True, frozen=True, gc=False):
     """News for a subscriber; numbers grow by one per connection."""
 
-    number: int
+    number: Number
     name: str
     data: dict[str, Any]
 
 
-class Call(NamedTuple):
+class Call(Struct, tag=16, array_like=True, frozen=True, gc=False):
     """A participant calls a tool. `arguments` is packed and read by the host alone."""
 
-    id: int
+    id: Number
     call_id: str
     toolkit: str
     tool: str
-    timeout_ms: int | None
+    timeout_ms: Number | None
     arguments: bytes
     options: dict[str, Any] | None
+    traceparent: str | None = None
 
 
-class Dispatch(NamedTuple):
+class Dispatch(Struct, tag=17, array_like=True, frozen=True, gc=False):
     """The server hands a call to the host it chose; `id` is the server's."""
 
-    id: int
+    id: Number
     call_id: str
     toolkit: str
     tool: str
-    remaining_ms: int | None
+    remaining_ms: Number | None
     arguments: bytes
     header: dict[str, Any]
+    traceparent: str | None = None
 
 
-class Cancel(NamedTuple):
+class Cancel(Struct, tag=18, array_like=True, frozen=True, gc=False):
     """Give the call with this id up. It has no reply of its own: the call's one reply stands."""
 
-    id: int
+    id: Number
     reason: str
 
 
-class Register(NamedTuple):
+class Register(Struct, tag=32, array_like=True, frozen=True, gc=False):
     """Offer a toolkit from this connection; `manifest` is a packed toolkit manifest."""
 
-    id: int
+    id: Number
     manifest: bytes
     options: dict[str, Any]
 
 
-class Unregister(NamedTuple):
+class Unregister(Struct, tag=33, array_like=True, frozen=True, gc=False):
     """Take a toolkit of this connection back: no new calls come, running ones finish."""
 
-    id: int
+    id: Number
     toolkit: str
     public: bool
 
 
-class ListToolkits(NamedTuple):
+class ListToolkits(Struct, tag=34, array_like=True, frozen=True, gc=False):
     """Ask for a page of the toolkits I can see."""
 
-    id: int
+    id: Number
     options: dict[str, Any]
 
 
-class Describe(NamedTuple):
+class Describe(Struct, tag=35, array_like=True, frozen=True, gc=False):
     """Ask for one toolkit's manifest, unless I know its digest."""
 
-    id: int
+    id: Number
     toolkit: str
     options: dict[str, Any]
 
 
-class Subscribe(NamedTuple):
+class Subscribe(Struct, tag=36, array_like=True, frozen=True, gc=False):
     """Ask to be told of changes from now on; an empty list of topics ends it."""
 
-    id: int
+    id: Number
     topics: list[Any]
 
 
@@ -168,18 +176,7 @@ Frame: TypeAlias = (
 )
 
 KINDS: dict[type[Frame], int] = {
-    Welcome: 1,
-    Result: 2,
-    Failed: 3,
-    Event: 4,
-    Call: 16,
-    Dispatch: 17,
-    Cancel: 18,
-    Register: 32,
-    Unregister: 33,
-    ListToolkits: 34,
-    Describe: 35,
-    Subscribe: 36,
+    frame: cast(int, frame.__struct_config__.tag) for frame in get_args(Frame)
 }
 """The first element of each frame's array."""
 

@@ -11,6 +11,7 @@ import msgpack
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.refusals import code_of
 from toolbus.wire import (
@@ -18,6 +19,7 @@ from toolbus.wire import (
     BadBody,
     BadFrame,
     Call,
+    Cancel,
     Event,
     Failed,
     ListToolkits,
@@ -118,11 +120,11 @@ def test_opaque_parts_do_not_count_as_header() -> None:
     """FRAME-5."""
     opaque = bytes(MIB - 5_000)
     context = {"caller_context": opaque}
-    for frame in (Result(7, opaque), Register(7, opaque, {}), CALL._replace(arguments=opaque)):
+    for frame in (Result(7, opaque), Register(7, opaque, {}), replace(CALL, arguments=opaque)):
         assert decode_from_client(encode(frame)) == frame
-    assert decode_from_client(encode(CALL._replace(options=context))).options == context  # type: ignore[union-attr]
+    assert decode_from_client(encode(replace(CALL, options=context))).options == context  # type: ignore[union-attr]
     assert decode_from_client(msgpack.packb([99, 7, opaque])) == Unknown(99, 7)
-    assert decode_from_client(msgpack.packb([18, 7, "why", opaque]))[1] == "why"
+    assert decode_from_client(msgpack.packb([18, 7, "why", opaque])) == Cancel(7, "why")
 
 
 def test_header_at_its_limit_is_read_and_a_byte_more_is_refused() -> None:
@@ -177,6 +179,8 @@ def test_integers_of_more_than_64_bits_are_not_sent() -> None:
         [16, 7, "c", "t", "t", True, b"", None],
         [16, 7, "c", "t", "t", -5, b"", None],
         [16, 7, "c", "t", "t", None, "", None],
+        [16, 7, "c", "t", "t", None, b"", None, 7],
+        [16, 7, "c", "t", "t", None, b"", None, b"00"],
         [3, 7, "code", "no", 1, "", None, None],
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgpack
@@ -58,6 +59,16 @@ def test_word_for_executed_that_is_none_counts_as_maybe() -> None:
         error = exception_of(Failed(7, "not_found", word, False, "", None, None))
 
         assert error.executed == "maybe"
+
+
+def test_fields_that_a_tool_made_of_another_type_become_what_can_be_sent() -> None:
+    error: Any = errors.ToolFailed("words")
+    error.code, error.executed, error.retryable = datetime(2026, 1, 1), "sure", "why not"
+
+    frame = failed(7, error)
+
+    assert decode_from_client(encode(frame)) == frame
+    assert (frame.code, frame.executed, frame.retryable) == ("2026-01-01 00:00:00", "maybe", True)
 
 
 def test_code_of_endless_length_is_cut() -> None:
