@@ -206,7 +206,10 @@ class Link:
                 code = self.connection.close_code if self.connection is not None else None
                 self._down()
                 self._raise_if_final(code)
+                # A process that hosts says nothing else: without this it would look well.
+                _logger.warning("lost the connection to %s: trying again", self._settings.url)
                 await self._reconnect()
+                _logger.warning("connected to %s again", self._settings.url)
         except RoomException as error:
             _logger.error("the link to room %s has ended: %s", self._settings.room, error)
             self.error = error

@@ -117,7 +117,9 @@ async def test_people_come_back_to_a_server_that_restarts() -> None:
 
 
 @pytest.mark.row(16)
-async def test_a_host_that_lost_its_connection_serves_again() -> None:
+async def test_a_host_that_lost_its_connection_serves_again_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with (
         running_server() as server,
         server.room("alice") as alice,
@@ -127,12 +129,20 @@ async def test_a_host_that_lost_its_connection_serves_again() -> None:
         events = alice.events()
         news = asyncio.ensure_future(anext(events))
         await until_hosts(alice, "work", 1)
+        url = server.url
         drop(server, "host")
         async with asyncio.timeout(10):
             assert (await news).name == "toolkit_removed"
             assert (await anext(events)).name == "toolkit_added"
             assert await alice.call("work.nap", seconds=0) == 0
+            async for _ in host.toolkits():
+                pass  # asked by the host itself, so its link is up again
         await events.aclose()
+    said = [record.getMessage() for record in caplog.records if record.name == "toolbus.link"]
+    assert said == [
+        f"lost the connection to {url}: trying again",
+        f"connected to {url} again",
+    ]
 
 
 async def test_a_connection_that_is_lost_while_it_registers_again_is_replaced_at_once() -> None:
