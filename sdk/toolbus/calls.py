@@ -22,6 +22,7 @@ from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
     Executed,
+    Internal,
     InvalidArguments,
     InvalidResult,
     RoomException,
@@ -199,38 +200,32 @@ class Caller:
         """
         span = None
         if monotonic() >= self._tracing.idle_until or get_current():
-            span = self._tracing.start_client(plan.name, plan.call_id)
-            if span is not None:
-                plan.traceparent, tracestate = span.context
-                if tracestate is not None:
-                    plan.options[TRACESTATE] = tracestate
-        if span is not None and span.recording:
-            result = await self._recorded(plan, span)
-        else:
+            span = self._begin_span(plan)
+        try:
             try:
                 result = await self._attempt(plan, plan.options)
             except RoomException as error:
                 result = await self._further_attempts(plan, error)
+        except BaseException as end:
+            if span is not None:
+                span.end(_recorded_end(end))
+            raise
+        if span is not None:
+            span.end()
         try:
             return chunk_from_wire(unpack_body(result.body, binary=True))
-        except (BadBody, ValueError, TypeError) as error:
-            raise InvalidResult("the host's answer is no chunk", executed="yes") from error
+        except (BadBody, ValueError, TypeError) as broken:
+            raise InvalidResult("the host's answer is no chunk", executed="yes") from broken
 
-    async def _recorded(self, plan: Plan, span: CallSpan) -> Result:
-        error: RoomException | None = None
-        try:
-            try:
-                return await self._attempt(plan, plan.options)
-            except RoomException as failure:
-                return await self._further_attempts(plan, failure)
-        except RoomException as failure:
-            error = failure
-            raise
-        except asyncio.CancelledError:
-            error = Cancelled("the caller gave the call up")
-            raise
-        finally:
-            span.end(error)
+    def _begin_span(self, plan: Plan) -> CallSpan | None:
+        """Put the call into a trace; return its span if that is recorded."""
+        span = self._tracing.start_client(plan.name, plan.call_id)
+        if span is None:
+            return None
+        plan.traceparent, tracestate = span.context
+        if tracestate is not None:
+            plan.options[TRACESTATE] = tracestate
+        return span if span.recording else None
 
     async def _further_attempts(self, plan: Plan, error: RoomException) -> Result:
         history = self.retries.begin(plan)
@@ -321,6 +316,15 @@ class Caller:
         else:
             body = unpack_body(future.result().body, binary=True)
             self.retries.note(plan.key, body)
+
+
+def _recorded_end(end: BaseException) -> RoomException:
+    """Say how a call ended that gave no result, as its span shall have it."""
+    if isinstance(end, RoomException):
+        return end
+    if isinstance(end, asyncio.CancelledError):
+        return Cancelled("the caller gave the call up")
+    return Internal(type(end).__name__)
 
 
 def _does_not_fit() -> TooLarge:
