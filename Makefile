@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 
 setup: $(READY) ## make the virtual environment with everything in it
 
-demo: $(READY) ## real calls on real data across three processes, in under a minute
+demo: $(READY) ## real calls on real data between a server and three hosts, in under a minute
 	@$(BIN)/toolbus demo $(ARGS)
 
 test: $(READY) ## every test

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolbus import event_loop
-from toolbus.commands.outcome import UsageMistake, reporting
+from toolbus.commands.outcome import reporting
+from toolbus.exit_codes import UsageMistake
 from toolbus.keys import Algorithm, Key, KeyRing
 from toolbus.settings import DEV_KEYS_FILE, home_of
 from toolbus.telemetry import configure

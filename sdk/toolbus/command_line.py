@@ -8,7 +8,7 @@ imported stays in the list and says what to install.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
 
@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from toolbus.commands.outcome import ExitCode
+from toolbus.exit_codes import ExitCode
 from toolbus.telemetry import toolbus_version
 
 __all__ = ["COMMANDS", "CommandGroup", "main", "make_app", "missing_extra"]
@@ -92,6 +92,22 @@ class CommandGroup(TyperGroup):
         if cmd_name not in self._loaded:
             self._loaded[cmd_name] = _load(entry)
         return self._loaded[cmd_name]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options that stand before the command; say of one of its own where it goes."""
+        own = {name for each in self.get_params(ctx) for name in each.opts}
+        first = args[0].partition("=")[0] if args else ""
+        if first.startswith("--") and first not in own:
+            self._explain_place(ctx, first, args)
+        return super().parse_args(ctx, args)
+
+    def _explain_place(self, ctx: Any, flag: str, args: Sequence[str]) -> None:
+        name = next((each for each in args if each in self._installed()), None)
+        command = None if name is None else self.get_command(ctx, name)
+        if command is not None and any(flag in each.opts for each in command.params):
+            words = f"toolbus: {flag} comes after the command: toolbus {name} ... {flag}"
+            typer.echo(words, err=True)
+            raise typer.Exit(ExitCode.USAGE)
 
     def _installed(self) -> dict[str, EntryPoint]:
         if self._entries is None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from toolbus import event_loop
+from toolbus.errors import RoomException
+from toolbus.exit_codes import exit_code, failure_lines
+from toolbus.joining import explaining, read_token, settle
 from toolbus.room_client import RoomClient
 from toolbus.telemetry import configure
 from toolbus.tool import Tool
@@ -94,13 +98,19 @@ class RemoteToolkit(Toolkit):
     def run(self) -> None:
         """Connect as `TOOLBUS_*` says, host the toolkit, and return after SIGTERM or Ctrl-C.
 
+        Where it cannot, or not any longer, it says on stderr why and what to do next, and ends the
+        program with the exit code that `toolbus host` would have; `start` raises instead.
+
         Raises:
-            ValueError: A setting is missing or malformed.
-            RoomException: The server refuses the connection or the registration.
+            SystemExit: A setting is missing or malformed, no server is there, or it refuses the
+                connection or the registration.
         """
         shutdown = configure(self.name)
         try:
-            event_loop.run(serve_toolkits([self]))
+            event_loop.run(_serve_alone(self))
+        except RoomException as error:
+            sys.stderr.write("\n".join(failure_lines(error)) + "\n")
+            raise SystemExit(exit_code(error)) from None
         finally:
             if shutdown is not None:
                 shutdown()
@@ -132,6 +142,14 @@ async def serve_toolkits(toolkits: Sequence[Toolkit], room: RoomClient | None = 
             _unhandle_signals(loop)
     finally:
         _unhandle_signals(loop)
+
+
+async def _serve_alone(toolkit: RemoteToolkit) -> None:
+    """Settle what can be settled before connecting, so that it is told in words."""
+    settings = settle()
+    await read_token(settings)
+    async with explaining(settings):
+        await serve_toolkits([toolkit])
 
 
 def _unhandle_signals(loop: asyncio.AbstractEventLoop) -> None:

@@ -18,8 +18,8 @@ from support.snippets import Block, Step, blocks_of, steps_of
 from support.terminals import Service, Terminals
 from toolbus import AgentsGrant, ApiScope, RoomClient
 from toolbus.command_line import CommandGroup, make_app
-from toolbus.commands.outcome import ExitCode, exit_code
 from toolbus.errors import ERRORS
+from toolbus.exit_codes import ExitCode, exit_code
 from toolbus.settings import PRESETS
 
 ROOT = Path(__file__).parents[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ import pytest
 from support.command_line import CommandLine
 from toolbus.chunks import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
 from toolbus.commands.call import read_arguments
-from toolbus.commands.outcome import UsageMistake, exit_code, printable
 from toolbus.commands.parameters import read_parameters
 from toolbus.commands.value_output import ValueOutput
 from toolbus.errors import ERRORS, RoomException, TooLarge
+from toolbus.exit_codes import UsageMistake, exit_code, printable
 
 LAB = '''
 import asyncio
@@ -204,15 +205,6 @@ def test_missing_grant_ends_with_3(toolbus: CommandLine) -> None:
     assert "next: " in outcome.err
 
 
-def test_token_for_another_room_ends_with_3(toolbus: CommandLine, tmp_path: Path) -> None:
-    made = toolbus.run_here(
-        "token", "create", "--name", "eve", "--preset", "full", "--room", "other"
-    )
-    (tmp_path / "token").write_text(made.out)
-    outcome = toolbus.run("call", "lab.nothing", "--token", f"@{tmp_path / 'token'}")
-    assert outcome.code == 3
-
-
 def test_changed_definition_ends_with_3(toolbus: CommandLine) -> None:
     outcome = toolbus.run("call", "lab.nothing", "--pin", "0" * 64, "--json")
     assert outcome.code == 3
@@ -258,6 +250,7 @@ def test_no_server_ends_with_6(toolbus: CommandLine) -> None:
         (["lab.nothing", "--url", "ws://me:secret@x"], "this is no server address"),
         (["lab.nothing", "--token", "@nowhere"], "cannot read the token"),
         (["lab.nothing", "--token", "not a token"], "this is no token"),
+        (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
     ],
 )
@@ -293,6 +286,7 @@ SCHEMA = read_parameters(
     {
         "properties": {
             "count": {"type": "integer"},
+            "top": {"type": "integer", "default": 7},
             "ratio": {"type": "number"},
             "loud": {"type": "boolean"},
             "words": {"type": "string"},
@@ -343,11 +337,19 @@ def test_typed_argument_becomes_the_value_its_schema_wants(typed: str, value: ob
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (("count=2.5",), "count: '2.5' is not integer"),
+        (("count=1.5",), "count: '1.5' is not integer: write a whole number, as in count=3"),
         (("count=1_000",), "count: '1_000' is not integer"),
-        (("loud=yes",), "loud: 'yes' is not boolean"),
-        (("several=a",), "several: 'a' is not array of string"),
+        (("loud=yes",), "loud: 'yes' is not boolean: write true or false, as in loud=true"),
+        (
+            ("several=a",),
+            """is not array of string: write a JSON array, as in several='["a", "b"]'""",
+        ),
+        (("shape=a",), """write a JSON object, as in shape='{"key": 1}'"""),
         (("ratio=NaN",), "ratio: 'NaN' is not number"),
+        (("ratio=abc",), "ratio: 'abc' is not number: write a number, as in ratio=0.5"),
+        (("top=many",), "as in top=7"),
+        (("level=high",), "level: 'high' is not 1 | 2: write a whole number, as in level=1"),
+        (("limit=none",), "write a whole number or null, as in limit=3"),
         (("words:=x",), "words:= is not followed by JSON"),
         (("count=1", "count=2"), "count is given twice"),
         (("count",), "'count' is no argument"),
@@ -356,7 +358,7 @@ def test_typed_argument_becomes_the_value_its_schema_wants(typed: str, value: ob
     ],
 )
 def test_argument_that_cannot_be_read_is_named(typed: tuple[str, ...], words: str) -> None:
-    with pytest.raises(UsageMistake, match=words.replace("{", r"\{")):
+    with pytest.raises(UsageMistake, match=re.escape(words)):
         read_arguments(typed, SCHEMA)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from support.command_line import CommandLine
 from toolbus.commands.host import find_toolkit
+from toolbus.commands.module_names import near_references
 
 KITS = '''
 from typing import Annotated
@@ -108,6 +109,13 @@ def test_name_of_another_ends_with_3(toolbus: CommandLine) -> None:
         (["nobody"], "no installed toolkit is called 'nobody'"),
         (["kits:"], "write module:attribute"),
         (["kits:plain", "--share", "*"], "add --private"),
+        (["kits.py"], "did you mean kits:ruler or kits:plain?"),
+        (["./kits.py"], "did you mean kits:ruler or kits:plain?"),
+        (["kits"], "did you mean kits:ruler or kits:plain?"),
+        (["kits.ruler"], "did you mean kits:ruler?"),
+        (["kits.py:plain"], "did you mean kits:plain?"),
+        (["kits.nothing"], "write module:attribute, or one of clock"),
+        (["nokits.py"], "write module:attribute, or one of clock"),
     ],
 )
 def test_what_cannot_be_hosted_ends_with_2_and_says_why(
@@ -118,6 +126,58 @@ def test_what_cannot_be_hosted_ends_with_2_and_says_why(
     outcome = toolbus.run_here("host", *arguments)
     assert outcome.code == 2
     assert words in outcome.err
+
+
+SHARES = [("bob", "bob"), ("name:", "X"), ("nme:bob", "bob"), ("", "X"), ("name:a\nb", "a\nb")]
+
+
+@pytest.mark.parametrize(("share", "who"), SHARES)
+def test_share_that_names_nobody_is_refused_before_anything_connects(
+    tmp_path: Path, share: str, who: str
+) -> None:
+    nowhere = CommandLine(tmp_path, {"TOOLBUS_URL": "ws://127.0.0.1:1"})
+    outcome = nowhere.run_here("host", "clock", "--private", "--share", "*", "--share", share)
+    assert outcome.code == 2
+    told = outcome.err.replace("\n    ", "\n")
+    assert f"names nobody: write name:{who}, role:{who} or '*'" in told
+
+
+# References that name no toolkit
+
+
+def meant(folder: Path, reference: str) -> list[str]:
+    return near_references(reference, folder)
+
+
+def test_toolkits_of_a_module_are_found_without_running_it(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("from elsewhere import Toolkit\n1 / 0\n")
+    (tmp_path / "pack" / "kits.py").write_text(
+        "import toolbus\n"
+        "one = toolbus.RemoteToolkit('one')\n"
+        "two: Toolkit = make()\n"
+        "def three() -> 'toolbus.Toolkit': ...\n"
+        "def kits(): ...\n"
+        "def helper(): ...\n"
+        "size = 7\n"
+        "1 / 0\n"
+    )
+    three = ["pack.kits:one", "pack.kits:two", "pack.kits:three"]
+    assert meant(tmp_path, "pack/kits.py") == three
+    assert meant(tmp_path, "pack.kits") == three
+    assert meant(tmp_path, "pack.kits.size") == ["pack.kits:size"]
+    assert meant(tmp_path, "pack.kits.helpers") == []
+
+
+@pytest.mark.parametrize("text", ["def broken(:", "\0", "(" * 10_000])
+def test_file_that_is_no_python_is_no_module(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.py").write_text(text)
+    assert meant(tmp_path, "odd.py") == []
+
+
+@pytest.mark.parametrize("reference", ["", ":", "..", "../x.py", "/etc/passwd", "a b", "a\0b"])
+def test_what_cannot_be_a_module_is_looked_for_nowhere(tmp_path: Path, reference: str) -> None:
+    assert meant(tmp_path, reference) == []
 
 
 # Listing

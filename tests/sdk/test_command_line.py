@@ -60,6 +60,27 @@ def test_broken_command_of_others_leaves_ours_alone(
 
 
 @pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["--json", "call", "a.b"], "--json comes after the command: toolbus call ... --json"),
+        (["--url=ws://x:1", "call"], "--url comes after the command: toolbus call ... --url"),
+        (["--room", "lab", "host", "x"], "--room comes after the command: toolbus host ... --room"),
+        (["--dev", "serve"], "--dev comes after the command: toolbus serve ... --dev"),
+    ],
+)
+def test_flag_before_its_command_is_told_where_it_goes(typed: list[str], words: str) -> None:
+    result = CliRunner().invoke(make_app(), typed)
+    assert (result.exit_code, result.stderr) == (2, f"toolbus: {words}\n")
+
+
+@pytest.mark.parametrize("typed", [["--json"], ["--nope", "call"], ["--json", "--nope"]])
+def test_flag_that_no_command_has_is_unknown(typed: list[str]) -> None:
+    result = CliRunner().invoke(make_app(), typed, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"No such option: {typed[0]}" in result.stderr
+
+
+@pytest.mark.parametrize(
     ("module", "extra"),
     [
         ("rfc8785", "server"),

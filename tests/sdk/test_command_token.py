@@ -107,8 +107,24 @@ def test_inspected_token_of_another_key_ends_with_3_and_the_reason(toolbus: Comm
     assert "bad_signature" in outcome.err
 
 
-def test_inspected_nonsense_ends_with_2(toolbus: CommandLine) -> None:
-    assert toolbus.run_here("token", "inspect", "nonsense").code == 2
+def test_inspected_file_needs_no_sign_before_its_name(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out
+    (toolbus.folder / "alice.jwt").write_text(made)
+    place = str(toolbus.folder / "alice.jwt")
+    assert toolbus.run_here("token", "inspect", place).value["sub"] == "alice"
+
+
+def test_inspected_nonsense_ends_with_2_and_is_not_repeated(toolbus: CommandLine) -> None:
+    for given in ("nonsense.jwt", "a" * 5_000, "a\0b"):
+        outcome = toolbus.run_here("token", "inspect", given)
+        assert outcome.code == 2
+        assert outcome.err.startswith("toolbus: no file of this name is here, and this is no token")
+        assert given not in outcome.err
+
+
+def test_inspected_file_that_holds_no_token_ends_with_2(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("token", "inspect", str(toolbus.folder / "keys.toml"))
+    assert (outcome.code, outcome.err[:26]) == (2, "toolbus: this is no token:")
 
 
 @pytest.mark.parametrize(

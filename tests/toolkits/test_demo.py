@@ -7,17 +7,21 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from support.processes import ChildProcess
 from toolbus import HostLost
+from toolbus.command_line import make_app
 from toolbus_toolkits import demo as demo_module
 from toolbus_toolkits.demo_scenes import refused
 from toolbus_toolkits.demo_stage import Scene, SceneFailed, Stage, play, table
 
+ROOT = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "toolbus", "demo"]
 LONGEST_LINE = 100
 
@@ -118,6 +122,24 @@ def test_demo_draws_one_call_over_three_processes(
         "execute_tool query/INTERNAL/sql[sql-3]",
     ]
     assert all(line.endswith("executed=yes") for line in spans)
+
+
+def test_processes_are_counted_alike_wherever_the_demo_is_told_of(
+    performance: subprocess.CompletedProcess[str],
+) -> None:
+    told_by_help = CliRunner().invoke(make_app(), ["demo", "--help"], env={"COLUMNS": "200"}).stdout
+    texts = {
+        "help": told_by_help,
+        "demo": performance.stdout,
+        "README.md": (ROOT / "README.md").read_text(encoding="utf-8"),
+        "Makefile": (ROOT / "Makefile").read_text(encoding="utf-8"),
+    }
+    for name, text in texts.items():
+        words = " ".join(text.replace("│", " ").split()).lower()
+        assert "server and three hosts" in words, name
+        if name != "Makefile":
+            assert "three processes: caller, server, host" in words, name
+    assert len(pids_told(performance.stdout.partition("listens on")[0])) == 4
 
 
 def test_demo_is_plain_text_that_fits_its_columns(

@@ -40,10 +40,11 @@ def demo(
         bool, typer.Option("--keep", help="Leave everything running, and say how to join.")
     ] = False,
 ) -> None:
-    """See real calls on real data cross three processes, in under a minute.
+    """See real calls on real data between a server and three hosts, in under a minute.
 
-    Starts a room server and hosts as processes of their own, plays its scenes and ends. The exit
-    code is 0 only if each scene did what it says.
+    Each of them is a process of its own, and this one calls. It plays its scenes and ends; the
+    tree of one call comes from three processes: caller, server, host. The exit code is 0 only if
+    each scene did what it says.
     """
     missing = _missing_extras()
     if missing:

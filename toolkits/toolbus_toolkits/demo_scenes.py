@@ -93,7 +93,7 @@ def calm_scenes(cast: Cast, stage: Stage) -> list[Scene]:
             partial(_write_inventory, cast),
         ),
         Scene(
-            "A room on four processes",
+            "A server and three hosts",
             "start a room server, sql twice and clock, each a process of its own with a token",
             "the room's events tell of 2 hosts of sql and 1 of clock",
             partial(_start_everybody, cast),
@@ -142,7 +142,7 @@ def trace_scene(cast: Cast, stage: Stage) -> Scene:
     return Scene(
         "One call, one tree",
         "call sql.query once more, and wait for its spans over OTLP",
-        "CLIENT > SERVER > SERVER > INTERNAL, from three processes",
+        "CLIENT > SERVER > SERVER > INTERNAL, from three processes: caller, server, host",
         partial(_show_trace, cast, stage),
     )
 

@@ -16,12 +16,15 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.chunks import Chunk
-from toolbus.commands.outcome import UsageMistake
+from toolbus.commands.near_names import near_name, near_tool
+from toolbus.commands.outcome import reporting
 from toolbus.commands.parameters import Parameter, read_any_text, read_parameters
-from toolbus.commands.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.commands.value_output import ValueOutput
-from toolbus.errors import DeadlineExceeded, RoomException
+from toolbus.errors import DeadlineExceeded, NotFound, RoomException
+from toolbus.exit_codes import Subject, UsageMistake
 from toolbus.room_client import RoomClient
+from toolbus.toolkit_proxy import ToolkitProxy
 
 __all__ = ["call", "read_arguments"]
 
@@ -92,41 +95,55 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         "retry": not no_retry,
         "on_behalf_of": on_behalf_of,
     }
-    plan = _Plan(toolkit, name, tuple(arguments or ()), call_options)
-    output.write(in_room(options, plan.carry_out))
+    asked = Subject(toolkit, name, participant, on_behalf_of, timeout)
+    plan = _Plan(asked, tuple(arguments or ()), call_options)
+    with reporting(as_json=options.as_json, subject=asked):
+        output.write(in_room(options, plan.carry_out))
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """A call as it was typed."""
 
-    toolkit: str
-    tool: str
+    asked: Subject
     arguments: tuple[str, ...]
     options: Mapping[str, Any]
 
-    async def carry_out(self, room: RoomClient) -> Chunk:
+    async def carry_out(self, room: CommandRoom) -> Chunk:
         """Make the call; reading the schema first counts against its time too."""
         ends_at = asyncio.get_running_loop().time() + self.options["timeout_s"]
-        parameters: dict[str, Parameter] = {}
+        proxy: ToolkitProxy | None = None
         if _needs_schema(self.arguments):
             try:
                 async with asyncio.timeout_at(ends_at):
-                    parameters = await self._parameters(room)
+                    proxy = await self._described(room)
             except TimeoutError:
                 raise DeadlineExceeded("no time was left for the call", executed="no") from None
-        arguments = read_arguments(self.arguments, parameters)
+        arguments = read_arguments(self.arguments, self._parameters(proxy))
         left_s = ends_at - asyncio.get_running_loop().time()
         options = {**self.options, "timeout_s": left_s}
-        chunk: Chunk = await room.invoke(self.toolkit, self.tool, arguments, **options)
+        try:
+            chunk: Chunk = await room.invoke(
+                self.asked.toolkit, self.asked.tool, arguments, **options
+            )
+        except NotFound as error:
+            if proxy is None:
+                raise await near_name(error, room, self.asked) from None
+            names = (each.name for each in proxy.manifest.tools)
+            raise near_tool(error, self.asked, names) from None
         return chunk
 
-    async def _parameters(self, room: RoomClient) -> dict[str, Parameter]:
+    async def _described(self, room: CommandRoom) -> ToolkitProxy | None:
         try:
-            proxy = await room.toolkit(self.toolkit, self.options["participant"])
-            return read_parameters(proxy.tool(self.tool).input_schema)
+            return await room.toolkit(self.asked.toolkit, self.options["participant"])
         except RoomException:
-            return {}  # if it cannot be called either, the call will say why
+            return None  # if it cannot be called either, the call will say why
+
+    def _parameters(self, proxy: ToolkitProxy | None) -> dict[str, Parameter]:
+        try:
+            return read_parameters(proxy.tool(self.asked.tool).input_schema) if proxy else {}
+        except NotFound:
+            return {}
 
 
 def _needs_schema(arguments: tuple[str, ...]) -> bool:

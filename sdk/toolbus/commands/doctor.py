@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from toolbus.commands.outcome import ExitCode, UsageMistake, printable
-from toolbus.commands.room_options import RoomOptions, joins_a_room, read_token
-from toolbus.commands.token import read_claims
+from toolbus.commands.room_options import RoomOptions, joins_a_room
 from toolbus.errors import PermissionDenied, RoomException
+from toolbus.exit_codes import ExitCode, UsageMistake, printable
 from toolbus.grants import ApiScope, matches_room
+from toolbus.joining import read_claims, read_token, rooms_of
 from toolbus.keys import KeyRing
 from toolbus.room_client import RoomClient
 from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of
@@ -174,8 +174,8 @@ async def _look_at_token(patient: _Patient) -> str:
             f"the token expired {-left_s} s ago", "make a new one: `toolbus token create`"
         )
     room = patient.settings.room
-    rooms = claims.get("room")
-    if not isinstance(rooms, list) or not matches_room([str(each) for each in rooms], room):
+    rooms = rooms_of(claims)
+    if not matches_room(rooms, room):
         raise Ailment(
             f"the token is for {_listed(rooms)}, not for room {room}",
             f"`toolbus token create --room {room}`, or another --room",
@@ -183,8 +183,8 @@ async def _look_at_token(patient: _Patient) -> str:
     return f"{claims.get('sub')!r} in {_listed(rooms)}, {left_s} s left"
 
 
-def _listed(rooms: Any) -> str:
-    return ", ".join(str(each) for each in rooms) if isinstance(rooms, list) else "no room"
+def _listed(rooms: Sequence[str]) -> str:
+    return ", ".join(rooms) or "no room"
 
 
 async def _look_at_port(patient: _Patient) -> str:

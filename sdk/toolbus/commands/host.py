@@ -17,13 +17,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from toolbus import event_loop
-from toolbus.commands.outcome import UsageMistake
-from toolbus.commands.room_options import RoomOptions, joins_a_room, read_token
+from toolbus.commands.module_names import near_references
+from toolbus.commands.room_options import RoomOptions, joins_a_room
+from toolbus.exit_codes import UsageMistake
+from toolbus.grants import is_participant_name
+from toolbus.joining import explaining, read_token
 from toolbus.remote_toolkit import serve_toolkits
 from toolbus.room_client import RoomClient
 from toolbus.telemetry import configure
@@ -93,6 +97,8 @@ def host(
     """Host toolkits until SIGTERM or Ctrl-C; calls that run may finish."""
     if share and not private:
         raise UsageMistake("--share is for private toolkits: add --private")
+    for each in share or ():
+        _check_share(each)
     found = [find_toolkit(reference) for reference in toolkits]
     visibility = _Visibility(False if private else None, tuple(share) if share else None)
     room = _HostingRoom(visibility, as_json=options.as_json, instance=instance, **options.choices())
@@ -105,10 +111,21 @@ def host(
             send_spans()
 
 
+def _check_share(share: str) -> None:
+    kind, colon, name = share.partition(":")
+    if share != "*" and not (kind in {"name", "role"} and is_participant_name(name)):
+        who = name or ("X" if colon or not kind else kind)
+        raise UsageMistake(
+            f"--share {share[:64]!r} names nobody: write name:{who}, role:{who} or '*'"
+        )
+
+
 async def _serve(options: RoomOptions, toolkits: Sequence[Toolkit], room: RoomClient) -> None:
-    await read_token(options.settle())
+    settings = options.settle()
+    await read_token(settings)
     try:
-        await serve_toolkits(toolkits, room)
+        async with explaining(settings):
+            await serve_toolkits(toolkits, room)
     except ValueError as error:
         raise UsageMistake(str(error)) from error
 
@@ -125,7 +142,9 @@ def find_toolkit(reference: str) -> Toolkit:
     except UsageMistake:
         raise
     except Exception as error:  # somebody's module: whatever it raises is theirs to repair
-        raise UsageMistake(f"cannot load {reference}: {_where(error)}") from error
+        words = f"cannot load {reference}: {_where(error)}"
+        meant = _meant(reference) if isinstance(error, ModuleNotFoundError) else ""
+        raise UsageMistake(f"{words}: {meant}" if meant else words) from error
     if not isinstance(made, Toolkit):
         raise UsageMistake(
             f"{reference} is a {type(made).__name__}, and no toolkit or function that makes one"
@@ -147,11 +166,16 @@ def _load(reference: str) -> Any:
 def _load_announced(name: str) -> Any:
     announced = {entry.name: entry for entry in entry_points(group=TOOLKITS)}
     if name not in announced:
-        raise UsageMistake(
-            f"no installed toolkit is called {name!r}: write module:attribute, or one of "
-            + ", ".join(sorted(announced))
-        )
+        others = f"write module:attribute, or one of {', '.join(sorted(announced))}"
+        words = _meant(name) or others
+        raise UsageMistake(f"no installed toolkit is called {name!r}: {words}")
     return announced[name].load()
+
+
+def _meant(reference: str) -> str:
+    """Say what lies in this folder and may have been meant; empty if nothing does."""
+    found = near_references(reference, Path.cwd())
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def _where(error: Exception) -> str:

@@ -1,30 +1,26 @@
-"""What a tool takes, read from its JSON Schema: for showing it, and for reading `k=v` by it.
+"""What a tool takes, read from its JSON Schema for reading `k=v` by it.
 
-It looks at the top of a schema: names, types, defaults and words. Whether a value fits is the
-host's business.
+It looks at the top of a schema: names and types. Whether a value fits is the host's business.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-__all__ = ["Parameter", "read_any_text", "read_parameters", "type_words"]
+from toolbus.commands.schema_words import SchemaReader, values_of
 
-_MAX_DEPTH = 8
+__all__ = ["Parameter", "read_any_text", "read_parameters"]
+
 _INTEGER = re.compile(r"-?\d+")
-_JSON_TYPES: dict[type, str] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
-    type(None): "null",
-}
+_MAX_PARAMETERS = 1_000
+_MAX_EXAMPLE_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +32,8 @@ class Parameter:
     """The JSON types that its schema lets through; empty where it does not say."""
     words: str
     """Its type, for people."""
-    description: str
-    required: bool
-    default: Any = None
-    """Its default; None also where there is none."""
-    has_default: bool = False
+    examples: tuple[Any, ...] = ()
+    """Values that its schema tells of."""
 
     def read(self, text: str) -> Any:
         """Read what was typed as `name=text`, by the types that the schema lets through.
@@ -50,7 +43,7 @@ class Parameter:
         do, and `null` only where text will not.
 
         Raises:
-            ValueError: It can be read as none of them.
+            ValueError: It can be read as none of them; the text says what can be.
         """
         if not self.types:
             return read_any_text(text)
@@ -60,7 +53,26 @@ class Parameter:
                     return read(text)
                 except ValueError:
                     continue
-        raise ValueError(f"{self.name}: {text[:64]!r} is not {self.words}")
+        raise ValueError(f"{self.name}: {text[:64]!r} is not {self.words}{self._advice()}")
+
+    def _advice(self) -> str:
+        """Say what may be written, with an example."""
+        kinds = [kind for kind in _WRITTEN if kind in self.types]
+        if "number" in kinds:
+            kinds = [kind for kind in kinds if kind != "integer"]
+        if not kinds:
+            return ""
+        told = [_WRITTEN[kind][0] for kind in kinds]
+        return f": write {' or '.join(told)}, as in {self.name}={self._example(kinds[0])}"
+
+    def _example(self, kind: str) -> str:
+        """Write a value as it would be typed: one that the schema tells of, or any."""
+        for value in self.examples:
+            text = json.dumps(value)
+            if len(text) <= _MAX_EXAMPLE_CHARS and _is_read_as(kind, text):
+                return text
+        usual = '["a", "b"]' if self.words.startswith("array of string") else _WRITTEN[kind][1]
+        return shlex.quote(usual)
 
 
 def _read_integer(text: str) -> int:
@@ -84,15 +96,36 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 # In the order in which they are tried.
-_READERS: dict[str, Callable[[str], Any]] = {
-    "integer": _read_integer,
-    "number": _read_json(int, float),
-    "boolean": _read_json(bool),
-    "array": _read_json(list),
-    "object": _read_json(dict),
-    "string": str,
-    "null": _read_json(type(None)),
-}
+_READERS: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(
+    {
+        "integer": _read_integer,
+        "number": _read_json(int, float),
+        "boolean": _read_json(bool),
+        "array": _read_json(list),
+        "object": _read_json(dict),
+        "string": str,
+        "null": _read_json(type(None)),
+    }
+)
+# What people write for a type, and an example.
+_WRITTEN = MappingProxyType(
+    {
+        "integer": ("a whole number", "3"),
+        "number": ("a number", "0.5"),
+        "boolean": ("true or false", "true"),
+        "array": ("a JSON array", "[1, 2]"),
+        "object": ("a JSON object", '{"key": 1}'),
+        "null": ("null", "null"),
+    }
+)
+
+
+def _is_read_as(kind: str, text: str) -> bool:
+    """Whether a number would be read as that kind; no other kind needs an example of its own."""
+    try:
+        return kind in {"integer", "number"} and _READERS[kind](text) is not None
+    except ValueError:
+        return False
 
 
 def read_any_text(text: str) -> Any:
@@ -105,86 +138,17 @@ def read_any_text(text: str) -> Any:
 
 def read_parameters(schema: Mapping[str, Any]) -> dict[str, Parameter]:
     """Read the parameters of a tool's input schema, in its order."""
-    required = schema.get("required")
-    names = set(required) if isinstance(required, list) else set()
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return {}
+    reader = SchemaReader(schema)
     return {
-        name: _parameter(name, each, schema, name in names)
-        for name, each in properties.items()
-        if isinstance(each, dict | bool)
+        name: _parameter(name, each if isinstance(each, dict) else {}, reader)
+        for name, each in islice(properties.items(), _MAX_PARAMETERS)
     }
 
 
-def _parameter(name: str, schema: Any, root: Mapping[str, Any], required: bool) -> Parameter:
-    told = schema if isinstance(schema, dict) else {}
-    return Parameter(
-        name=name,
-        types=frozenset(_types(told, root, _MAX_DEPTH)),
-        words=type_words(told, root),
-        description=str(told.get("description", "")),
-        required=required,
-        default=told.get("default"),
-        has_default="default" in told,
-    )
-
-
-def _alternatives(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what a schema refers to, or is one of."""
-    found: list[Any] = []
-    if isinstance(target := schema.get("$ref"), str):
-        found.append(_resolve(target, root))
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        if isinstance(several := schema.get(keyword), list):
-            found.extend(several)
-    return [each for each in found if isinstance(each, dict)]
-
-
-def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
-    if not reference.startswith("#"):
-        return {}
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        if part:
-            found = found.get(part.replace("~1", "/").replace("~0", "~"), {})
-        if not isinstance(found, dict):
-            return {}
-    return found
-
-
-def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
-    match schema.get("type"):
-        case str(kind):
-            yield kind
-        case list(kinds):
-            yield from (kind for kind in kinds if isinstance(kind, str))
-        case _ if isinstance(values := _values(schema), list):
-            yield from (_JSON_TYPES[type(value)] for value in values if type(value) in _JSON_TYPES)
-        case _ if depth:
-            for each in _alternatives(schema, root):
-                yield from _types(each, root, depth - 1)
-
-
-def _values(schema: Mapping[str, Any]) -> list[Any] | None:
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return values if isinstance(values, list) else None
-
-
-def type_words(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = _MAX_DEPTH) -> str:
-    """Say a schema's type in a few words: `integer`, `array of string`, `"a" | "b"`, `any`."""
-    if (values := _values(schema)) is not None:
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
-    match schema.get("type"):
-        case "array" if depth and isinstance(items := schema.get("items"), dict):
-            return f"array of {type_words(items, root, depth - 1)}"
-        case str(kind):
-            return f"{kind} ({schema['format']})" if "format" in schema else kind
-        case list(kinds):
-            return " | ".join(str(kind) for kind in kinds)
-    if not depth:
-        return "any"
-    told = [type_words(each, root, depth - 1) for each in _alternatives(schema, root)]
-    return " | ".join(dict.fromkeys(told)) or "any"
+def _parameter(name: str, schema: Mapping[str, Any], reader: SchemaReader) -> Parameter:
+    told = [*(values_of(schema) or [])[:1], schema.get("default")]
+    examples = tuple(each for each in told if type(each) in {int, float})
+    return Parameter(name, reader.types(schema), reader.words(schema), examples)

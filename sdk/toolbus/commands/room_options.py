@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import re
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +17,20 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from toolbus.commands.outcome import UsageMistake, reporting
+from toolbus.commands.near_names import FirstToolkits
+from toolbus.commands.outcome import reporting
+from toolbus.exit_codes import UsageMistake
+from toolbus.joining import explaining, read_token, settle
 from toolbus.room_client import RoomClient
 from toolbus.settings import RoomSettings, Token
 from toolbus.telemetry import configure
+from toolbus.toolkit_proxy import ToolkitInfo
+from toolbus.wire import ListToolkits
 
-__all__ = ["RoomOptions", "in_room", "joins_a_room", "read_token"]
+__all__ = ["CommandRoom", "RoomOptions", "in_room", "joins_a_room"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_JWT = re.compile(r"[A-Za-z0-9_.=-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +44,27 @@ class RoomOptions:
     as_json: bool = False
 
     def choices(self) -> dict[str, Any]:
-        """Return them as the arguments of `RoomClient` and `RoomSettings.resolve`."""
+        """Return them as the arguments of `RoomClient` and `RoomSettings.resolve`.
+
+        Raises:
+            UsageMistake: The token is none.
+        """
         return {"url": self.url, "room": self.room, "token": self._token(), "name": self.name}
 
     def _token(self) -> Token | None:
         if self.token is not None and self.token.startswith("@"):
             return Path(self.token[1:])
+        if self.token is not None and os.path.isfile(self.token):
+            raise UsageMistake(f"{self.token} is a file: write --token @{self.token}")
         return self.token
 
     def settle(self) -> RoomSettings:
         """Settle where to connect and as whom. Raises UsageMistake."""
-        try:
-            return RoomSettings.resolve(**self.choices())
-        except (ValueError, OSError) as error:
-            raise UsageMistake(str(error)) from error
-        except KeyError as error:  # a container's user may have no name to mint a token for
-            raise UsageMistake("this user has no name: set --name or TOOLBUS_NAME") from error
+        return settle(**self.choices())
 
     def settle_place(self) -> RoomSettings:
         """Settle where to connect, whether there is a token or not. Raises UsageMistake."""
-        return RoomOptions(url=self.url, room=self.room, token="not yet").settle()
+        return settle(url=self.url, room=self.room, token="not yet")
 
 
 def _flag(name: str, kind: Any, default: Any, flag: str, words: str) -> inspect.Parameter:
@@ -100,22 +104,19 @@ def joins_a_room(command: Callable[Concatenate[RoomOptions, P], None]) -> Callab
     return with_flags
 
 
-async def read_token(settings: RoomSettings) -> str:
-    """Read or mint the token, to say what is wrong with it before a connection is tried.
+class CommandRoom(RoomClient):
+    """A room as a command joins it."""
 
-    Raises:
-        UsageMistake: There is none where it should be, or what is there is none.
-    """
-    try:
-        token = await settings.token()
-    except (OSError, ValueError) as error:
-        raise UsageMistake(f"cannot read the token: {error}") from error
-    if _JWT.fullmatch(token) is None:
-        raise UsageMistake("this is no token: `toolbus token create` makes one")
-    return token
+    __slots__ = ()
+
+    async def first_toolkits(self) -> FirstToolkits:
+        """List toolkits by one request: those on the first page."""
+        body = await self._core.caller.request(ListToolkits, {})
+        listed = [ToolkitInfo.from_wire(each) for each in body["toolkits"]]
+        return FirstToolkits(listed, body["cursor"] is None)
 
 
-def in_room(options: RoomOptions, work: Callable[[RoomClient], Awaitable[T]]) -> T:
+def in_room(options: RoomOptions, work: Callable[[CommandRoom], Awaitable[T]]) -> T:
     """Join a room as the flags say, do something there, and leave.
 
     Raises:
@@ -123,8 +124,9 @@ def in_room(options: RoomOptions, work: Callable[[RoomClient], Awaitable[T]]) ->
     """
 
     async def join() -> T:
-        await read_token(options.settle())
-        async with RoomClient(**options.choices()) as room:
+        settings = options.settle()
+        await read_token(settings)
+        async with explaining(settings), CommandRoom(**options.choices()) as room:
             return await work(room)
 
     send_spans = configure("toolbus-cli")

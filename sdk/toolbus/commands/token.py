@@ -11,17 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import jwt as pyjwt
 import typer
 
-from toolbus.commands.outcome import UsageMistake, printable, reporting
+from toolbus.commands.outcome import reporting
 from toolbus.errors import PermissionDenied
+from toolbus.exit_codes import UsageMistake, printable
 from toolbus.grants import ApiScope
+from toolbus.joining import read_claims
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
 from toolbus.tokens import MAX_JWT_BYTES, ParticipantToken, TokenRefused
 
-__all__ = ["read_claims", "read_duration_s", "token"]
+__all__ = ["read_duration_s", "token"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -86,7 +87,7 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
 
 @token.command("inspect")
 def _inspect(
-    jwt: Annotated[str, typer.Argument(metavar="TOKEN", help="The token, @FILE, or - for stdin.")],
+    jwt: Annotated[str, typer.Argument(metavar="TOKEN", help="The token, a file, or - for stdin.")],
     keys: Annotated[
         Path | None, typer.Option(help="Check it with these keys, as a server would.")
     ] = None,
@@ -95,7 +96,7 @@ def _inspect(
     """Print what a token says, as JSON. Only --keys checks whether it holds."""
     with reporting(as_json=json, local=True):
         text = _read_text(jwt)
-        claims = read_claims(text)
+        claims = _claims_of(text, is_given=text == jwt)
         if keys is None:
             typer.echo("not checked: --keys keys.toml says whether it holds", err=True)
         else:
@@ -141,20 +142,20 @@ def _read_text(given: str) -> str:
     try:
         if given == "-":
             return sys.stdin.read(MAX_JWT_BYTES + 1).strip()
-        if given.startswith("@"):
-            return Path(given[1:]).read_text(encoding="ascii").strip()
+        if given.startswith("@") or os.path.isfile(given):
+            return Path(given.removeprefix("@")).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         raise UsageMistake(f"cannot read the token: {error}") from error
     return given.strip()
 
 
-def read_claims(jwt: str) -> dict[str, Any]:
-    """Return what a token says, whether it holds or not. Raises UsageMistake for what is none."""
+def _claims_of(text: str, *, is_given: bool) -> dict[str, Any]:
     try:
-        claims: dict[str, Any] = pyjwt.decode(jwt, options={"verify_signature": False})
-    except (pyjwt.PyJWTError, ValueError, RecursionError) as error:
-        raise UsageMistake("this is no token: `toolbus token create` makes one") from error
-    return claims
+        return read_claims(text)
+    except UsageMistake as mistake:
+        if is_given:  # not repeated: it may be a part of a token
+            raise UsageMistake(f"no file of this name is here, and {mistake}") from mistake
+        raise
 
 
 def _check(jwt: str, keys: KeyRing) -> None:

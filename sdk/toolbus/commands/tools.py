@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -17,9 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolbus.commands.outcome import printable
-from toolbus.commands.parameters import Parameter, read_parameters, type_words
-from toolbus.commands.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.commands.near_names import near_name, near_tool
+from toolbus.commands.outcome import reporting
+from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.commands.schema_tree import SchemaTree, node_lines
+from toolbus.commands.schema_words import MAX_STEPS
+from toolbus.errors import NotFound
+from toolbus.exit_codes import Subject, printable
 from toolbus.room_client import RoomClient
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.wire import ToolManifest
@@ -27,6 +32,8 @@ from toolbus.wire import ToolManifest
 __all__ = ["tools"]
 
 _COLUMNS = ("toolkit", "tools", "owner", "hosts", "seen by", "what it is for")
+_STEPS_IN_ALL = 40_000
+_LEAST_STEPS = 200
 
 
 @joins_a_room
@@ -46,12 +53,14 @@ def tools(
         _show_list(found, as_json=options.as_json)
         return
     name, _, tool = toolkit.partition(".")
-    proxy = in_room(options, lambda room: _described(room, name, tool, participant))
+    asked = Subject(name, tool, participant)
+    with reporting(as_json=options.as_json, subject=asked):
+        proxy = in_room(options, lambda room: _described(room, asked))
     chosen = [proxy.tool(tool)] if tool else list(proxy.manifest.tools)
     if options.as_json:
         typer.echo(json.dumps(_facts(proxy, chosen), ensure_ascii=False))
     else:
-        _show_lines(_toolkit_lines(proxy, chosen))
+        _show_lines(_toolkit_lines(proxy, chosen, with_insides=bool(tool)))
 
 
 async def _listed(
@@ -60,12 +69,17 @@ async def _listed(
     return [each async for each in room.toolkits(search) if participant in (None, each.owner)]
 
 
-async def _described(
-    room: RoomClient, name: str, tool: str, participant: str | None
-) -> ToolkitProxy:
-    proxy = await room.toolkit(name, participant)
-    if tool:
-        proxy.tool(tool)
+async def _described(room: CommandRoom, asked: Subject) -> ToolkitProxy:
+    try:
+        proxy = await room.toolkit(asked.toolkit, asked.participant)
+    except NotFound as error:
+        raise await near_name(error, room, asked) from None
+    if asked.tool:
+        try:
+            proxy.tool(asked.tool)
+        except NotFound as error:
+            names = (each.name for each in proxy.manifest.tools)
+            raise near_tool(error, asked, names) from None
     return proxy
 
 
@@ -127,11 +141,12 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
 def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for style, line in lines:
-        console.print(Text(printable(line), style=style))
+        # One line each: no stranger's words begin another.
+        console.print(Text(printable(line).replace("\n", "\\n"), style=style))
 
 
 def _toolkit_lines(
-    proxy: ToolkitProxy, chosen: Sequence[ToolManifest]
+    proxy: ToolkitProxy, chosen: Sequence[ToolManifest], *, with_insides: bool
 ) -> Iterator[tuple[str, str]]:
     info, manifest = proxy.info, proxy.manifest
     seen = "public" if info.public else "private"
@@ -140,9 +155,12 @@ def _toolkit_lines(
     yield "dim", f"  digest {info.digest}"
     yield from _paragraph(manifest.description, "  ")
     yield from _rules(manifest.rules, "  ")
+    # However many tools a stranger's toolkit has, reading them has an end.
+    steps = max(_LEAST_STEPS, min(MAX_STEPS, _STEPS_IN_ALL // max(1, len(chosen))))
+    look = SchemaTree if with_insides else partial(SchemaTree, levels=1, max_steps=steps)
     for tool in chosen:
         yield "", ""
-        yield from _tool_lines(info.name, tool)
+        yield from _tool_lines(info.name, tool, look)
 
 
 def _paragraph(text: str, indent: str) -> Iterator[tuple[str, str]]:
@@ -152,31 +170,28 @@ def _paragraph(text: str, indent: str) -> Iterator[tuple[str, str]]:
 
 def _rules(rules: Sequence[str], indent: str) -> Iterator[tuple[str, str]]:
     for rule in rules:
-        yield "", f"{indent}rule: {rule}"
+        first, *others = rule.splitlines() or [""]
+        yield "", f"{indent}rule: {first}"
+        yield from _paragraph("\n".join(others), f"{indent}      ")
 
 
-def _tool_lines(toolkit: str, tool: ToolManifest) -> Iterator[tuple[str, str]]:
-    parameters = read_parameters(tool.input_schema)
-    output = tool.output_schema
-    returns = f" -> {type_words(output, output)}" if output else ""
+def _tool_lines(
+    toolkit: str, tool: ToolManifest, look: Callable[[Mapping[str, Any]], SchemaTree]
+) -> Iterator[tuple[str, str]]:
+    takes = look(tool.input_schema)
+    gives = look(tool.output_schema) if tool.output_schema else None
+    returns = f" -> {gives.words}" if gives else ""
     yield "bold", f"{toolkit}.{tool.name}{returns}"
     yield from _paragraph(tool.description, "  ")
     yield from _rules(tool.rules, "  ")
     if behaviour := ", ".join(_behaviour(tool)):
         yield "dim", f"  {behaviour}"
-    width = max((len(name) for name in parameters), default=0)
-    types = [_type_and_default(each) for each in parameters.values()]
-    type_width = max((len(each) for each in types), default=0)
-    for parameter, words in zip(parameters.values(), types, strict=True):
-        description = " ".join(parameter.description.split())
-        line = f"    {parameter.name.ljust(width)}  {words.ljust(type_width)}  {description}"
-        yield "", line.rstrip()
-
-
-def _type_and_default(parameter: Parameter) -> str:
-    if parameter.has_default:
-        return f"{parameter.words} = {json.dumps(parameter.default, ensure_ascii=False)}"
-    return parameter.words if parameter.required else f"{parameter.words}, optional"
+    for line in node_lines(takes.nodes(), "    "):
+        yield "", line
+    if gives and gives.goes_deep and (inside := gives.nodes()):
+        yield "dim", "  returns"
+        for line in node_lines(inside, "    "):
+            yield "", line
 
 
 def _behaviour(tool: ToolManifest) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
-from toolbus.commands.outcome import UsageMistake, printable
+from toolbus.exit_codes import UsageMistake, printable
 
 __all__ = ["ValueOutput"]
 

@@ -1,0 +1,276 @@
+"""`toolbus tools TOOLKIT.TOOL` shows all that arguments and results hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.command_line import CommandLine
+from toolbus.commands.parameters import read_parameters
+from toolbus.commands.schema_tree import SchemaTree, node_lines
+
+SHOP = '''
+from typing_extensions import TypedDict
+from pydantic import BaseModel, Field
+from toolbus import Toolkit, tool
+
+class Item(BaseModel):
+    sku: str
+    count: int = Field(1, description="How many.")
+
+class Address(BaseModel):
+    """Where it goes."""
+    city: str = "Oslo"
+
+class Receipt(TypedDict):
+    total: float
+    lines: list[Item]
+
+@tool
+def order(items: list[Item], to: Address | None = None, note: str = "") -> Receipt:
+    """Order things.
+
+    Args:
+        items: What to buy.
+    """
+    return {"total": 1.0, "lines": items}
+
+shop = Toolkit("shop", [order])
+'''
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("tools")
+    (folder / "shop.py").write_text(SHOP, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("shop:shop", "--name", "bob"):
+            yield there
+
+
+def shown(schema: dict[str, Any]) -> list[str]:
+    return list(node_lines(SchemaTree(schema).nodes(), ""))
+
+
+def of(schema: dict[str, Any], **defs: Any) -> dict[str, Any]:
+    return {"properties": {"it": schema}, "required": ["it"], "$defs": defs}
+
+
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+# As people see it
+
+
+def test_arguments_and_results_are_shown_with_all_that_they_hold(toolbus: CommandLine) -> None:
+    lines = toolbus.run_here("tools", "shop.order").out.splitlines()
+    assert lines[lines.index("shop.order -> object") :] == [
+        "shop.order -> object",
+        "  Order things.",
+        "    items  array of object       What to buy.",
+        "      sku    string",
+        "      count  integer = 1  How many.",
+        "    to     object | null = null",
+        '      city  string = "Oslo"',
+        '    note   string = ""',
+        "  returns",
+        "    total  number",
+        "    lines  array of object",
+        "      sku    string",
+        "      count  integer = 1  How many.",
+    ]
+
+
+def test_toolkit_alone_is_shown_without_what_arguments_hold(toolbus: CommandLine) -> None:
+    lines = toolbus.run_here("tools", "shop").out.splitlines()
+    assert "    items  array of object       What to buy." in lines
+    assert [line for line in lines if "sku" in line or "returns" in line] == []
+
+
+def test_json_has_the_schemas_as_they_are(toolbus: CommandLine) -> None:
+    (tool,) = toolbus.run_here("tools", "shop.order", "--json").value["tools"]
+    assert tool["input_schema"]["properties"]["items"]["items"] == {"$ref": "#/$defs/Item"}
+    assert tool["output_schema"]["properties"]["total"] == {"type": "number"}
+
+
+# What holds something
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (POINT, "object"),
+        ({"$ref": "#/$defs/Point"}, "object"),
+        ({"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, "object | null"),
+        ({"oneOf": [{"type": "string"}, POINT]}, "string | object"),
+        ({"allOf": [{"$ref": "#/$defs/Point"}]}, "object"),
+        ({"type": "array", "items": POINT}, "array of object"),
+        ({"type": "object", "additionalProperties": POINT}, "map of object"),
+        ({"type": "object", "patternProperties": {"^a": POINT}}, "map of object"),
+        (
+            {
+                "type": "object",
+                "additionalProperties": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
+            },
+            "map of array of object",
+        ),
+    ],
+)
+def test_object_is_found_wherever_it_is_held(schema: dict[str, Any], words: str) -> None:
+    assert shown(of(schema, Point=POINT)) == [f"it  {words}", "  x  integer"]
+
+
+def test_elements_of_a_tuple_are_shown_by_their_places() -> None:
+    schema = {"type": "array", "prefixItems": [{"type": "string"}, POINT]}
+    assert shown(of(schema)) == [
+        "it  array (string, object)",
+        "  [0]  string",
+        "  [1]  object",
+        "    x  integer",
+    ]
+
+
+def test_tuple_of_plain_values_takes_one_line() -> None:
+    schema = {"type": "array", "prefixItems": [{"type": "number"}] * 2, "items": False}
+    assert shown(of(schema)) == ["it  array (number, number)"]
+
+
+def test_each_of_several_objects_is_shown_apart() -> None:
+    circle = {"title": "Circle", **POINT}
+    square = {"type": "object", "properties": {"side": {"type": "number"}}}
+    schema = {"anyOf": [{"$ref": "#/$defs/Circle"}, square, {"type": "null"}]}
+    assert shown(of(schema, Circle=circle)) == [
+        "it  object | null",
+        "  either  Circle",
+        "    x  integer",
+        "  or      object",
+        "    side  number, optional",
+    ]
+
+
+def test_object_with_names_and_others_shows_both() -> None:
+    schema = {**POINT, "additionalProperties": {"type": "string"}}
+    assert shown(of(schema)) == ["it  object", "  x         integer", "  (others)  string"]
+
+
+# Schemas of strangers
+
+
+def test_schema_that_holds_itself_ends() -> None:
+    tree = {
+        "type": "object",
+        "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
+    }
+    assert shown(of({"$ref": "#/$defs/Tree"}, Tree=tree)) == [
+        "it  object",
+        "  below  array of object, optional",
+        "    ...",
+    ]
+
+
+def test_reference_to_itself_ends() -> None:
+    assert shown(of({"$ref": "#/properties/it"})) == ["it  ...", "  ..."]
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+def test_depth_has_an_end() -> None:
+    lines = shown(deep(25))
+    assert lines[-1].strip() == "..."
+    assert len(lines) == 9
+
+
+WIDE = {"properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}
+BRANCHING = of({"anyOf": [{"$ref": "#/properties/it"}] * 60})
+FANNING = of(
+    {"$ref": "#/$defs/A0"},
+    **{
+        f"A{i}": {
+            "type": "object",
+            "properties": {f"b{j}": {"$ref": f"#/$defs/A{i + 1}"} for j in range(40)},
+        }
+        for i in range(20)
+    },
+)
+MANY_VALUES = of({"enum": ["x" * 1_000] * 10_000, "default": ["y" * 1_000] * 1_000})
+TANGLED = of(
+    {"$ref": "#/$defs/Knot"},
+    Knot={
+        "anyOf": [{"type": "array", "items": {"$ref": "#/$defs/Knot"}}] * 30,
+        "prefixItems": [{"$ref": "#/$defs/Knot"}] * 30,
+        "additionalProperties": {"$ref": "#/$defs/Knot"},
+        "description": "z" * 10_000,
+    },
+)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("schema", [WIDE, BRANCHING, FANNING, MANY_VALUES, TANGLED])
+def test_width_has_an_end(schema: dict[str, Any]) -> None:
+    lines = shown(schema)
+    assert len(lines) <= 1_000
+    assert sum(len(line) for line in lines) <= 1_000_000
+    assert any("..." in line for line in lines)
+    assert read_parameters(schema)
+
+
+def test_reference_beyond_reason_is_not_followed() -> None:
+    assert shown(of({"$ref": "#" + "/properties/it" * 20_000})) == ["it  any"]
+
+
+@pytest.mark.timeout(30)
+def test_thousand_tools_that_tangle_are_listed_to_an_end(toolbus: CommandLine) -> None:
+    small = of({"anyOf": [{"$ref": "#/properties/it"}] * 20})
+    program = f"""
+from toolbus import Tool, Toolkit
+
+class Knot(Tool):
+    async def execute(self, context, /):
+        return None
+
+tools = [Knot(f"k{{i}}", {small!r}) for i in range(1_000)]
+knots = Toolkit("knots", tools)
+"""
+    (toolbus.folder / "knots.py").write_text(program, encoding="utf-8")
+    with toolbus.hosting("knots:knots"):
+        lines = toolbus.run_here("tools", "knots").out.splitlines()
+    assert len([line for line in lines if line.startswith("knots.k")]) == 1_000
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": 7},
+        {"properties": {"it": 7}},
+        {"properties": {"it": {"type": 7, "items": 7, "anyOf": 7, "enum": 7, "$ref": 7}}},
+        {"properties": {"it": {"anyOf": [7, True], "prefixItems": [7], "required": 7}}},
+        {"properties": {"it": {"type": [7, None], "patternProperties": 7, "format": 7}}},
+        {"properties": {"it": {"$ref": "#/properties/it/title", "title": 7, "description": 7}}},
+        {"properties": {"it": {"$ref": "https://example.org/schema"}}, "required": [[]]},
+    ],
+)
+def test_schema_that_is_none_is_shown_without_a_fault(schema: dict[str, Any]) -> None:
+    assert len(shown(schema)) <= 3
+    read_parameters(schema)
+
+
+def test_words_of_a_stranger_begin_no_line_of_their_own() -> None:
+    forged = "a\n    forged"
+    schema = {"type": "string", "description": forged, "default": forged, "format": forged}
+    (line,) = shown({"properties": {forged: schema}})
+    assert line == f"a forged  string (a forged) = {json.dumps(forged)}  a forged"
+
+
+def test_columns_are_as_wide_as_what_stands_beside_them() -> None:
+    schema = {"properties": {"a": {"enum": ["x" * 99]}, "b": {"description": "B."}}}
+    assert shown(schema)[1] == f"b  {'any, optional'.ljust(48)}  B."
