@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from toolbus.errors import InvalidArguments, TooLarge
 from toolbus.wire import (
+    MAX_DEPTH,
     MAX_MANIFEST_BYTES,
     BadBody,
     ToolkitManifest,
@@ -28,6 +29,10 @@ from toolbus.wire import (
 
 __all__ = ["Definition", "read_definition"]
 
+# A description carries a manifest one level deeper than it was sent (BODY-1).
+_MAX_LEVELS = MAX_DEPTH - 1
+# Each resource of its own within a schema costs the compiler a look at all others.
+_MAX_RESOURCES = 64
 _MAX_PATTERN_BYTES = 64 * 1024
 """A pattern that compiles to more is refused: compiling is work that others wait for."""
 
@@ -73,7 +78,7 @@ def _refused(path: str, message: str) -> InvalidArguments:
 
 def _parse(packed: bytes) -> ToolkitManifest:
     try:
-        return ToolkitManifest.model_validate(unpack_body(packed))
+        return ToolkitManifest.model_validate(unpack_body(packed, max_depth=_MAX_LEVELS))
     except BadBody as error:
         raise _refused(error.path, error.reason) from error
     except ValidationError as error:
@@ -86,7 +91,18 @@ def _refuse_retrieval(uri: str) -> Any:
     raise ValueError(f"refers to another document: {uri[:200]}")
 
 
+def _resources_in(value: Any, keyword: str) -> int:
+    """Count what names itself within a schema."""
+    if isinstance(value, dict):
+        own = isinstance(value.get(keyword), str)
+        return own + sum(_resources_in(each, keyword) for each in value.values())
+    return sum(_resources_in(each, keyword) for each in value) if isinstance(value, list) else 0
+
+
 def _check_schema(schema: dict[str, Any], path: str) -> None:
+    keywords = ("$id", "id") if b"draft-04" in pack_body(schema) else ("$id",)
+    if max(_resources_in(schema, keyword) for keyword in keywords) > _MAX_RESOURCES:
+        raise _refused(path, f"more than {_MAX_RESOURCES} parts with an $id of their own")
     try:
         jsonschema_rs.validator_for(
             schema,

@@ -8,6 +8,7 @@ one attempt at a time; whether there is another attempt is decided in `retries`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
@@ -58,6 +59,7 @@ GRACE_S = 0.25
 """How long past a deadline the server's own word is waited for."""
 
 _TOO_LARGE = 1009
+_logger = logging.getLogger(__name__)
 
 Reply: TypeAlias = Result | Failed
 
@@ -185,10 +187,7 @@ class Caller:
             result = await pending.future
         finally:
             self._table.give_up(pending)
-        body = unpack_body(result.body, binary=True)
-        if type(body) is not dict:
-            raise InvalidResult("the server's answer is no object", executed="no")
-        return body
+        return _object_in(result)
 
     # Calls
 
@@ -277,7 +276,7 @@ class Caller:
             error: RoomException = _does_not_fit()
         except BadFrame as broken:
             error = _does_not_fit() if broken.close_code == _TOO_LARGE else _unsendable(broken)
-        except (ValueError, TypeError, OverflowError) as wrong:
+        except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
             error = _unsendable(wrong)
         self._table.give_up(pending)
         raise error
@@ -313,9 +312,21 @@ class Caller:
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:
             self.retries.forget(plan.key, error)
-        else:
-            body = unpack_body(future.result().body, binary=True)
-            self.retries.note(plan.key, body)
+            return
+        try:
+            self.retries.note(plan.key, _object_in(future.result()))
+        except (RoomException, LookupError, TypeError) as broken:
+            _logger.error("the description of %s cannot be read: %r", plan.toolkit, broken)
+
+
+def _object_in(answer: Result) -> dict[str, Any]:
+    try:
+        body = unpack_body(answer.body, binary=True)
+    except BadBody as error:
+        raise InvalidResult("the server's answer cannot be read", executed="no") from error
+    if type(body) is not dict:
+        raise InvalidResult("the server's answer is no object", executed="no")
+    return body
 
 
 def _recorded_end(end: BaseException) -> RoomException:

@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 __all__ = [
     "ERRORS",
@@ -75,6 +75,13 @@ class RoomException(Exception):
     _executed: ClassVar[Executed] = "maybe"
     _retry_rule: ClassVar[_Rule] = "never"
 
+    def __new__(cls, *args: Any, **_: Any) -> Self:
+        """Make one that is whole even if a subclass forgets to call `__init__`."""
+        error = super().__new__(cls)
+        RoomException.__init__(error)
+        error.args = args
+        return error
+
     def __init__(
         self,
         message: str = "",
@@ -87,7 +94,7 @@ class RoomException(Exception):
         super().__init__(message)
         self.message: str = str(message) or self.code.replace("_", " ")
         self.executed: Executed = executed if executed is not None else self._executed
-        self.details: dict[str, Any] = details if details is not None else {}
+        self.details: dict[str, Any] = details if isinstance(details, dict) else {}
         self.retry_after_s = retry_after_s
         self.retryable: bool = retryable if retryable is not None else self._may_retry()
 

@@ -15,7 +15,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from toolbus.errors import ConnectionLost, HostLost, NoHost, NotFound, RoomException, Unavailable
+from toolbus.errors import (
+    ConnectionLost,
+    HostLost,
+    NoHost,
+    PermissionDenied,
+    RoomException,
+    Unavailable,
+)
 from toolbus.wire import Describe
 
 __all__ = ["MAX_ATTEMPTS", "History", "Known", "Plan", "Retries", "ToolkitKey"]
@@ -87,7 +94,7 @@ class Retries:
 
     def forget(self, key: ToolkitKey, error: BaseException | None) -> None:
         """Ask again at the next call, unless the answer would be the same."""
-        if error is None or isinstance(error, NotFound | ConnectionLost):
+        if not isinstance(error, PermissionDenied):
             self.known.pop(key, None)
 
     def note(self, key: ToolkitKey, body: dict[str, Any]) -> None:

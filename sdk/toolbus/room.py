@@ -37,17 +37,21 @@ class Core:
     """Half of the 128 random bits of a call's id; the other half is drawn for each."""
 
 
-_OPTIONS = ("participant", "parent", "on_behalf_of", "pin", "caller_context")
-_NOTHING_CHOSEN = (None,) * len(_OPTIONS)
-
-
 def _no_tool(tool: str) -> InvalidArguments:
     return InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
 
 
-def _no_text() -> InvalidArguments:
-    # A server takes a name that is no text for a broken frame, and ends the connection.
-    return InvalidArguments("the names of toolkits and tools are text")
+def _text(what: str, value: Any) -> str:
+    """Return text as plain text; a server takes anything else for a broken frame."""
+    if not isinstance(value, str):
+        raise InvalidArguments(f"{what} is text, not {type(value).__name__}")
+    return str.__str__(value)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, int | float) and -_MAX_TIMEOUT_S < value < _MAX_TIMEOUT_S:
+        return float(value)
+    raise InvalidArguments("timeout_s is a number of seconds, and not for ever")
 
 
 def _packed_as_json(what: str, value: Any) -> bytes:
@@ -122,13 +126,11 @@ class Room:
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
-        if not (isinstance(toolkit, str) and isinstance(tool, str)):
-            raise _no_text()
+        if not type(toolkit) is type(tool) is str:
+            toolkit, tool = _text("toolkit", toolkit), _text("tool", tool)
         if attachment is not None:
             raise InvalidArguments("attachments are not supported yet")
-        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-        if not seconds < _MAX_TIMEOUT_S:
-            raise InvalidArguments("timeout_s is seconds, and not for ever")
+        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else _seconds(timeout_s)
         deadline_at = self._core.loop.time() + seconds
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
@@ -139,10 +141,17 @@ class Room:
             # Models, enums, dates and the like are written as JSON; what cannot be is refused.
             packed = _packed_as_json("arguments", arguments)
             context = None if caller_context is None else _packed_as_json("caller", caller_context)
-        chosen = (participant, self._parent, on_behalf_of, pin, context)
         options: dict[str, Any] = {}
-        if chosen != _NOTHING_CHOSEN:
-            options = {name: v for name, v in zip(_OPTIONS, chosen, strict=True) if v is not None}
+        if participant is not None:
+            options["participant"] = participant = _text("participant", participant)
+        if self._parent is not None:
+            options["parent"] = self._parent
+        if on_behalf_of is not None:
+            options["on_behalf_of"] = _text("on_behalf_of", on_behalf_of)
+        if pin is not None:
+            options["pin"] = _text("pin", pin)
+        if context is not None:
+            options["caller_context"] = context
         key = (toolkit, participant)
         call_id = f"{self._core.call_prefix}{getrandbits(64):016x}"
         plan = Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
@@ -158,8 +167,8 @@ class Room:
             NotFound: There is none that you may know of.
             DefinitionChanged: `pin` names another definition; raised by the first call.
         """
-        if not isinstance(name, str):
-            raise _no_text()
+        name = _text("toolkit", name)
+        participant = None if participant is None else _text("participant", participant)
         options = {} if participant is None else {"participant": participant}
         body = await self._core.caller.request(Describe, name, options)
         self._core.caller.retries.note((name, participant), body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -218,12 +218,17 @@ class RoomClient(Room):
             shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
 
         Raises:
-            ValueError: This connection hosts one of this name already, or a public one is shared.
+            ValueError: This connection hosts one of this name already, a public one is shared, or
+                `public` or `shared_with` are no such values.
             RoomException: The server refuses the registration.
         """
         parts = self._joined
         is_public = getattr(toolkit, "public", True) if public is None else public
         shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
+        if not isinstance(is_public, bool):
+            raise ValueError(f"toolkit {toolkit.name!r}: public is True or False")
+        if not _are_texts(shares):
+            raise ValueError(f"toolkit {toolkit.name!r}: shared_with is a list of texts")
         if is_public and shares:
             raise ValueError(f"toolkit {toolkit.name!r} is public: shared_with is for private ones")
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
@@ -317,8 +322,8 @@ class RoomClient(Room):
                 parts.subscribed = True
             self._tell(parts, RoomEvent("reconnected"))
         # The server gives a new connection all that the one before it hosted.
-        while parts.withdrawn and await self._unregister(parts, parts.withdrawn.pop()):
-            pass
+        for key in list(parts.withdrawn):
+            await self._unregister(parts, key)
 
     async def _register_again(self, parts: _Parts, hosting: _Hosting, deadline_at: float) -> None:
         options = _offer_of(hosting)
@@ -335,6 +340,11 @@ class RoomClient(Room):
         if parts is not None:
             parts.runner.cancel_all()
             parts.table.lose_all()
+
+
+def _are_texts(values: Any) -> bool:
+    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
+    return is_list and all(isinstance(value, str) for value in values)
 
 
 def _offer_of(hosting: _Hosting) -> dict[str, Any]:

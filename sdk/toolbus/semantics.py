@@ -100,14 +100,11 @@ def record_outcome(
         return
     span.set_attribute(EXECUTED, executed or error.executed)
     span.set_attribute(ERROR_TYPE, error.code if error.code in ERRORS else OTHER)
-    cause = error.details.get("cause")
+    details = error.details if isinstance(error.details, dict) else {}
+    cause = details.get("cause")
     if isinstance(cause, str):
         span.set_attribute(CAUSE, cause[:_MAX_NAME_CHARS])
     if error.code != "cancelled":
-        span.set_status(trace.StatusCode.ERROR, _words_of(error))
-
-
-def _words_of(error: RoomException) -> str | None:
-    if isinstance(error, ToolFailed) and str(error.args[0]) and "cause" not in error.details:
-        return error.message[:_MAX_WORDS_CHARS]
-    return None
+        is_of_the_tool = isinstance(error, ToolFailed) and cause is None and any(error.args)
+        words = error.message[:_MAX_WORDS_CHARS] if is_of_the_tool else None
+        span.set_status(trace.StatusCode.ERROR, words)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
-from operator import attrgetter, or_
+from operator import or_
 from types import UnionType
-from typing import Any, NamedTuple, NoReturn, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, NoReturn, TypeAlias, Union, cast, get_args, get_origin
 
 import msgpack
 import msgspec
+from msgspec.structs import astuple
 
-from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, Frame
+from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, Call, Dispatch, Frame
 
 __all__ = [
     "MAX_DEPTH",
@@ -42,10 +43,18 @@ MAX_DEPTH = 32
 
 _MAX_HEADER_ITEMS = 4_096
 _MAX_ID = 2**53
+# Below this size, containers that claim more than they hold cost less than a millisecond to refuse.
+_TRUSTED_CLAIM_BYTES = 2_048
+_MAX_STEP_CHARS = 128
+_MAX_POINTER_CHARS = 1_024
 _FIXARRAY = 0x90
+_NOT_ALLOWED = "not a msgpack value that this protocol allows"
+_OTHER_FIELD = "a field is missing, of another type or out of range"
 _UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
-_PLAIN = frozenset({str, int, bool, type(None)})
+_PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 _PLAIN_OR_BYTES = _PLAIN | {bytes}
+_TEXT = frozenset({str})
+_Place: TypeAlias = "tuple[_Place | None, Any]"
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
@@ -96,51 +105,81 @@ def pack_body(value: Any) -> bytes:
         raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
 
 
-def _refuse_ext(_code: int, _data: memoryview) -> NoReturn:
+def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
 
-_read_value = msgspec.msgpack.Decoder(ext_hook=_refuse_ext).decode
+# msgpack refuses a key that is neither text nor bytes before it makes a map of it. That matters:
+# the hashes of all others can be foreseen, so that a few thousand of them could cost minutes.
+_unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
+_unpack_header = partial(
+    _unpack_value, max_array_len=_MAX_HEADER_ITEMS, max_map_len=_MAX_HEADER_ITEMS
+)
 
 
 class _Shape(NamedTuple):
-    """What is left to check of a frame whose fields have their types."""
+    """How what msgspec has read becomes a frame."""
 
+    frame: type[Frame]
     head: int
     """The first byte of an array with just its kind and its fields."""
-    container: Callable[[Any], dict[str, Any] | list[Any]] | None
-    """Gives its map or list, the one field that msgspec has not looked into."""
+    place: int | None = None
+    """Where its map or list stands, if that is still packed."""
+    kinds: frozenset[type] = frozenset()
+    """What may stand there."""
 
 
 class _Reader(NamedTuple):
     """What one side of a connection reads."""
 
-    decode: Callable[[bytes], Frame]
-    shapes: dict[type[Frame], _Shape]
+    decode: Callable[[bytes], Any]
+    """Reads what nearly all frames are like: maps of the frames of calls have plain values."""
+    decode_packed: Callable[[bytes], Any]
+    """Leaves every map and list packed."""
+    shapes: dict[type[Any], _Shape]
+    """By what these make: the frame itself, or its twin with a packed field."""
     kinds: frozenset[int]
 
 
 def _reader(frames: tuple[type[Frame], ...]) -> _Reader:
-    any_of_them: Any = reduce(or_, frames)
+    twins = dict(map(_twin, frames))
+    direct = {frame: _Shape(frame, _head(frame)) for frame in frames if frame in (Call, Dispatch)}
+    others = [twin for twin, shape in twins.items() if shape.frame not in direct]
     return _Reader(
-        decode=msgspec.msgpack.Decoder(any_of_them, ext_hook=_refuse_ext).decode,
-        shapes={frame: _shape_of(frame) for frame in frames},
+        decode=_decoder([*direct, *others]),
+        decode_packed=_decoder([*twins]),
+        shapes={**twins, **direct},
         kinds=frozenset(KINDS[frame] for frame in frames),
     )
 
 
-def _shape_of(frame: type[Frame]) -> _Shape:
-    hints = get_type_hints(frame)
-    containers = [name for name, hint in hints.items() if {dict, list} & _origins(hint)]
-    return _Shape(
-        head=_FIXARRAY + 1 + len(hints),
-        container=attrgetter(containers[0]) if containers else None,
-    )
+def _decoder(kinds: list[type[Any]]) -> Callable[[bytes], Any]:
+    any_of_them: Any = reduce(or_, kinds)
+    return msgspec.msgpack.Decoder(any_of_them).decode
 
 
-def _origins(hint: Any) -> set[Any]:
-    members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return {get_origin(member) for member in members}
+def _head(frame: type[Frame]) -> int:
+    return _FIXARRAY + 1 + len(frame.__struct_fields__)
+
+
+def _twin(frame: type[Frame]) -> tuple[type[Any], _Shape]:
+    """Make the twin of a frame, whose map or list is left packed; give the frame if it has none."""
+    fields = msgspec.structs.fields(frame)
+    for place, field in enumerate(fields):
+        is_union = get_origin(field.type) in (Union, UnionType)
+        members = get_args(field.type) if is_union else (field.type,)
+        kinds = frozenset(get_origin(member) or member for member in members)
+        if kinds & {dict, list}:
+            typed = [
+                (each.name, msgspec.Raw if each is field else each.type)
+                if each.required
+                else (each.name, each.type, each.default)
+                for each in fields
+            ]
+            name, tag = f"_{frame.__name__}", KINDS[frame]
+            twin = msgspec.defstruct(name, typed, tag=tag, array_like=True, gc=False)
+            return twin, _Shape(frame, _head(frame), place, kinds)
+    return frame, _Shape(frame, _head(frame))
 
 
 _CLIENT = _reader(FROM_CLIENT)
@@ -149,34 +188,66 @@ _SERVER = _reader(FROM_SERVER)
 
 def _decode(reader: _Reader, data: bytes) -> Frame | Unknown:
     """Read a frame; what is not as nearly all frames are goes the longer way."""
+    if len(data) > _MAX_HEADER_ITEMS:
+        return _decode_packed(reader, data)
+    try:
+        read = reader.decode(data)
+    except _UNREADABLE:
+        return _decode_packed(reader, data)
+    shape = reader.shapes[type(read)]
+    if shape.place is None and data[0] == shape.head:
+        return cast(Frame, read)
+    return _finished(shape, data, read)
+
+
+def _decode_packed(reader: _Reader, data: bytes) -> Frame | Unknown:
     if len(data) > MAX_HEADER_BYTES:
         _check_header_bytes(data)
     try:
-        frame = reader.decode(data)
+        read = reader.decode_packed(data)
     except _UNREADABLE:
         return _explain(reader, data)
-    head, container = reader.shapes[type(frame)]
-    if data[0] != head:
-        _check_trailing(data, head - _FIXARRAY)
-    if container is not None and (value := container(frame)):
-        _check_container(value, len(data))
-    return frame
+    return _finished(reader.shapes[type(read)], data, read)
+
+
+def _finished(shape: _Shape, data: bytes, read: Any) -> Frame:
+    if data[0] != shape.head:
+        _check_trailing(data, shape.head - _FIXARRAY)
+    if shape.place is None:
+        return cast(Frame, read)
+    fields = [*astuple(read)]
+    fields[shape.place] = _read_container(fields[shape.place], shape.kinds)
+    return shape.frame(*fields)
 
 
 def _check_header_bytes(data: bytes) -> None:
     try:
         header_bytes = _header_bytes(data)
     except _UNREADABLE as error:
-        raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
+        raise BadFrame(1007, _NOT_ALLOWED) from error
     if header_bytes > MAX_HEADER_BYTES:
         raise BadFrame(1009, "the header is too large")
 
 
+def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
+    """Read a map or a list among a frame's fields; most have nothing in them but plain values."""
+    try:
+        value = _unpack_header(packed)
+    except _UNREADABLE as error:
+        raise BadFrame(1007, _NOT_ALLOWED) from error
+    if type(value) not in kinds:
+        raise BadFrame(1002, _OTHER_FIELD)
+    if value and not (type(value) is dict and _is_flat(value, _PLAIN_OR_BYTES)):
+        _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
+    return value
+
+
 def _read_fields(data: bytes) -> Any:
     try:
-        return _read_value(data)
+        msgspec.msgpack.decode(data, type=msgspec.Raw)  # no container claims more than there is
+        return _unpack_header(data)
     except (*_UNREADABLE, TypeError) as error:
-        raise BadFrame(1007, "not a msgpack value that this protocol allows") from error
+        raise BadFrame(1007, _NOT_ALLOWED) from error
 
 
 def _explain(reader: _Reader, data: bytes) -> Unknown:
@@ -186,7 +257,7 @@ def _explain(reader: _Reader, data: bytes) -> Unknown:
         raise BadFrame(1002, "a frame is an array that begins with its kind")
     _check_header_value(fields, MAX_DEPTH)
     if fields[0] in reader.kinds:
-        raise BadFrame(1002, "a field is missing, of another type or out of range")
+        raise BadFrame(1002, _OTHER_FIELD)
     return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
 
 
@@ -238,63 +309,76 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_ID
 
 
-def _check_container(value: dict[str, Any] | list[Any], frame_bytes: int) -> None:
-    """Check a map or a list among a frame's fields; most have nothing in them but plain values."""
-    if frame_bytes <= _MAX_HEADER_ITEMS and type(value) is dict:
-        if _PLAIN_OR_BYTES.issuperset(map(type, value.values())):
-            return
-    _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
-
-
 def _check_header_value(value: Any, depth: int) -> None:
     try:
-        _check_value(value, depth, "", binary=True)
+        _check_value(value, depth, None, binary=True)
     except BadBody as error:
         raise BadFrame(1007, error.reason) from error
-    _check_items(value)
 
 
-def _check_items(value: Any) -> None:
-    if isinstance(value, dict | list):
-        if len(value) > _MAX_HEADER_ITEMS:
-            raise BadFrame(1007, f"more than {_MAX_HEADER_ITEMS} items")
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_items(item)
-
-
-def unpack_body(data: bytes, *, binary: bool = False) -> Any:
+def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH) -> Any:
     """Read an opaque part, once, at its receiver.
 
     Args:
         data: The packed bytes.
         binary: Whether byte strings may stand among the values; JSON has none.
+        max_depth: Arrays and maps within each other.
 
     Raises:
-        BadBody: It is not msgpack, deeper than 32, has a key that is not text, NaN, an infinity or
-            an ext type.
+        BadBody: It is not msgpack, too deep, has a key that is not text, NaN, an infinity or an ext
+            type.
     """
     try:
-        value = _read_value(data)
+        if len(data) > _TRUSTED_CLAIM_BYTES:
+            msgspec.msgpack.decode(data, type=msgspec.Raw)
+        value = _unpack_value(data)
     except (*_UNREADABLE, TypeError) as error:
-        raise BadBody("", "not a msgpack value that this protocol allows") from error
-    _check_value(value, MAX_DEPTH, "", binary=binary)
+        raise BadBody("", _NOT_ALLOWED) from error
+    if type(value) is not dict or not _is_flat(value, _PLAIN):
+        _check_value(value, max_depth, None, binary=binary)
     return value
 
 
-def _check_value(value: Any, depth: int, path: str, *, binary: bool) -> None:
+def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:
+    """Whether a map has nothing in it but text as keys and values that need no look inside."""
+    for key, item in value.items():
+        if type(key) is not str or type(item) not in plain:
+            return False
+    return True
+
+
+def _check_value(value: Any, depth: int, place: _Place | None, *, binary: bool) -> None:
     kind = type(value)
     if kind is dict or kind is list:
         if depth == 0:
-            raise BadBody(path, f"deeper than {MAX_DEPTH}")
-        is_map = kind is dict
-        items: Iterable[tuple[Any, Any]] = value.items() if is_map else enumerate(value)
-        for key, item in items:
-            if is_map and type(key) is not str:
-                raise BadBody(path, "keys are text")
-            if type(item) not in _PLAIN:
-                _check_value(item, depth - 1, f"{path}/{key}", binary=binary)
+            raise BadBody(_pointer(place), "deeper than is allowed")
+        _check_items(value, depth, place, binary=binary)
     elif kind is float:
         if not math.isfinite(value):
-            raise BadBody(path, "NaN and infinities are not JSON")
+            raise BadBody(_pointer(place), "NaN and infinities are not JSON")
     elif kind not in _PLAIN and not (binary and kind is bytes):
-        raise BadBody(path, f"a {kind.__name__} is not a JSON value")
+        raise BadBody(_pointer(place), f"a {kind.__name__} is not a JSON value")
+
+
+def _check_items(
+    value: dict[Any, Any] | list[Any], depth: int, place: _Place | None, *, binary: bool
+) -> None:
+    plain = _PLAIN_OR_BYTES if binary else _PLAIN
+    if isinstance(value, dict):
+        if not _TEXT.issuperset(map(type, value)):
+            raise BadBody(_pointer(place), "keys are text")
+        items: Iterable[tuple[Any, Any]] = value.items()
+    else:
+        items = enumerate(value)
+    for key, item in items:
+        if type(item) not in plain:
+            _check_value(item, depth - 1, (place, key), binary=binary)
+
+
+def _pointer(place: _Place | None) -> str:
+    """Write where a value stands as a JSON pointer; only what is refused needs one."""
+    steps: list[str] = []
+    while place is not None:
+        place, step = place
+        steps.append(str(step)[:_MAX_STEP_CHARS].replace("~", "~0").replace("/", "~1"))
+    return "".join(f"/{step}" for step in reversed(steps))[:_MAX_POINTER_CHARS]

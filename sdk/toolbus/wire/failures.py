@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast, get_args
+from collections.abc import Callable
+from typing import Any, TypeVar, cast, get_args
 
 from toolbus.errors import ERRORS, Executed, RoomException
 from toolbus.wire.codec import BadBody, pack_body, unpack_body
@@ -10,6 +11,7 @@ from toolbus.wire.frames import Failed
 
 __all__ = ["exception_of", "failed"]
 
+T = TypeVar("T")
 _EXECUTED: tuple[str, ...] = get_args(Executed)
 _MAX_MESSAGE_CHARS = 4_096
 _MAX_DETAILS_BYTES = 32_768
@@ -31,17 +33,29 @@ def failed(request_id: int, error: RoomException) -> Failed:
     """
     return Failed(
         request_id,
-        _text(error.code),
-        error.executed if error.executed in _EXECUTED else "maybe",
-        bool(error.retryable),
-        _text(error.message),
-        _packed_details(error.details),
-        _pause_ms(error.retry_after_s),
+        _read(error, "code", _text, "internal"),
+        _read(error, "executed", _executed, "maybe"),
+        _read(error, "retryable", bool, False),
+        _read(error, "message", _text, ""),
+        _read(error, "details", _packed_details, None),
+        _read(error, "retry_after_s", _pause_ms, None),
     )
 
 
+def _read(error: RoomException, field: str, convert: Callable[[Any], T], otherwise: T) -> T:
+    try:
+        return convert(getattr(error, field))
+    except Exception:  # the value is a tool's, and its methods may raise anything
+        return otherwise
+
+
+def _executed(word: object) -> str:
+    return word if isinstance(word, str) and word in _EXECUTED else "maybe"
+
+
 def _text(message: object) -> str:
-    return str(message)[:_MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode("utf-8")
+    text = str.__str__(message) if isinstance(message, str) else str(message)
+    return text[:_MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
 def _pause_ms(pause_s: object) -> int | None:

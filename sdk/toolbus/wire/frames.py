@@ -7,7 +7,7 @@ of its kind and its fields, and is read, typed and within its ranges, in one pas
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NewType, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NewType, TypeAlias, cast, get_args
 
 from msgspec import Meta, Struct
 
@@ -50,6 +50,15 @@ ParticipantId = NewType("ParticipantId", str)
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 """What every language can hold exactly, and no less than nothing (PROTOCOL.md, FRAME-3)."""
+
+# Maps that come with every call. What they mostly hold is read in the same pass as the frame; a map
+# with anything else in it is as good, and read the longer way.
+if TYPE_CHECKING:
+    Options: TypeAlias = dict[str, Any]
+    Header: TypeAlias = dict[str, Any]
+else:
+    Options: TypeAlias = dict[str, str]
+    Header: TypeAlias = dict[str, bytes]
 
 
 class Welcome(Struct, tag=1, array_like=True, frozen=True, gc=False):
@@ -98,7 +107,7 @@ class Call(Struct, tag=16, array_like=True, frozen=True, gc=False):
     tool: str
     timeout_ms: Number | None
     arguments: bytes
-    options: dict[str, Any] | None
+    options: Options | None
     traceparent: str | None = None
 
 
@@ -111,7 +120,7 @@ class Dispatch(Struct, tag=17, array_like=True, frozen=True, gc=False):
     tool: str
     remaining_ms: Number | None
     arguments: bytes
-    header: dict[str, Any]
+    header: Header
     traceparent: str | None = None
 
 
