@@ -334,7 +334,9 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
         value = _unpack_value(data)
     except (*_UNREADABLE, TypeError) as error:
         raise BadBody("", _NOT_ALLOWED) from error
-    if type(value) is not dict or not _is_flat(value, _PLAIN):
+    # Arguments are a map, mostly a flat one; a chunk is a list whose last item is that.
+    core = value[-1] if type(value) is list and len(value) == 2 and type(value[0]) is int else value
+    if type(core) is not dict or not _is_flat(core, _PLAIN):
         _check_value(value, max_depth, None, binary=binary)
     return value
 
