@@ -10,6 +10,8 @@ from functools import partial
 from random import randrange
 from typing import Protocol
 
+from msgspec import Struct
+
 from toolbus.errors import Executed
 from toolbus.transport import Ticket
 from toolbus_server.room_state import Member, RoomState
@@ -52,8 +54,7 @@ class Room:
     seats: dict[str, Seat] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
+class Flight(Struct, eq=False):
     """One call in flight. As a ticket it tells whether the host's transport has taken it."""
 
     caller: Seat

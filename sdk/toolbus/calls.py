@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from math import ceil
 from time import monotonic
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from opentelemetry.context import get_current
 
 from toolbus.chunks import Chunk, chunk_from_wire
@@ -64,8 +64,7 @@ _logger = logging.getLogger(__name__)
 Reply: TypeAlias = Result | Failed
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
+class Pending(Struct, eq=False):
     """A request that waits for its answer; as a ticket it tells whether it was sent at all."""
 
     id: int

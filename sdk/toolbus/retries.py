@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from toolbus.errors import (
     ConnectionLost,
@@ -39,8 +40,7 @@ ToolkitKey: TypeAlias = tuple[str, str | None]
 Request: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
 
 
-@dataclass(slots=True, eq=False)
-class Plan:
+class Plan(Struct, eq=False):
     """One call as it was asked for; every attempt of it sends the same."""
 
     toolkit: str

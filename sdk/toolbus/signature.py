@@ -34,10 +34,18 @@ from toolbus.chunks import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChun
 from toolbus.context import ToolContext
 from toolbus.docstrings import read_docstring
 
-__all__ = ["ContextParameter", "FunctionSignature", "code_of", "name_of", "read_signature"]
+__all__ = [
+    "ContextParameter",
+    "FunctionSignature",
+    "PlainArguments",
+    "code_of",
+    "name_of",
+    "read_signature",
+]
 
 _CHUNKS = (EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk)
 _UNSET = inspect.Parameter.empty
+_PLAIN = (str, int, bool)
 _NOT_BY_NAME: MappingProxyType[Any, str] = MappingProxyType(
     {
         inspect.Parameter.POSITIONAL_ONLY: "is positional-only, and arguments come by name",
@@ -54,6 +62,24 @@ class ContextParameter(NamedTuple):
     positional: bool
 
 
+class PlainArguments(NamedTuple):
+    """The parameters of a function that takes nothing but texts, integers and truth values.
+
+    Such arguments are what the schema says if their types are, and need no conversion.
+    """
+
+    kinds: dict[str, type]
+    required: frozenset[str]
+
+    def fit(self, arguments: dict[str, Any]) -> bool:
+        """Whether these arguments certainly fit; where not, the schema decides."""
+        kinds = self.kinds
+        for name, value in arguments.items():
+            if kinds.get(name) is not type(value):
+                return False
+        return len(arguments) == len(kinds) or self.required <= arguments.keys()
+
+
 class FunctionSignature(NamedTuple):
     """What a signature and a docstring say."""
 
@@ -64,6 +90,8 @@ class FunctionSignature(NamedTuple):
     context: ContextParameter | None
     convert: Callable[[Any], dict[str, Any]]
     """Turns checked arguments into the function's keywords; raises pydantic's `ValidationError`."""
+    plain: PlainArguments | None
+    """Where every parameter is a plain `str`, `int` or `bool` without further rules."""
 
 
 class _Parameter(NamedTuple):
@@ -96,6 +124,7 @@ def read_signature(function: Callable[..., Any]) -> FunctionSignature:
         output_schema=_output_schema(label, returns),
         context=context,
         convert=adapter.validator.validate_python,
+        plain=_plain(parameters),
     )
 
 
@@ -119,6 +148,16 @@ def _docstring(function: Callable[..., Any]) -> str | None:
     code = code_of(function)
     found = inspect.getdoc(code)
     return found if found or inspect.isroutine(function) else inspect.getdoc(type(function))
+
+
+def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
+    for each in parameters:
+        if each.annotation not in _PLAIN or isinstance(each.default, FieldInfo):
+            return None
+    return PlainArguments(
+        kinds={each.name: each.annotation for each in parameters},
+        required=frozenset(each.name for each in parameters if each.default is _UNSET),
+    )
 
 
 def _split(

@@ -189,6 +189,7 @@ class FunctionTool(Tool):
         _refuse_streaming(code_of(function), f"tool {name!r}")
         signature = read_signature(function)
         self._convert = signature.convert
+        self._plain = signature.plain
         self._context = signature.context
         self._is_async = inspect.iscoroutinefunction(code_of(function))
         # The thread marks the entry: a call that is cancelled before its thread begins never ran.
@@ -216,6 +217,8 @@ class FunctionTool(Tool):
 
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
+        if self._plain is not None and self._plain.fit(arguments):
+            return arguments
         check = (self._settled or self._settle()).arguments
         try:
             fits = check.fits(arguments)

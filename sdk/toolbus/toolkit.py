@@ -103,7 +103,7 @@ class Toolkit:
         try:
             if attachment is not None:
                 raise _no_attachments()
-            chosen = self.get_tool(name)
+            chosen = self._tools.get(name) or self.get_tool(name)
             checked = chosen.read_arguments(arguments)
         except RoomException as error:
             context.refuse(error)
