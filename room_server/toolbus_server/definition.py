@@ -9,6 +9,7 @@ fetched.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = ["Definition", "read_definition"]
 _MAX_LEVELS = MAX_DEPTH - 1
 # Each resource of its own within a schema costs the compiler a look at all others.
 _MAX_RESOURCES = 64
+_VALUES = frozenset({"enum", "const", "default", "examples"})
 _MAX_PATTERN_BYTES = 64 * 1024
 """A pattern that compiles to more is refused: compiling is work that others wait for."""
 
@@ -91,17 +93,25 @@ def _refuse_retrieval(uri: str) -> Any:
     raise ValueError(f"refers to another document: {uri[:200]}")
 
 
-def _resources_in(value: Any, keyword: str) -> int:
-    """Count what names itself within a schema."""
+def _parts_of(value: Any) -> Iterator[dict[str, Any]]:
+    """Go through the objects of a schema; examples of values are no part of it."""
     if isinstance(value, dict):
-        own = isinstance(value.get(keyword), str)
-        return own + sum(_resources_in(each, keyword) for each in value.values())
-    return sum(_resources_in(each, keyword) for each in value) if isinstance(value, list) else 0
+        yield value
+        value = [part for name, part in value.items() if name not in _VALUES]
+    for part in value if isinstance(value, list) else ():
+        yield from _parts_of(part)
+
+
+def _resources_in(schema: dict[str, Any]) -> int:
+    """Count what names itself within a schema."""
+    parts = list(_parts_of(schema))
+    is_of_draft_4 = any("draft-04" in str(part.get("$schema")) for part in parts)
+    names = ("$id", "id") if is_of_draft_4 else ("$id",)
+    return sum(any(isinstance(part.get(name), str) for name in names) for part in parts)
 
 
 def _check_schema(schema: dict[str, Any], path: str) -> None:
-    keywords = ("$id", "id") if b"draft-04" in pack_body(schema) else ("$id",)
-    if max(_resources_in(schema, keyword) for keyword in keywords) > _MAX_RESOURCES:
+    if _resources_in(schema) > _MAX_RESOURCES:
         raise _refused(path, f"more than {_MAX_RESOURCES} parts with an $id of their own")
     try:
         jsonschema_rs.validator_for(

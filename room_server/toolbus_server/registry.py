@@ -194,7 +194,7 @@ def _is_share(share: Any) -> bool:
 
 
 def _cursor_text(toolkit: Toolkit) -> str:
-    return base64.urlsafe_b64encode(pack_body(toolkit.order)).decode()
+    return base64.urlsafe_b64encode(pack_body([*toolkit.order])).decode()
 
 
 def _cursor(text: str | None) -> tuple[str, bool, str, str] | None:

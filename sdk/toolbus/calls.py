@@ -161,7 +161,7 @@ class Caller:
         self._table = table
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
-        self.retries: Retries = Retries(self._loop.time, self.request)
+        self.retries: Retries = Retries(self._loop.time, self.request, lambda: link.returned_at)
 
     # Requests to the server itself
 

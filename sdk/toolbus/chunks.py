@@ -78,9 +78,9 @@ class JsonChunk(_Piece):
         """The JSON value itself."""
         return self.json
 
-    def to_wire(self) -> tuple[Any, ...]:
+    def to_wire(self) -> list[Any]:
         """Return the fields that travel."""
-        return (1, self.json)
+        return [1, self.json]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class TextChunk(_Piece):
         """The text itself."""
         return self.text
 
-    def to_wire(self) -> tuple[Any, ...]:
+    def to_wire(self) -> list[Any]:
         """Return the fields that travel."""
-        return (2, self.text)
+        return [2, self.text]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class FileChunk(_Piece):
     """What the sender calls it. Never trust it as a path."""
     mime_type: str = "application/octet-stream"
 
-    def to_wire(self) -> tuple[Any, ...]:
+    def to_wire(self) -> list[Any]:
         """Return the fields that travel."""
-        return (3, self.name, self.mime_type, self.data)
+        return [3, self.name, self.mime_type, self.data]
 
     async def save(self, path: str | os.PathLike[str]) -> None:
         """Write the data to `path`, in a thread and in one step.
@@ -130,9 +130,9 @@ class LinkChunk(_Piece):
     url: str
     name: str = ""
 
-    def to_wire(self) -> tuple[Any, ...]:
+    def to_wire(self) -> list[Any]:
         """Return the fields that travel."""
-        return (4, self.name, self.url)
+        return [4, self.name, self.url]
 
     def _convertible(self) -> Any:
         return self.url
@@ -147,9 +147,9 @@ class EmptyChunk(_Piece):
         """None."""
         return None
 
-    def to_wire(self) -> tuple[Any, ...]:
+    def to_wire(self) -> list[Any]:
         """Return the fields that travel."""
-        return (0,)
+        return [0]
 
 
 Chunk: TypeAlias = JsonChunk | TextChunk | FileChunk | LinkChunk | EmptyChunk

@@ -91,7 +91,15 @@ class CommandGroup(TyperGroup):
             return None
         if cmd_name not in self._loaded:
             self._loaded[cmd_name] = _load(entry)
+            _show_switches_alone(self._loaded[cmd_name], ctx)
         return self._loaded[cmd_name]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Give its own options, switches without a value."""
+        own = super().get_params(ctx)
+        for each in own:
+            _show_alone(each)
+        return own
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options that stand before the command; say of one of its own where it goes."""
@@ -138,6 +146,20 @@ def _as_command(name: str, loaded: Any) -> _Command:
     command.name = name
     assert isinstance(command, TyperCommand | TyperGroup)
     return command
+
+
+def _show_switches_alone(command: Any, parent: Any) -> None:
+    """Let help show no `<bool>` beside a switch: it looks like a value to be given."""
+    context = typer.Context(command, parent=parent)
+    for each in command.get_params(context):
+        _show_alone(each)
+    for below in getattr(command, "commands", {}).values():
+        _show_switches_alone(below, context)
+
+
+def _show_alone(option: Any) -> None:
+    if getattr(option, "is_flag", False) and option.metavar is None:
+        option.metavar = ""
 
 
 def _unavailable(name: str, words: str) -> _Command:

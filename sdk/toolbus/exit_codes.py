@@ -150,8 +150,9 @@ def _after_nothing_found(_: RoomException, subject: Subject) -> str:
 def _after_deadline(error: RoomException, subject: Subject) -> str:
     if error.executed == "yes":
         return "the tool sets this limit itself, and --timeout does not change it: ask for less"
-    given = "" if subject.timeout_s is None else f" than {subject.timeout_s:g} s"
-    return f"give it more time{given} with --timeout"
+    if subject.timeout_s is None:
+        return ""
+    return f"give it more time than {subject.timeout_s:g} s with --timeout"
 
 
 def _after_failure(error: RoomException, _: Subject) -> str:

@@ -9,7 +9,11 @@ from typing import NamedTuple
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
 
-__all__ = ["Bounds", "HostedToolkit"]
+__all__ = ["Bounds", "HostedToolkit", "OfferMistake"]
+
+
+class OfferMistake(ValueError):
+    """A toolkit cannot be offered in this way; the words name it and say why."""
 
 
 class Bounds(NamedTuple):

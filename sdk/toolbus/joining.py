@@ -16,8 +16,9 @@ from toolbus.errors import PermissionDenied
 from toolbus.exit_codes import UsageMistake
 from toolbus.grants import matches_room
 from toolbus.settings import RoomSettings
+from toolbus.tokens import LEEWAY_S
 
-__all__ = ["explaining", "read_claims", "read_token", "rooms_of", "settle"]
+__all__ = ["explaining", "life_words", "read_claims", "read_token", "rooms_of", "settle"]
 
 _JWT = re.compile(r"[A-Za-z0-9_.=-]+")
 _NO_TOKEN = "this is no token: `toolbus token create` makes one"
@@ -53,8 +54,6 @@ def settle(**choices: Any) -> RoomSettings:
         return RoomSettings.resolve(**choices)
     except (ValueError, OSError) as error:
         raise UsageMistake(str(error)) from error
-    except KeyError as error:  # a container's user may have no name to mint a token for
-        raise UsageMistake("this user has no name: set --name or TOOLBUS_NAME") from error
 
 
 async def read_token(settings: RoomSettings) -> str:
@@ -66,10 +65,27 @@ async def read_token(settings: RoomSettings) -> str:
     try:
         token = await settings.token()
     except (OSError, ValueError) as error:
-        raise UsageMistake(f"cannot read the token: {error}") from error
+        raise UsageMistake(f"cannot read {settings.token_from}: {_why(error)}") from error
     if _JWT.fullmatch(token) is None:
         raise UsageMistake(_NO_TOKEN)
     return token
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def life_words(expires_at: float, now: float) -> str:
+    """Say how long servers still take a token; empty where they no longer do."""
+    left_s = expires_at - now
+    if left_s > 0:
+        return f"{max(1, round(left_s))} s left"
+    if left_s <= -LEEWAY_S:
+        return ""
+    ago_s = round(-left_s)
+    return f"expired {ago_s} s ago; servers take it for {max(1, round(LEEWAY_S) - ago_s)} s more"
 
 
 def read_claims(jwt: str) -> dict[str, Any]:

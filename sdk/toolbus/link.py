@@ -48,7 +48,7 @@ _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # What no further attempt changes, unless the token may be a better one next time.
-_FINAL_STATUSES = {401: "token", 403: "room", 404: "place", 426: "protocol"}
+_FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
 _FINAL_CLOSES = {4401: "token", 4403: "room", 4404: "place"}
 _ENDS = {
     4409: "a newer connection of this instance took its place",
@@ -126,6 +126,8 @@ class Link:
         self._line: _Line | None = None
         self.connection: ClientTransport | None = None
         """The connection that is there now, welcomed or not."""
+        self.returned_at: float = float("-inf")
+        """When a connection was last made in the place of a lost one, by the loop's clock."""
         self.is_ready: bool = False
         """Whether calls can be sent now, unless the connection is closing."""
         self._keeper: asyncio.Task[None] | None = None
@@ -209,6 +211,7 @@ class Link:
                 # A process that hosts says nothing else: without this it would look well.
                 _logger.warning("lost the connection to %s: trying again", self._settings.url)
                 await self._reconnect()
+                self.returned_at = asyncio.get_running_loop().time()
                 _logger.warning("connected to %s again", self._settings.url)
         except RoomException as error:
             _logger.error("the link to room %s has ended: %s", self._settings.room, error)
@@ -336,6 +339,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _refusal(status: int) -> RoomException:
+    if status == 404:
+        words = "no room server of this release answers there (HTTP 404): is the URL right?"
+        return PermissionDenied(words, details={"status": status})
     what = _FINAL_STATUSES.get(status)
     if what is not None:
         return PermissionDenied(f"the server refuses the {what}", details={"status": status})

@@ -12,7 +12,8 @@ from typing import Any
 
 from toolbus import event_loop
 from toolbus.errors import RoomException
-from toolbus.exit_codes import exit_code, failure_lines
+from toolbus.exit_codes import UsageMistake, exit_code, failure_lines
+from toolbus.hosted_toolkit import OfferMistake
 from toolbus.joining import explaining, read_token, settle
 from toolbus.room_client import RoomClient
 from toolbus.telemetry import configure
@@ -148,8 +149,11 @@ async def _serve_alone(toolkit: RemoteToolkit) -> None:
     """Settle what can be settled before connecting, so that it is told in words."""
     settings = settle()
     await read_token(settings)
-    async with explaining(settings):
-        await serve_toolkits([toolkit])
+    try:
+        async with explaining(settings):
+            await serve_toolkits([toolkit])
+    except OfferMistake as error:
+        raise UsageMistake(str(error)) from error
 
 
 def _unhandle_signals(loop: asyncio.AbstractEventLoop) -> None:

@@ -20,6 +20,7 @@ from toolbus.errors import (
     ConnectionLost,
     HostLost,
     NoHost,
+    NotFound,
     PermissionDenied,
     RoomException,
     Unavailable,
@@ -32,6 +33,9 @@ MAX_ATTEMPTS = 3
 """Of one call, the first included."""
 _BACKOFF_S = 0.05
 _NO_HOST_S = 1.0
+# A link comes back within 5 s and a little (`Link`): so long are others waited for.
+_HOMECOMING_S = 6.0
+_LOOK_AGAIN_S = 0.2
 _MAX_KNOWN = 1_024
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
@@ -74,13 +78,25 @@ class Retries:
     Args:
         now: The loop's clock.
         request: Asks the server, as `Caller.request` does.
+        returned_at: When the link last came back, by that clock.
     """
 
-    def __init__(self, now: Callable[[], float], request: Request) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        request: Request,
+        returned_at: Callable[[], float] = lambda: float("-inf"),
+    ) -> None:
         self.now = now
         self.request = request
+        self._returned_at = returned_at
         self.known: dict[ToolkitKey, Known | None] = {}
         """By toolkit; None while it is asked for, or where it may not be read."""
+
+    @property
+    def others_may_be_late(self) -> bool:
+        """Whether this side came back so lately that hosts may still be on their way."""
+        return self.now() - self._returned_at() < _HOMECOMING_S
 
     def begin(self, plan: Plan) -> History:
         """Begin to count the failures of a call."""
@@ -122,6 +138,9 @@ class History:
         Raises:
             RoomException: The error, made to speak for all attempts, if there shall be no other.
         """
+        if self._waits_for_hosts(error):
+            await asyncio.sleep(random.uniform(0.5, 1) * _LOOK_AGAIN_S)
+            return self._options()
         self._attempts += 1
         delay_s = self._delay(error)
         options = None if delay_s is None else await self._next_options(error)
@@ -129,6 +148,26 @@ class History:
             raise self._final(error)
         self._may_have_run = self._may_have_run or error.executed != "no"
         await asyncio.sleep(delay_s)
+        return options
+
+    def _waits_for_hosts(self, error: RoomException) -> bool:
+        """Whether a toolkit that was there before the link was lost may just not be back yet."""
+        retries, plan = self._retries, self._plan
+        return (
+            plan.retry
+            and isinstance(error, NotFound | NoHost)
+            and retries.known.get(plan.key) is not None
+            and retries.others_may_be_late
+            and retries.now() + _LOOK_AGAIN_S < plan.deadline_at
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """Give what the next attempt sends beside the call."""
+        options = dict(self._plan.options)
+        if self._attempts:
+            options["attempt"] = self._attempts
+        if self._pin is not None:
+            options["pin"] = self._pin
         return options
 
     def _final(self, error: RoomException) -> RoomException:
@@ -159,8 +198,7 @@ class History:
             self._pin = await self._definition_to_repeat(error)
             if self._pin is None:
                 return None
-        options = {**self._plan.options, "attempt": self._attempts}
-        return options if self._pin is None else {**options, "pin": self._pin}
+        return self._options()
 
     async def _definition_to_repeat(self, error: RoomException) -> str | None:
         """Tell which definition may run what may have run already; None if none may."""
@@ -182,8 +220,11 @@ class History:
         remaining_s = max(0.0, self._plan.deadline_at - self._retries.now())
         try:
             body = await self._retries.request(Describe, toolkit, options, timeout_s=remaining_s)
-        except RoomException:
-            return False
+        except RoomException as error:
+            if not self._waits_for_hosts(error):
+                return False
+            await asyncio.sleep(random.uniform(0.5, 1) * _LOOK_AGAIN_S)
+            return await self._is_unchanged(known)
         if body.get("unchanged"):
             return True
         self._retries.note(self._plan.key, body)

@@ -188,7 +188,8 @@ class Room:
         """
         cursor: str | None = None
         while True:
-            options = {"search": search, "cursor": cursor}
+            wanted = None if search is None else _text("search", search)
+            options = {"search": wanted, "cursor": cursor}
             body = await self._core.caller.request(ListToolkits, options)
             for summary in body["toolkits"]:
                 yield ToolkitInfo.from_wire(summary)

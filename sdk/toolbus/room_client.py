@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from toolbus.calls import Caller, CallTable
 from toolbus.errors import NotFound, RoomException, Unavailable
-from toolbus.hosted_toolkit import HostedToolkit
+from toolbus.hosted_toolkit import HostedToolkit, OfferMistake
 from toolbus.link import Link, LinkOwner
 from toolbus.room import Core, Room
 from toolbus.room_events import EventQueue, RoomEvent
@@ -226,13 +226,17 @@ class RoomClient(Room):
         is_public = getattr(toolkit, "public", True) if public is None else public
         shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
         if not isinstance(is_public, bool):
-            raise ValueError(f"toolkit {toolkit.name!r}: public is True or False")
+            raise OfferMistake(f"toolkit {toolkit.name!r}: public is True or False")
         if not _are_texts(shares):
-            raise ValueError(f"toolkit {toolkit.name!r}: shared_with is a list of texts")
+            raise OfferMistake(f"toolkit {toolkit.name!r}: shared_with is a list of texts")
         if is_public and shares:
-            raise ValueError(f"toolkit {toolkit.name!r} is public: shared_with is for private ones")
+            raise OfferMistake(f"toolkit {toolkit.name!r} is public: sharing is for private ones")
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
-        hosting = _Hosting(parts.runner.host(toolkit, public=is_public), manifest, list(shares))
+        hosting = _Hosting(
+            parts.runner.host(toolkit, public=is_public),
+            manifest,
+            [str.__str__(share) for share in shares],
+        )
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.withdraw, hosting.hosted)
             for tool in toolkit.tools:

@@ -34,7 +34,7 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.hosted_call import HostedCall
-from toolbus.hosted_toolkit import Bounds, HostedToolkit
+from toolbus.hosted_toolkit import Bounds, HostedToolkit, OfferMistake
 from toolbus.telemetry import (
     HostCall,
     TraceContext,
@@ -114,7 +114,7 @@ class Runner:
         """Begin to serve a toolkit. Raises ValueError if one of its name is served already."""
         key = (toolkit.name, public)
         if key in self._hosted:
-            raise ValueError(f"this connection hosts a toolkit {toolkit.name} already")
+            raise OfferMistake(f"this connection hosts a toolkit {toolkit.name} already")
         self._hosted[key] = hosted = HostedToolkit(toolkit, public)
         return hosted
 

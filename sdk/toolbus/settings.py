@@ -30,6 +30,7 @@ __all__ = [
     "RoomSettings",
     "Token",
     "home_of",
+    "is_loopback",
 ]
 
 DEFAULT_URL = "ws://127.0.0.1:7717"
@@ -65,6 +66,8 @@ class RoomSettings:
     """Brings the token for the next connection."""
     renewable: bool = False
     """Whether a token that was refused may be followed by a better one."""
+    token_from: str = "the token"
+    """What the token is read or minted from, and the setting that names it; for people."""
 
     @classmethod
     def resolve(
@@ -96,7 +99,7 @@ class RoomSettings:
         room_name = room or found.text("room") or "main"
         if not is_room_name(room_name):
             raise ValueError(f"{room_name!r} is no room name: a-z, 0-9 and - inside, at most 63")
-        source, renewable = _token_source(
+        source, renewable, origin = _token_source(
             token, name or found.text("name"), room_name, place, found
         )
         return cls(
@@ -105,12 +108,18 @@ class RoomSettings:
             instance=instance or found.text("instance") or secrets.token_hex(8),
             token=source,
             renewable=renewable,
+            token_from=origin,
         )
 
 
 def home_of(environ: Mapping[str, str]) -> Path:
     """Where toolbus keeps its files: `TOOLBUS_HOME`, else `~/.toolbus`."""
     return Path(environ.get("TOOLBUS_HOME") or Path.home() / ".toolbus")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a server's address is on this machine."""
+    return urlsplit(url).hostname in _LOOPBACK
 
 
 class _Sources:
@@ -144,6 +153,11 @@ class _Sources:
             raise ValueError(f"the setting {name} is text")
         return value
 
+    def origin(self, name: str) -> str:
+        """Say where a setting comes from."""
+        variable = f"TOOLBUS_{name.upper()}"
+        return variable if self.environ.get(variable) else f"{name} in the settings file"
+
 
 def _check_url(url: str) -> None:
     try:
@@ -161,23 +175,27 @@ def _check_url(url: str) -> None:
 
 def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
-) -> tuple[Callable[[], Awaitable[str]], bool]:
+) -> tuple[Callable[[], Awaitable[str]], bool, str]:
+    origin = "the token"
     if token is None:
         token = found.environ.get("TOOLBUS_TOKEN", "").strip() or None
     if token is None and (path := found.text("token_file")):
-        token = Path(path)
+        token, origin = Path(path), f"the token ({found.origin('token_file')})"
     if token is not None:
-        return _given(token)
+        return *_given(token), origin
     keys_path = found.text("keys")
     if keys_path:
         if not name:
             raise ValueError(
-                "TOOLBUS_KEYS mints tokens, so say for whom: set TOOLBUS_NAME or name="
+                f"{found.origin('keys')} mints tokens, so say for whom: set TOOLBUS_NAME, --name "
+                "of a command, or name= in a program"
             )
-        return _minting(Path(keys_path), name, room, ApiScope.host_default()), True
+        source = _minting(Path(keys_path), name, room, ApiScope.host_default())
+        return source, True, f"the keys ({found.origin('keys')})"
     dev_keys = found.home / DEV_KEYS_FILE
-    if urlsplit(url).hostname in _LOOPBACK and dev_keys.exists():
-        return _minting(dev_keys, name or _user_name(), room, ApiScope.full()), True
+    if is_loopback(url) and dev_keys.exists():
+        source = _minting(dev_keys, name or _user_name(), room, ApiScope.full())
+        return source, True, "the development key"
     raise ValueError(
         "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
         "or start a local server with `toolbus serve --dev`"
@@ -188,7 +206,7 @@ def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container a user may be a number alone
-        raise ValueError("this user has no name here: set TOOLBUS_NAME or name=") from None
+        raise ValueError("this user has no name here: set TOOLBUS_NAME, --name or name=") from None
 
 
 def _given(token: Token) -> tuple[Callable[[], Awaitable[str]], bool]:

@@ -69,15 +69,14 @@ class PlainArguments(NamedTuple):
     """
 
     kinds: dict[str, type]
-    required: frozenset[str]
 
     def fit(self, arguments: dict[str, Any]) -> bool:
-        """Whether these arguments certainly fit; where not, the schema decides."""
+        """Whether these are all of them and certainly fit; where not, the schema decides."""
         kinds = self.kinds
         for name, value in arguments.items():
             if kinds.get(name) is not type(value):
                 return False
-        return len(arguments) == len(kinds) or self.required <= arguments.keys()
+        return len(arguments) == len(kinds)
 
 
 class FunctionSignature(NamedTuple):
@@ -154,10 +153,7 @@ def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
     for each in parameters:
         if each.annotation not in _PLAIN or isinstance(each.default, FieldInfo):
             return None
-    return PlainArguments(
-        kinds={each.name: each.annotation for each in parameters},
-        required=frozenset(each.name for each in parameters if each.default is _UNSET),
-    )
+    return PlainArguments({each.name: each.annotation for each in parameters})
 
 
 def _split(

@@ -11,6 +11,7 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -21,7 +22,7 @@ from toolbus.chunks import Chunk, FileChunk, LinkChunk, as_chunk
 from toolbus.context import ToolContext
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.plain_json import cut, json_pointer
-from toolbus.signature import code_of, name_of, read_signature
+from toolbus.signature import PlainArguments, code_of, name_of, read_signature
 from toolbus.tool_definition import Settled, ToolDefinition
 
 __all__ = ["FunctionTool", "Tool", "ToolOptions", "tool"]
@@ -189,14 +190,15 @@ class FunctionTool(Tool):
         _refuse_streaming(code_of(function), f"tool {name!r}")
         signature = read_signature(function)
         self._convert = signature.convert
-        self._plain = signature.plain
+        self._plain: PlainArguments | None = None
+        self._signature = signature
         self._context = signature.context
         self._is_async = inspect.iscoroutinefunction(code_of(function))
         # The thread marks the entry: a call that is cancelled before its thread begins never ran.
         self.marks_entry: bool = not self._is_async and type(self).execute is FunctionTool.execute
         super().__init__(
             name,
-            signature.input_schema,
+            deepcopy(signature.input_schema),
             title=marked.title,
             description=signature.description if marked.description is None else marked.description,
             rules=marked.rules,
@@ -217,8 +219,8 @@ class FunctionTool(Tool):
 
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
-        if self._plain is not None and self._plain.fit(arguments):
-            return arguments
+        if self._plain is not None and type(arguments) is dict and self._plain.fit(arguments):
+            return {**arguments}
         check = (self._settled or self._settle()).arguments
         try:
             fits = check.fits(arguments)
@@ -233,6 +235,13 @@ class FunctionTool(Tool):
         except Exception as error:
             words = f"the arguments cannot be converted: {type(error).__name__}"
             raise _invalid(Violation("", cut(words))) from error
+
+    def _settle(self) -> Settled:
+        settled = super()._settle()
+        # A subclass may ask for more than the signature does; then the schema alone decides.
+        if settled.manifest.input_schema == self._signature.input_schema:
+            self._plain = self._signature.plain
+        return settled
 
     async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
         """Call the function with arguments that `read_arguments` returned."""

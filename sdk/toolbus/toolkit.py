@@ -13,8 +13,8 @@ from typing import Any
 
 from toolbus.chunks import Chunk
 from toolbus.context import ToolContext
-from toolbus.errors import InvalidArguments, NotFound, RoomException, ToolFailed
-from toolbus.plain_json import cut
+from toolbus.errors import InvalidArguments, InvalidResult, NotFound, RoomException, ToolFailed
+from toolbus.plain_json import cut, plain_json
 from toolbus.tool import FunctionTool, Tool
 from toolbus.tool_definition import rules_of, title_of
 from toolbus.wire.manifest import ToolkitManifest
@@ -103,7 +103,7 @@ class Toolkit:
         try:
             if attachment is not None:
                 raise _no_attachments()
-            chosen = self._tools.get(name) or self.get_tool(name)
+            chosen = self.get_tool(name)
             checked = chosen.read_arguments(arguments)
         except RoomException as error:
             context.refuse(error)
@@ -137,7 +137,7 @@ def failure_of(exception: BaseException, context: ToolContext) -> RoomException:
             exception.message,
             executed=executed,
             retryable=exception.retryable,
-            details=exception.details,
+            details=_sendable(exception.details),
             retry_after_s=exception.retry_after_s,
         )
     cause = cut(type(exception).__name__)
@@ -145,6 +145,15 @@ def failure_of(exception: BaseException, context: ToolContext) -> RoomException:
     if isinstance(exception, RoomException):
         details["code"] = exception.code
     return ToolFailed(f"the tool raised {cause}", executed=executed, details=details)
+
+
+def _sendable(details: object) -> dict[str, Any]:
+    """Write a tool's details as JSON; what cannot be written so is left out."""
+    try:
+        written = plain_json(details)
+    except InvalidResult:
+        return {}
+    return written if isinstance(written, dict) else {}
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

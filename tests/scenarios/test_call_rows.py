@@ -238,7 +238,7 @@ async def test_a_host_that_never_answers_is_given_up_at_the_deadline(server: Tes
         assert 0 < (dispatch.remaining_ms or 0) <= 200
         assert cancel == Cancel(dispatch.id, "deadline")
         dropped = server.server.hub.router.dropped
-        host.send_frame(Result(dispatch.id, pack_body((0,))))
+        host.send_frame(Result(dispatch.id, pack_body([0])))
         host.send_frame(Cancel(RequestId(77), "of nobody"))
         host.send_packed(99, 1)
         assert isinstance(await host.reply_to(1), Failed)

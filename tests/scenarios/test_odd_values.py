@@ -177,21 +177,35 @@ async def test_a_definition_that_is_accepted_can_be_described(alice: RoomClient)
 
 
 @pytest.mark.row(38)
-@pytest.mark.parametrize(("name", "draft"), [("$id", "2020-12/schema"), ("id", "draft-04/schema#")])
+@pytest.mark.parametrize(
+    ("name", "parts", "draft"),
+    [
+        ("$id", "$defs", "https://json-schema.org/draft/2020-12/schema"),
+        ("id", "definitions", "http://json-schema.org/draft-04/schema#"),
+    ],
+)
 def test_a_schema_of_thousands_of_resources_is_refused_before_it_is_compiled(
-    name: str, draft: str
+    name: str, parts: str, draft: str
 ) -> None:
     count = 8_000
     ring = {
         str(n): {name: f"http://a/{n}", "$ref": f"http://a/{(n + 1) % count}"} for n in range(count)
     }
-    schema = {"$schema": f"http://json-schema.org/{draft}", "$defs": ring, "$ref": "http://a/0"}
+    schema = {"$schema": draft, parts: ring, "allOf": [{"$ref": "http://a/0"}]}
     packed = pack_body({"name": "t", "tools": [{"name": "run", "input_schema": schema}]})
     started = time.process_time()
     with pytest.raises(InvalidArguments) as refused:
         read_definition(packed)
     assert time.process_time() - started < 1
     assert refused.value.details["path"] == "/tools/0/input_schema"
+    assert "64 parts" in refused.value.message
+
+
+def test_values_that_look_like_resources_are_none() -> None:
+    values = [{"$id": f"v{n}", "id": f"v{n}"} for n in range(100)]
+    schema = {"type": "object", "examples": values, "properties": {"v": {"enum": values}}}
+    packed = pack_body({"name": "t", "tools": [{"name": "run", "input_schema": schema}]})
+    assert read_definition(packed).manifest.name == "t"
 
 
 def test_a_description_that_did_not_come_is_asked_for_again() -> None:

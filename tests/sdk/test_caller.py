@@ -43,7 +43,7 @@ from toolbus.wire import (
     pack_body,
 )
 
-VALUE = pack_body((1, "value"))
+VALUE = pack_body([1, "value"])
 
 
 class Server:
@@ -58,6 +58,7 @@ class Server:
         self.digest = "d1"
         self.is_ready = True
         self.is_open = True
+        self.returned_at = float("-inf")
         self.up = asyncio.Event()
         self.up.set()
         self.loop = asyncio.get_running_loop()

@@ -197,6 +197,12 @@ def test_text_that_is_no_integer_is_refused_before_the_call(toolbus: CommandLine
     assert outcome.out == ""
 
 
+def test_keys_without_a_name_lead_to_the_flag_and_the_variable(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("call", "lab.nothing", TOOLBUS_KEYS="keys.toml")
+    assert outcome.code == 2
+    assert "say for whom: set TOOLBUS_NAME, --name of a command, or name=" in outcome.err
+
+
 def test_missing_grant_ends_with_3(toolbus: CommandLine) -> None:
     made = toolbus.run_here("token", "create", "--name", "eve", "--allow", "other.*")
     outcome = toolbus.run("call", "lab.nothing", "--token", made.out.strip())
@@ -243,12 +249,18 @@ def test_no_server_ends_with_6(toolbus: CommandLine) -> None:
     ("arguments", "words"),
     [
         (["nothing"], "write toolkit.tool"),
+        (["nothing", "a=b"], "write toolkit.tool"),
+        (["shop", "find"], "'shop' names no tool: did you mean shop.find?"),
+        (["shop", "find", "a=b"], "did you mean shop.find?"),
         (["lab.nothing", "--url", "http://x"], "'http://x' is no server address"),
         (["lab.nothing", "--url", "ws://x:99999"], "is no server address"),
         (["lab.nothing", "--url", "ws://[::1"], "is no server address"),
         (["lab.nothing", "--url", "ws://x?a=b"], "is no server address"),
         (["lab.nothing", "--url", "ws://me:secret@x"], "this is no server address"),
-        (["lab.nothing", "--token", "@nowhere"], "cannot read the token"),
+        (
+            ["lab.nothing", "--token", "@nowhere"],
+            "cannot read the token (--token): nowhere: No such file or directory",
+        ),
         (["lab.nothing", "--token", "not a token"], "this is no token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
@@ -261,23 +273,6 @@ def test_mistakes_end_with_2_and_words(
     assert outcome.code == 2
     assert words in outcome.err
     assert outcome.out == ""
-
-
-def test_completion_names_the_tools_that_are_there(toolbus: CommandLine) -> None:
-    outcome = toolbus.run(
-        _TOOLBUS_COMPLETE="complete_bash", COMP_WORDS="toolbus call lab.f", COMP_CWORD="2"
-    )
-    assert outcome.out.split() == ["lab.file", "lab.fail"]
-
-
-def test_completion_is_silent_without_a_server(toolbus: CommandLine) -> None:
-    outcome = toolbus.run(
-        _TOOLBUS_COMPLETE="complete_bash",
-        COMP_WORDS="toolbus call lab.f",
-        COMP_CWORD="2",
-        TOOLBUS_URL="ws://127.0.0.1:1",
-    )
-    assert (outcome.out.strip(), outcome.err) == ("", "")
 
 
 # Reading arguments
@@ -298,6 +293,8 @@ SCHEMA = read_parameters(
             "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
             "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
             "any": {},
+            "pair": {"type": "integer", "minimum": 2},
+            "names": {"type": "array", "maxItems": 3, "items": {"type": ["string", "null"]}},
         },
         "$defs": {"Shape": {"type": "object"}, "Loop": {"$ref": "#/$defs/Loop"}},
     }
@@ -354,7 +351,11 @@ def test_typed_argument_becomes_the_value_its_schema_wants(typed: str, value: ob
         (("count=1", "count=2"), "count is given twice"),
         (("count",), "'count' is no argument"),
         (("{broken",), "no JSON object"),
-        (('{"count":1}', "ratio=1"), "is no argument"),
+        (('{"count":1}', "ratio=1"), "one JSON object alone, or name=value"),
+        (("ratio=1", "{}"), "one JSON object alone, or name=value"),
+        (("true",), "a switch, as --no-retry is, takes no value"),
+        (("pair=one",), "pair: 'one' is not integer >= 2: write a whole number, as in pair=2"),
+        (("names=a",), """as in names='["a", "b"]'"""),
     ],
 )
 def test_argument_that_cannot_be_read_is_named(typed: tuple[str, ...], words: str) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import jwt as pyjwt
 import pytest
 
 from support.command_line import CommandLine
 from toolbus.commands.doctor import Finding, examine
 from toolbus.commands.room_options import RoomOptions
+from toolbus.grants import ApiScope
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE
 from toolbus.tokens import ParticipantToken
@@ -46,9 +50,10 @@ def test_missing_server_is_found_and_its_start_named(toolbus: CommandLine) -> No
     code, findings = look(toolbus, "--url", "ws://127.0.0.1:1")
     assert code == 6
     assert findings["port"]["status"] == "fail"
-    assert "toolbus serve" in findings["port"]["repair"]
+    assert "`toolbus serve --dev` starts a server" in findings["port"]["repair"]
     assert findings["room"]["status"] == "skip"
     assert findings["grants"]["status"] == "ok"
+    assert findings["grants"]["found"].startswith("no room was joined; by its token it may list")
 
 
 def test_missing_token_is_found(toolbus: CommandLine) -> None:
@@ -91,6 +96,28 @@ def test_token_that_grants_nothing_is_found(toolbus: CommandLine) -> None:
     assert findings["room"]["status"] == "ok"
     assert findings["grants"]["status"] == "fail"
     assert "--preset" in findings["grants"]["repair"]
+
+
+def test_token_that_servers_still_take_is_well_and_a_later_one_is_not(
+    toolbus: CommandLine,
+) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    token = ParticipantToken("eve", ["main"], api=ApiScope.user_default())
+    _, just = look(toolbus, "--token", token.to_jwt(key, ttl_s=60, now=time.time() - 70))
+    assert just["token"]["status"] == just["room"]["status"] == "ok"
+    assert re.search(r"expired \d+ s ago; servers take it for \d+ s more", just["token"]["found"])
+    code, late = look(toolbus, "--token", token.to_jwt(key, ttl_s=60, now=time.time() - 130))
+    assert code == 3
+    assert re.fullmatch(r"the token expired \d+ s ago", late["token"]["found"])
+
+
+def test_grants_that_are_none_are_told_in_plain_words(toolbus: CommandLine) -> None:
+    claims = {"exp": time.time() + 60, "room": ["main"], "api": {"agents": {"allow": ["a.b.c"]}}}
+    odd = pyjwt.encode(claims, "x" * 32)
+    _, findings = look(toolbus, "--token", odd, "--url", "ws://127.0.0.1:1")
+    assert findings["grants"]["found"].startswith("the grants are not readable: 'a.b.c' is not")
+    assert "pydantic" not in findings["grants"]["found"]
 
 
 def test_grants_are_said_in_words(toolbus: CommandLine) -> None:

@@ -43,6 +43,19 @@ def broken():
 
 def number():
     return 7
+
+@tool
+def ready() -> str:
+    raise AssertionError("a tool was run to host it")
+
+async def later() -> str:
+    raise AssertionError("a function was run to host it")
+
+def sized(size: int) -> Toolkit:
+    return Toolkit("sized", [measure])
+
+def misnamed():
+    return Toolkit("Bad Name", [measure])
 '''
 
 
@@ -105,6 +118,8 @@ def test_name_of_another_ends_with_3(toolbus: CommandLine) -> None:
         (["kits:broken"], "ZeroDivisionError"),
         (["kits:nothing"], "has no attribute 'nothing'"),
         (["kits:number"], "is a int, and no toolkit"),
+        (["kits:broken"], "ZeroDivisionError: division by zero (kits.py:26)"),
+        (["kits:sized"], "sized() missing 1 required positional argument"),
         (["nokits:x"], "No module named 'nokits'"),
         (["nobody"], "no installed toolkit is called 'nobody'"),
         (["kits:"], "write module:attribute"),
@@ -126,6 +141,31 @@ def test_what_cannot_be_hosted_ends_with_2_and_says_why(
     outcome = toolbus.run_here("host", *arguments)
     assert outcome.code == 2
     assert words in outcome.err
+
+
+@pytest.mark.parametrize("name", ["measure", "ready", "later"])
+def test_tool_that_is_hosted_alone_is_not_run_and_leads_to_a_toolkit(
+    toolbus: CommandLine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toolbus.folder)
+    monkeypatch.syspath_prepend(str(toolbus.folder))
+    outcome = toolbus.run_here("host", f"kits:{name}")
+    assert outcome.code == 2
+    assert f"{name} is a tool, and no toolkit: write kits:NAME of a Toolkit" in outcome.err
+    assert f'`tools = Toolkit("kits", [{name}])`' in outcome.err
+    assert "did you mean kits:ruler or kits:plain" in outcome.err
+
+
+def test_toolkit_that_cannot_be_made_is_told_in_plain_words_with_its_line(
+    toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toolbus.folder)
+    monkeypatch.syspath_prepend(str(toolbus.folder))
+    outcome = toolbus.run_here("host", "kits:misnamed")
+    assert outcome.code == 2
+    assert "kits:misnamed: a toolkit name is a lower-case letter, then up to 63" in outcome.err
+    assert "(kits.py:42)" in outcome.err
+    assert "pydantic" not in outcome.err
 
 
 SHARES = [("bob", "bob"), ("name:", "X"), ("nme:bob", "bob"), ("", "X"), ("name:a\nb", "a\nb")]
@@ -158,6 +198,8 @@ def test_toolkits_of_a_module_are_found_without_running_it(tmp_path: Path) -> No
         "two: Toolkit = make()\n"
         "def three() -> 'toolbus.Toolkit': ...\n"
         "def kits(): ...\n"
+        "def other(size, *, unit='mm') -> Toolkit: ...\n"
+        "def another(*, unit) -> Toolkit: ...\n"
         "def helper(): ...\n"
         "size = 7\n"
         "1 / 0\n"
@@ -192,6 +234,19 @@ def test_piped_list_is_plain_columns(toolbus: CommandLine) -> None:
     ]
     assert lines[1].split() == ["plain", "measure", "bob", "1", "all", "Plain"]
     assert lines[2].split() == ["ruler", "measure,", "slow", "bob", "1", "all", "Sizes."]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--room", "empty"], "is in room empty: `toolbus host` hosts one"),
+        (["--search", "nothing like it"], "in room main matches: `toolbus tools` lists all"),
+    ],
+)
+def test_empty_list_names_the_room(toolbus: CommandLine, arguments: list[str], words: str) -> None:
+    outcome = toolbus.run_here("tools", *arguments)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert words in outcome.err
 
 
 def test_search_lists_what_has_the_text(toolbus: CommandLine) -> None:

@@ -103,3 +103,13 @@ def test_server_without_its_extra_says_which_to_install(
     assert outcome.code == 2
     assert "rfc8785 is missing: pip install 'toolbus[server]'" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["call"], ["host"], ["serve"], ["token", "create"], ["key", "create"], ["demo"]]
+)
+def test_help_shows_switches_without_a_value(command: list[str]) -> None:
+    shown = CliRunner().invoke(make_app(), [*command, "--help"], env={"COLUMNS": "200"}).stdout
+    assert "--help" in shown
+    assert "-h" in shown
+    assert "bool" not in shown

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,7 +67,11 @@ def test_rooms_role_and_life_are_as_said(toolbus: CommandLine) -> None:
     [
         ([], "say what it may do"),
         (["--preset", "king"], "no preset is called 'king'"),
-        (["--preset", "user", "--ttl", "2d"], "at most 86400"),
+        (
+            ["--preset", "user", "--ttl", "2d"],
+            "--ttl 2d is no life of a token: more than 0, and at most 1d",
+        ),
+        (["--preset", "user", "--ttl", "0"], "more than 0"),
         (["--preset", "user", "--ttl", "soon"], "'soon' is no time"),
         (["--preset", "user", "--room", "A B"], "A B"),
         (["--allow", "a.b.c"], "a.b.c"),
@@ -76,6 +84,29 @@ def test_token_that_cannot_be_made_ends_with_2_and_nothing_on_stdout(
     outcome = toolbus.run_here("token", "create", "--name", "alice", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert words in outcome.err
+    assert "pydantic" not in outcome.err
+    assert "[type=" not in outcome.err
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
+def test_token_in_a_file_that_others_can_read_is_told_of(toolbus: CommandLine, mode: int) -> None:
+    place = toolbus.folder / "a b.jwt"
+    place.touch()
+    place.chmod(mode)
+    command = [sys.executable, "-m", "toolbus", *"token create --name a --preset user".split()]
+    with place.open("w") as out:
+        made = subprocess.run(
+            command,
+            cwd=toolbus.folder,
+            env=toolbus.environment(),
+            stdout=out,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    warning = "this file can be read by others: chmod 600 'a b.jwt'\n"
+    assert made.stderr.decode() == ("" if mode == 0o600 else warning)
+    assert place.read_text().count("\n") == 1
 
 
 def test_keys_that_only_check_make_no_token(toolbus: CommandLine) -> None:
@@ -96,6 +127,23 @@ def test_inspected_token_shows_its_claims_and_whether_it_holds(toolbus: CommandL
     assert "not checked" in unchecked.err
     checked = toolbus.run_here("token", "inspect", place, "--keys", keys)
     assert "it holds" in checked.err
+
+
+def test_token_that_just_expired_holds_for_as_long_as_servers_take_it(
+    toolbus: CommandLine,
+) -> None:
+    keys = toolbus.folder / "keys.toml"
+    key = KeyRing.load(keys).signing_key
+    assert key is not None
+    claims = ParticipantToken(name="eve", room=["main"])
+    just = claims.to_jwt(key, ttl_s=60, now=time.time() - 70)
+    outcome = toolbus.run_here("token", "inspect", just, "--keys", str(keys))
+    told = re.search(r"expired (\d+) s ago; servers take it for (\d+) s more", outcome.err)
+    assert outcome.code == 0
+    assert told is not None
+    assert int(told[1]) + int(told[2]) == 60
+    long_ago = claims.to_jwt(key, ttl_s=60, now=time.time() - 130)
+    assert toolbus.run_here("token", "inspect", long_ago, "--keys", str(keys)).code == 3
 
 
 def test_inspected_token_of_another_key_ends_with_3_and_the_reason(toolbus: CommandLine) -> None:

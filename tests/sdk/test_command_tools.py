@@ -158,6 +158,52 @@ def test_object_with_names_and_others_shows_both() -> None:
     assert shown(of(schema)) == ["it  object", "  x         integer", "  (others)  string"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 99}, "integer 1..99"),
+        ({"type": "number", "exclusiveMinimum": 0.0, "maximum": 1.5}, "number <= 1.5 > 0"),
+        ({"type": "integer", "minimum": 0, "multipleOf": 5}, "integer >= 0 multiple of 5"),
+        ({"type": ["integer", "null"], "exclusiveMaximum": 9}, "integer < 9 | null"),
+        ({"type": "string", "minLength": 1, "maxLength": 80}, "string of 1..80"),
+        ({"type": "string", "minLength": 1}, "string of at least 1"),
+        ({"type": "string", "maxLength": 8, "format": "date"}, "string (date) of at most 8"),
+        ({"type": "string", "pattern": r"^\d{5}$"}, r"string ^\d{5}$"),
+        ({"type": "array", "maxItems": 3}, "array of at most 3"),
+        ({"type": "array", "minItems": 2, "maxItems": 2, "items": POINT}, "array of 2 object"),
+        (
+            {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 6}},
+            "array of integer 1..6",
+        ),
+        (
+            {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+            "array of (string | null)",
+        ),
+        (
+            {"type": "object", "additionalProperties": {"type": ["integer", "string"]}},
+            "map of (integer | string)",
+        ),
+    ],
+)
+def test_bounds_and_patterns_stand_after_the_type(schema: dict[str, Any], words: str) -> None:
+    assert shown(of(schema))[0] == f"it  {words}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "string", "pattern": "a" * 10_000}, f"string {'a' * 37}..."),
+        ({"type": "integer", "minimum": 10**5_000}, "integer >= ..."),
+        ({"type": "integer", "minimum": True, "maximum": "9"}, "integer"),
+        ({"type": "number", "minimum": float("inf"), "maximum": float("nan")}, "number"),
+        ({"type": "string", "pattern": "a\nb", "minLength": []}, "string a b"),
+        ({"type": "boolean", "minimum": 1, "pattern": "x"}, "boolean"),
+    ],
+)
+def test_bounds_beyond_reason_are_cut_or_left_out(schema: dict[str, Any], words: str) -> None:
+    assert shown(of(schema)) == [f"it  {words}"]
+
+
 # Schemas of strangers
 
 

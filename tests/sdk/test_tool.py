@@ -309,3 +309,71 @@ async def test_cancelling_the_task_leaves_the_thread_running_to_its_end() -> Non
             await task
         go_on.set()
         assert await asyncio.to_thread(ended.wait, 5)
+
+
+# Plain arguments: their types say what the schema says
+
+
+def plain(count: int, word: str = "x", loud: bool = False) -> str:
+    return f"{count} {word} {loud}"
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"count": 1},
+        {"count": 1, "word": "y", "loud": True},
+        {"count": 2**63},
+        {"count": 7.0},
+        {"count": 7.5},
+        {"count": True},
+        {"count": "1"},
+        {"count": None},
+        {"count": 1, "word": None},
+        {"count": 1, "word": 1},
+        {"count": 1, "loud": 1},
+        {"count": 1, "word": Text("y")},
+        {},
+        {"word": "y"},
+        {"count": 1, "more": 1},
+        ["count"],
+        None,
+        "count",
+    ],
+)
+def test_plain_arguments_end_as_the_schema_says(arguments: Any) -> None:
+    def outcome(of: FunctionTool) -> Any:
+        try:
+            return of.read_arguments(arguments)
+        except InvalidArguments as error:
+            return error.details
+
+    quick, slow = FunctionTool(plain), FunctionTool(plain)
+    for each in (quick, slow):
+        each.manifest()
+    assert quick._plain is not None
+    slow._plain = None
+    assert outcome(quick) == outcome(slow)
+
+
+def test_a_schema_that_a_subclass_tightened_counts() -> None:
+    class Bounded(FunctionTool):
+        def __init__(self) -> None:
+            super().__init__(plain)
+            self.input_schema["properties"]["count"]["maximum"] = 10
+
+    with pytest.raises(InvalidArguments):
+        Bounded().read_arguments({"count": 11})
+    assert Bounded().read_arguments({"count": 10})["count"] == 10
+
+
+def test_arguments_that_were_read_are_the_tools_own() -> None:
+    given = {"count": 1, "word": "x", "loud": True}
+    tool_of_mine = FunctionTool(plain)
+    for _ in range(2):
+        tool_of_mine.read_arguments(given)["count"] = 2
+    assert given["count"] == 1

@@ -285,3 +285,12 @@ async def test_exit_of_a_tool_is_a_failure_of_the_tool() -> None:
     assert (type(error), error.message) == (ToolFailed, "the tool raised SystemExit")
     with pytest.raises(KeyboardInterrupt):
         failure_of(KeyboardInterrupt(), context)
+
+
+async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
+    class Guarded(Toolkit):
+        def get_tool(self, name: str) -> Tool:
+            raise PermissionDenied(f"{name} is closed")
+
+    with pytest.raises(PermissionDenied):
+        await Guarded("t", [double]).execute(ToolContext(), "double", {"number": 1})

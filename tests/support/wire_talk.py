@@ -90,7 +90,7 @@ async def call_through(caller: RawClient, host: RawClient, call: Call) -> Dispat
     return await next_of(host, Dispatch)
 
 
-def answer(host: RawClient, dispatch: Dispatch, chunk: Any = (0,)) -> None:
+def answer(host: RawClient, dispatch: Dispatch, chunk: Any = None) -> None:
     """Let a host end a call well."""
-    reply: Frame = Result(dispatch.id, pack_body(chunk))
+    reply: Frame = Result(dispatch.id, pack_body([0] if chunk is None else [*chunk]))
     host.send_frame(reply)

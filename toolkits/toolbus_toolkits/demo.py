@@ -81,8 +81,9 @@ async def _run(stage: Stage, *, keep: bool) -> int:
     finally:
         performance.cancel()
         await asyncio.wait({performance})
-    if performance.cancelled():
+    if stopped.done() or performance.cancelled():
         stage.say("\nstopped; everything that was started has ended", "yellow")
+    if performance.cancelled():
         return 128 + stopped.result()
     return performance.result()
 

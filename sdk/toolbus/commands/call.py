@@ -7,8 +7,7 @@ host's to say.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,46 +15,31 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.chunks import Chunk
+from toolbus.commands.completion import complete_owner, complete_tool
 from toolbus.commands.near_names import near_name, near_tool
 from toolbus.commands.outcome import reporting
-from toolbus.commands.parameters import Parameter, read_any_text, read_parameters
+from toolbus.commands.parameters import Parameter, read_any_text, read_json, read_parameters
 from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.commands.value_output import ValueOutput
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.exit_codes import Subject, UsageMistake
-from toolbus.room_client import RoomClient
+from toolbus.grants import is_tool_name, is_toolkit_name
 from toolbus.toolkit_proxy import ToolkitProxy
 
 __all__ = ["call", "read_arguments"]
 
-_COMPLETION_S = 1.5
-_PLACE = ("url", "room", "token", "name")
-
-
-def _complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Name the tools that are there; nothing on any failure, so that a shell never sees one."""
-    place: dict[str, Any] = {name: ctx.params.get(name) for name in _PLACE}
-
-    async def names(room: RoomClient) -> list[str]:
-        async with asyncio.timeout(_COMPLETION_S):
-            return [f"{each.name}.{tool}" async for each in room.toolkits() for tool in each.tools]
-
-    try:
-        found = in_room(RoomOptions(**place), names)
-    except Exception:
-        return []
-    return [name for name in found if name.startswith(incomplete)]
-
-
 _ToolName = Annotated[
-    str, typer.Argument(help="toolkit.tool", autocompletion=_complete_tool, show_default=False)
+    str, typer.Argument(help="toolkit.tool", autocompletion=complete_tool, show_default=False)
 ]
 _Arguments = Annotated[
     list[str] | None, typer.Argument(help="k=v by the tool's schema, k:=JSON, or one JSON object.")
 ]
 _Timeout = Annotated[float, typer.Option(help="Seconds that the call may take.")]
 _Participant = Annotated[
-    str | None, typer.Option(help="Whose toolkit, where it is private and shared with me.")
+    str | None,
+    typer.Option(
+        help="Whose toolkit, where it is private and shared with me.", autocompletion=complete_owner
+    ),
 ]
 _Pin = Annotated[str | None, typer.Option(help="The digest that the toolkit must have.")]
 _NoRetry = Annotated[
@@ -82,9 +66,9 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     Exit codes: 0 ok, 1 the tool failed, 2 usage or arguments, 3 refused,
     4 not found, 5 deadline or cancelled, 6 no host, unavailable or lost.
     """
-    toolkit, dot, name = tool.partition(".")
-    if not dot or not toolkit or not name:
-        raise UsageMistake(f"{tool!r} names no tool: write toolkit.tool, as in clock.now")
+    toolkit, _, name = tool.partition(".")
+    if not toolkit or not name:
+        raise UsageMistake(_no_tool(tool, arguments or []))
     if not timeout > 0:
         raise UsageMistake("--timeout is a number of seconds above 0")
     output = ValueOutput(as_json=options.as_json, path=out)
@@ -99,6 +83,13 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     plan = _Plan(asked, tuple(arguments or ()), call_options)
     with reporting(as_json=options.as_json, subject=asked):
         output.write(in_room(options, plan.carry_out))
+
+
+def _no_tool(typed: str, arguments: Sequence[str]) -> str:
+    words = f"{typed!r} names no tool"
+    if is_toolkit_name(typed) and arguments and is_tool_name(arguments[0]):
+        return f"{words}: did you mean {typed}.{arguments[0]}?"
+    return f"{words}: write toolkit.tool, as in clock.now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +148,11 @@ def _is_object(argument: str) -> bool:
 def _split(argument: str) -> tuple[str, str, str]:
     """Split `k=v` or `k:=json` at its first `=`. Raises UsageMistake."""
     name, equals, value = argument.partition("=")
+    if argument in {"true", "false"}:
+        raise UsageMistake(
+            f"{argument!r} is no argument: a switch, as --no-retry is, takes no value, and an "
+            f"argument has a name: NAME={argument}"
+        )
     if not equals or name in {"", ":"}:
         raise UsageMistake(
             f"{argument[:64]!r} is no argument: write name=value, name:=JSON, or one JSON object"
@@ -176,6 +172,10 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
     """
     if len(typed) == 1 and _is_object(typed[0]):
         return _read_object(typed[0])
+    if any(_is_object(each) for each in typed):
+        raise UsageMistake(
+            "a JSON object is given beside others: one JSON object alone, or name=value"
+        )
     arguments: dict[str, Any] = {}
     for each in typed:
         name, sign, text = _split(each)
@@ -199,14 +199,14 @@ def _read_text(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any
 
 def _read_json(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except (ValueError, RecursionError) as error:
         raise UsageMistake(f"{name}:= is not followed by JSON: {error}") from error
 
 
 def _read_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except (ValueError, RecursionError) as error:
         raise UsageMistake(f"the arguments are no JSON object: {error}") from error
     assert isinstance(value, dict)

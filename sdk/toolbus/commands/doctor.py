@@ -19,14 +19,15 @@ from urllib.parse import urlsplit
 
 import typer
 
+from toolbus.commands.plain_words import plain_words
 from toolbus.commands.room_options import RoomOptions, joins_a_room
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.exit_codes import ExitCode, UsageMistake, printable
 from toolbus.grants import ApiScope, matches_room
-from toolbus.joining import read_claims, read_token, rooms_of
+from toolbus.joining import life_words, read_claims, read_token, rooms_of
 from toolbus.keys import KeyRing
 from toolbus.room_client import RoomClient
-from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of
+from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
 from toolbus.tokens import LEEWAY_S
 
 __all__ = ["Finding", "doctor", "examine"]
@@ -34,6 +35,7 @@ __all__ = ["Finding", "doctor", "examine"]
 _PATIENCE_S = 5.0
 _MAX_ANSWER_BYTES = 16_384
 _SKEW_S = 5.0
+_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 Status: TypeAlias = Literal["ok", "fail", "skip"]
 
 
@@ -69,6 +71,7 @@ class _Patient:
     settings: RoomSettings | None = None
     claims: dict[str, Any] = field(default_factory=dict)
     server_time_s: float | None = None
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +169,14 @@ async def _look_at_token(patient: _Patient) -> str:
     except UsageMistake as mistake:
         raise Ailment(mistake.message, "`toolbus token create` makes one") from None
     expires_at = claims.get("exp")
-    if not isinstance(expires_at, int | float) or isinstance(expires_at, bool):
+    if not isinstance(expires_at, int | float) or not 0 < expires_at <= _LATEST_TIME:
         raise Ailment("the token does not say when it expires", "`toolbus token create` makes one")
-    left_s = round(expires_at - time.time())
-    if left_s <= 0:
+    now = time.time()
+    life = life_words(expires_at, now)
+    if not life:
         raise Ailment(
-            f"the token expired {-left_s} s ago", "make a new one: `toolbus token create`"
+            f"the token expired {round(now - expires_at)} s ago",
+            "make a new one: `toolbus token create`",
         )
     room = patient.settings.room
     rooms = rooms_of(claims)
@@ -180,7 +185,7 @@ async def _look_at_token(patient: _Patient) -> str:
             f"the token is for {_listed(rooms)}, not for room {room}",
             f"`toolbus token create --room {room}`, or another --room",
         )
-    return f"{claims.get('sub')!r} in {_listed(rooms)}, {left_s} s left"
+    return f"{claims.get('sub')!r} in {_listed(rooms)}, {life}"
 
 
 def _listed(rooms: Sequence[str]) -> str:
@@ -190,7 +195,8 @@ def _listed(rooms: Sequence[str]) -> str:
 async def _look_at_port(patient: _Patient) -> str:
     assert patient.place is not None
     url = patient.place.url
-    start = "`toolbus serve` starts a server; is --url (TOOLBUS_URL) right?"
+    serve = "toolbus serve --dev" if is_loopback(url) else "toolbus serve"
+    start = f"`{serve}` starts a server; is --url (TOOLBUS_URL) right?"
     try:
         async with asyncio.timeout(_PATIENCE_S):
             head = await _answer_of(url, patient.place.room)
@@ -262,6 +268,7 @@ async def _look_at_room(patient: _Patient) -> str:
             asyncio.timeout(2 * _PATIENCE_S),
             RoomClient(**patient.options.choices()) as room,
         ):
+            patient.joined = True
             return f"joined {room.name} as {room.identity}"
     except PermissionDenied as error:
         raise Ailment(error.message, _room_repair(error)) from None
@@ -288,7 +295,9 @@ async def _look_at_grants(patient: _Patient) -> str:
     try:
         scope = ApiScope.from_claims(patient.claims.get("api", {}))
     except ValueError as error:
-        raise Ailment(f"the grants are not readable: {error}", "`toolbus token create`") from None
+        raise Ailment(
+            f"the grants are not readable: {plain_words(error)}", "`toolbus token create`"
+        ) from None
     agents = scope.agents
     tools = ", ".join(agents.allow) + (f" but not {', '.join(agents.deny)}" if agents.deny else "")
     may = {
@@ -303,7 +312,8 @@ async def _look_at_grants(patient: _Patient) -> str:
             "it may join the room and nothing else",
             "`toolbus token create` with --preset host, agent, user or full, or with --allow",
         )
-    return f"may {'; '.join(granted)}"
+    words = f"may {'; '.join(granted)}"
+    return words if patient.joined else f"no room was joined; by its token it {words}"
 
 
 _CHECKS = (

@@ -7,11 +7,11 @@ one, or by its name in the entry point group `toolbus.toolkits`.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import os
 import sys
-import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,20 +23,23 @@ from typing import Annotated, Any
 import typer
 
 from toolbus import event_loop
+from toolbus.commands.completion import TOOLKITS, complete_installed
 from toolbus.commands.module_names import near_references
+from toolbus.commands.plain_words import load_words
 from toolbus.commands.room_options import RoomOptions, joins_a_room
 from toolbus.exit_codes import UsageMistake
-from toolbus.grants import is_participant_name
+from toolbus.grants import is_participant_name, is_toolkit_name
+from toolbus.hosted_toolkit import OfferMistake
 from toolbus.joining import explaining, read_token
 from toolbus.remote_toolkit import serve_toolkits
 from toolbus.room_client import RoomClient
 from toolbus.telemetry import configure
+from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
 
 __all__ = ["TOOLKITS", "find_toolkit", "host"]
 
-TOOLKITS = "toolbus.toolkits"
-"""The entry point group of toolkits."""
+_TOOL_MARK = "__toolbus_tool__"  # what `@tool` leaves on a function
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,11 @@ class _HostingRoom(RoomClient):
 def host(
     options: RoomOptions,
     toolkits: Annotated[
-        list[str], typer.Argument(help="module:attribute, or the name of an installed toolkit.")
+        list[str],
+        typer.Argument(
+            help="module:attribute, or the name of an installed toolkit.",
+            autocompletion=complete_installed,
+        ),
     ],
     instance: Annotated[
         str | None, typer.Option(help="Tells replicas of one name apart; random unless said.")
@@ -126,7 +133,7 @@ async def _serve(options: RoomOptions, toolkits: Sequence[Toolkit], room: RoomCl
     try:
         async with explaining(settings):
             await serve_toolkits(toolkits, room)
-    except ValueError as error:
+    except OfferMistake as error:
         raise UsageMistake(str(error)) from error
 
 
@@ -138,12 +145,13 @@ def find_toolkit(reference: str) -> Toolkit:
     """
     try:
         found = _load(reference)
+        _refuse_tool(reference, found)
         made = found if isinstance(found, Toolkit) or not callable(found) else found()
     except UsageMistake:
         raise
     except Exception as error:  # somebody's module: whatever it raises is theirs to repair
-        words = f"cannot load {reference}: {_where(error)}"
-        meant = _meant(reference) if isinstance(error, ModuleNotFoundError) else ""
+        words = f"cannot load {reference}: {load_words(error)}"
+        meant = _meant(reference) if _is_missing(reference, error) else ""
         raise UsageMistake(f"{words}: {meant}" if meant else words) from error
     if not isinstance(made, Toolkit):
         raise UsageMistake(
@@ -172,18 +180,45 @@ def _load_announced(name: str) -> Any:
     return announced[name].load()
 
 
+def _is_missing(reference: str, error: Exception) -> bool:
+    """Whether the module itself is not there, and not one that it imports."""
+    module = reference.partition(":")[0]
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return name is not None and (module == name or module.startswith(f"{name}."))
+
+
 def _meant(reference: str) -> str:
     """Say what lies in this folder and may have been meant; empty if nothing does."""
     found = near_references(reference, Path.cwd())
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
-def _where(error: Exception) -> str:
-    """Say what was raised and where, in one line: the last place that is not our own."""
-    words = f"{type(error).__name__}: {error}"
-    if isinstance(error, ModuleNotFoundError | SyntaxError):
-        return words
-    frames = traceback.extract_tb(error.__traceback__)
-    if len(frames) < 3:  # raised by our own steps, not within theirs
-        return words
-    return f"{words} ({frames[-1].filename}:{frames[-1].lineno})"
+def _refuse_tool(reference: str, found: Any) -> None:
+    """Refuse what would run if it were called. Raises UsageMistake."""
+    if not _is_tool(found):
+        return
+    module, colon, name = reference.partition(":")
+    if not colon:
+        raise UsageMistake(f"what is installed as {reference} is a tool, and no toolkit")
+    last = module.rpartition(".")[2]
+    toolkit = last if is_toolkit_name(last) else "tools"
+    words = (
+        f"{name} is a tool, and no toolkit: write {module}:NAME of a Toolkit, "
+        f'e.g. `tools = Toolkit("{toolkit}", [{name}])`'
+    )
+    meant = _meant(module)
+    raise UsageMistake(f"{words}; {meant}" if meant else words)
+
+
+def _is_tool(found: Any) -> bool:
+    """Whether it is a tool, or a function that makes no toolkit: marked, async, with parameters."""
+    if isinstance(found, Tool) or hasattr(found, _TOOL_MARK):
+        return True
+    if not inspect.isroutine(found) or inspect.isbuiltin(found):
+        return False
+    if "Toolkit" in str(getattr(found, "__annotations__", {}).get("return", "")):
+        return False
+    return inspect.iscoroutinefunction(found) or any(
+        each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        for each in inspect.signature(found).parameters.values()
+    )

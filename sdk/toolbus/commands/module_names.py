@@ -64,9 +64,15 @@ def _names_in(tree: ast.Module) -> Iterator[tuple[str, bool]]:
                         yield target.id, isinstance(value, ast.Call) and _is_toolkit(value.func)
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation):
                 yield name, _is_toolkit(annotation)
-            case ast.FunctionDef(name=name, returns=returns):
-                yield name, returns is not None and _is_toolkit(returns)
+            case ast.FunctionDef(name=name, args=args, returns=returns):
+                makes_one = returns is not None and _is_toolkit(returns)
+                yield name, makes_one and not _needs_arguments(args)
 
 
 def _is_toolkit(node: ast.expr) -> bool:
     return ast.unparse(node).rpartition(".")[2].strip("'\"").endswith("Toolkit")
+
+
+def _needs_arguments(parameters: ast.arguments) -> bool:
+    positional = len(parameters.posonlyargs) + len(parameters.args)
+    return positional > len(parameters.defaults) or None in parameters.kw_defaults

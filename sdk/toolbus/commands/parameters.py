@@ -11,14 +11,16 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from toolbus.commands.schema_words import SchemaReader, values_of
 
-__all__ = ["Parameter", "read_any_text", "read_parameters"]
+__all__ = ["Parameter", "read_any_text", "read_json", "read_parameters"]
 
 _INTEGER = re.compile(r"-?\d+")
+_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
 _MAX_PARAMETERS = 1_000
 _MAX_EXAMPLE_CHARS = 24
 
@@ -71,7 +73,7 @@ class Parameter:
             text = json.dumps(value)
             if len(text) <= _MAX_EXAMPLE_CHARS and _is_read_as(kind, text):
                 return text
-        usual = '["a", "b"]' if self.words.startswith("array of string") else _WRITTEN[kind][1]
+        usual = '["a", "b"]' if _OF_STRINGS.match(self.words) else _WRITTEN[kind][1]
         return shlex.quote(usual)
 
 
@@ -83,7 +85,7 @@ def _read_integer(text: str) -> int:
 
 def _read_json(*kinds: type) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = read_json(text)
         if type(value) not in kinds:
             raise ValueError("another type")
         return value
@@ -128,10 +130,22 @@ def _is_read_as(kind: str, text: str) -> bool:
         return False
 
 
+def read_json(text: str) -> Any:
+    """Read JSON, and nothing that only Python takes for it. Raises ValueError, RecursionError."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text[:64]} is more than a number can be")
+    return value
+
+
 def read_any_text(text: str) -> Any:
     """Read JSON if it is JSON, else keep the text."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return read_json(text)
     except (ValueError, RecursionError):
         return text
 
@@ -149,6 +163,7 @@ def read_parameters(schema: Mapping[str, Any]) -> dict[str, Parameter]:
 
 
 def _parameter(name: str, schema: Mapping[str, Any], reader: SchemaReader) -> Parameter:
-    told = [*(values_of(schema) or [])[:1], schema.get("default")]
+    bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
+    told = [*(values_of(schema) or [])[:1], *bounds]
     examples = tuple(each for each in told if type(each) in {int, float})
     return Parameter(name, reader.types(schema), reader.words(schema), examples)

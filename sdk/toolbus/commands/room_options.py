@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
@@ -60,7 +60,10 @@ class RoomOptions:
 
     def settle(self) -> RoomSettings:
         """Settle where to connect and as whom. Raises UsageMistake."""
-        return settle(**self.choices())
+        settings = settle(**self.choices())
+        return (
+            settings if self.token is None else replace(settings, token_from="the token (--token)")
+        )
 
     def settle_place(self) -> RoomSettings:
         """Settle where to connect, whether there is a token or not. Raises UsageMistake."""
@@ -116,17 +119,32 @@ class CommandRoom(RoomClient):
         return FirstToolkits(listed, body["cursor"] is None)
 
 
-def in_room(options: RoomOptions, work: Callable[[CommandRoom], Awaitable[T]]) -> T:
+def in_room(
+    options: RoomOptions,
+    work: Callable[[CommandRoom], Awaitable[T]],
+    *,
+    patience_s: float | None = None,
+) -> T:
     """Join a room as the flags say, do something there, and leave.
+
+    Args:
+        options: The flags.
+        work: What to do there.
+        patience_s: How long all of it may take.
 
     Raises:
         RoomException: What the work raises, or why the room cannot be joined.
+        TimeoutError: It took longer than `patience_s`.
     """
 
     async def join() -> T:
         settings = options.settle()
         await read_token(settings)
-        async with explaining(settings), CommandRoom(**options.choices()) as room:
+        async with (
+            asyncio.timeout(patience_s),
+            explaining(settings),
+            CommandRoom(**options.choices()) as room,
+        ):
             return await work(room)
 
     send_spans = configure("toolbus-cli")

@@ -12,6 +12,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from toolbus.commands.schema_bounds import bounds_of
+
 __all__ = [
     "MAX_STEPS",
     "REST",
@@ -134,9 +136,10 @@ class SchemaReader:
                 return self._object_words(schema, depth)
             case str(kind):
                 form = in_one_line(schema.get("format"), 40)
-                return f"{kind} ({form})" if form else kind
+                return _with_bounds(f"{kind} ({form})" if form else kind, kind, schema)
             case list(kinds):
-                return " | ".join(str(kind) for kind in kinds[:_MAX_BRANCHES])
+                few = kinds[:_MAX_BRANCHES]
+                return " | ".join(_with_bounds(str(kind), kind, schema) for kind in few)
         told = [self._words(each, depth - 1) for each in self.alternatives(schema)]
         return " | ".join(dict.fromkeys(told)) or ("object" if "properties" in schema else "any")
 
@@ -146,14 +149,18 @@ class SchemaReader:
             told = [self._words(each, depth - 1) for each in places[:_MAX_VALUES]]
             goes_on = len(places) > len(told) or isinstance(items, dict)
             return f"array ({', '.join([*told, *([REST] if goes_on else [])])})"
-        return f"array of {self._words(items, depth - 1)}" if isinstance(items, dict) else "array"
+        words = _with_bounds("array", "array", schema)
+        if not isinstance(items, dict):
+            return words
+        of = " " if words != "array" else " of "
+        return f"{words}{of}{_as_one(self._words(items, depth - 1))}"
 
     def _object_words(self, schema: dict[str, Any], depth: int) -> str:
         values = map_values(schema)
         if schema.get("properties") or not values:
             return "object"
         told = dict.fromkeys(self._words(each, depth - 1) for each in values)
-        return f"map of {' | '.join(told)}"
+        return f"map of {_as_one(' | '.join(told))}"
 
     # Parts
 
@@ -180,6 +187,15 @@ class SchemaReader:
                 return None
             found = found.get(part.replace("~1", "/").replace("~0", "~"))
         return found if isinstance(found, dict) else None
+
+
+def _with_bounds(words: str, kind: object, schema: Mapping[str, Any]) -> str:
+    bounds = bounds_of(kind, schema)
+    return f"{words} {bounds}" if bounds else words
+
+
+def _as_one(words: str) -> str:
+    return f"({words})" if " | " in words else words
 
 
 def values_of(schema: Mapping[str, Any]) -> list[Any] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json as json_codec
 import os
 import re
+import shlex
+import stat
 import sys
 import time
 from dataclasses import replace
@@ -13,14 +15,16 @@ from typing import Annotated, Any
 
 import typer
 
+from toolbus.commands.completion import complete_preset
 from toolbus.commands.outcome import reporting
+from toolbus.commands.plain_words import plain_words
 from toolbus.errors import PermissionDenied
 from toolbus.exit_codes import UsageMistake, printable
 from toolbus.grants import ApiScope
-from toolbus.joining import read_claims
+from toolbus.joining import life_words, read_claims
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
-from toolbus.tokens import MAX_JWT_BYTES, ParticipantToken, TokenRefused
+from toolbus.tokens import MAX_JWT_BYTES, MAX_TOKEN_LIFE_S, ParticipantToken, TokenRefused
 
 __all__ = ["read_duration_s", "token"]
 
@@ -46,7 +50,10 @@ _Rooms = Annotated[
     list[str] | None,
     typer.Option(help="A room, or a pattern with *; main unless said. Repeat it."),
 ]
-_Preset = Annotated[str | None, typer.Option(help="What it may do: host, agent, user or full.")]
+_Preset = Annotated[
+    str | None,
+    typer.Option(help="What it may do: host, agent, user or full.", autocompletion=complete_preset),
+]
 _Allow = Annotated[
     list[str] | None,
     typer.Option(help="Tools that it may see and call, as 'weather.*'. Repeat it."),
@@ -80,9 +87,10 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
                 raise ValueError("none of these keys can sign: they are public halves")
             scope = _scope(preset, tuple(allow or ()), tuple(deny or ()))
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
-            typer.echo(made.to_jwt(key, ttl_s=read_duration_s(ttl)))
+            typer.echo(made.to_jwt(key, ttl_s=_read_ttl_s(ttl)))
         except ValueError as error:
-            raise UsageMistake(f"no token was made: {error}") from error
+            raise UsageMistake(f"no token was made: {plain_words(error)}") from error
+        _warn_of_readers()
 
 
 @token.command("inspect")
@@ -126,6 +134,34 @@ def read_duration_s(text: str) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
+def _read_ttl_s(text: str) -> float:
+    ttl_s = read_duration_s(text)
+    if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
+        raise ValueError(f"--ttl {text} is no life of a token: more than 0, and at most 1d")
+    return ttl_s
+
+
+def _warn_of_readers() -> None:
+    """Say where stdout is a file that others can read."""
+    try:
+        number = sys.stdout.fileno()
+        mode = os.fstat(number).st_mode
+    except OSError:  # no file at all
+        return
+    if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
+        words = f"this file can be read by others: chmod 600 {_name_of_file(number)}"
+        typer.echo(words, err=True)
+
+
+def _name_of_file(number: int) -> str:
+    try:
+        path = Path(os.readlink(f"/dev/fd/{number}"))
+    except OSError:  # not on every system
+        return "FILE"
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
 def _load(path: Path) -> KeyRing:
     try:
         return KeyRing.load(path)
@@ -164,5 +200,5 @@ def _check(jwt: str, keys: KeyRing) -> None:
     except TokenRefused as refused:
         # Whoever has the keys may know why; a server says it to nobody.
         raise PermissionDenied(f"the token does not hold: {refused.reason}") from refused
-    left_s = verified.expires_at - time.time()
-    typer.echo(f"it holds, for {max(0, round(left_s))} s more", err=True)
+    words = life_words(verified.expires_at, time.time())
+    typer.echo(f"it holds: {words or 'until now'}", err=True)

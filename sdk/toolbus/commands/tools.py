@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolbus.commands.completion import complete_name, complete_owner
 from toolbus.commands.near_names import near_name, near_tool
 from toolbus.commands.outcome import reporting
 from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
@@ -40,17 +41,28 @@ _LEAST_STEPS = 200
 def tools(
     options: RoomOptions,
     toolkit: Annotated[
-        str | None, typer.Argument(help="A toolkit, or toolkit.tool, to read about.")
+        str | None,
+        typer.Argument(
+            help="A toolkit, or toolkit.tool, to read about.", autocompletion=complete_name
+        ),
     ] = None,
     search: Annotated[
         str | None, typer.Option(help="Only those with this text in a name or description.")
     ] = None,
-    participant: Annotated[str | None, typer.Option(help="Only what this name hosts.")] = None,
+    participant: Annotated[
+        str | None,
+        typer.Option(help="Only what this name hosts.", autocompletion=complete_owner),
+    ] = None,
 ) -> None:
     """List the toolkits you can see, or show what the tools of one take."""
     if toolkit is None:
         found = in_room(options, lambda room: _listed(room, search, participant))
-        _show_list(found, as_json=options.as_json)
+        if options.as_json:
+            typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        elif found:
+            _show_list(found)
+        else:
+            typer.echo(_nothing(options.settle_place().room, search or participant), err=True)
         return
     name, _, tool = toolkit.partition(".")
     asked = Subject(name, tool, participant)
@@ -86,14 +98,13 @@ async def _described(room: CommandRoom, asked: Subject) -> ToolkitProxy:
 # The list
 
 
-def _show_list(found: Sequence[ToolkitInfo], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
-        return
-    if not found:
-        words = "no toolkit that you can see is here or matches: `toolbus host` hosts one"
-        typer.echo(words, err=True)
-        return
+def _nothing(room: str, wanted: str | None) -> str:
+    if wanted:
+        return f"no toolkit that you can see in room {room} matches: `toolbus tools` lists all"
+    return f"no toolkit that you can see is in room {room}: `toolbus host` hosts one"
+
+
+def _show_list(found: Sequence[ToolkitInfo]) -> None:
     rows = [_row(each) for each in found]
     if sys.stdout.isatty():
         _show_table(rows)

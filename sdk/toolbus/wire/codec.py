@@ -88,19 +88,17 @@ class Unknown(NamedTuple):
 encode: Callable[[Frame], bytes] = msgspec.msgpack.Encoder().encode
 """Packs a frame into one message. Raises TypeError, ValueError or OverflowError where it cannot."""
 
-# One packer for all: it keeps nothing between two values, and a new one costs more than its work.
-# It writes plain values and nothing else, where msgspec would write dates and models too.
-_pack_value = cast("Callable[[Any], bytes]", msgpack.Packer().pack)
-
 
 def pack_body(value: Any) -> bytes:
-    """Pack a value that only its receiver reads.
+    """Pack a value that only its receiver reads: of dict, list, str, bytes, numbers, bool and None.
 
     Raises:
-        BadBody: The value holds what msgpack cannot carry, such as an integer beyond 64 bits.
+        BadBody: The value holds anything else, or an integer beyond 64 bits.
     """
     try:
-        return _pack_value(value)
+        # One of its own: a shared one would mix two values if packing one of them ran other code.
+        # Plain values only, where msgspec would write dates and models too.
+        return cast(bytes, msgpack.Packer(strict_types=True).pack(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
 

@@ -259,6 +259,21 @@ def test_what_msgpack_cannot_carry_is_a_bad_body(value: Any) -> None:
         pack_body(value)
 
 
+class Lazy(dict[str, Any]):
+    """A map whose items are made when they are asked for, by code that packs as well."""
+
+    def items(self) -> Any:
+        pack_body({"other": "value"})
+        return super().items()
+
+
+@pytest.mark.parametrize("value", [Lazy(a=1), {"x": Lazy(a=1)}, (1, 2), {"x": (1,)}])
+def test_what_is_not_plain_is_a_bad_body_and_runs_no_code_while_it_is_packed(value: Any) -> None:
+    with pytest.raises(BadBody):
+        pack_body(value)
+    assert unpack_body(pack_body({"a": 1})) == {"a": 1}
+
+
 def test_value_that_holds_itself_is_a_bad_body() -> None:
     circle: list[Any] = []
     circle.append(circle)

@@ -1,0 +1,80 @@
+"""What a shell offers after TAB: what is there, and nothing on any failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from support.command_line import CommandLine
+from toolbus.commands import completion
+from toolbus.commands.completion import complete_installed
+
+KITS = """
+from toolbus import Toolkit, tool
+
+@tool
+def file() -> None: ...
+
+@tool
+def fail() -> None: ...
+
+lab = Toolkit("lab", [file, fail])
+shop = Toolkit("shop", [file])
+"""
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("completion")
+    (folder / "kits.py").write_text(KITS, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("kits:lab", "kits:shop", "--name", "bob") as host:
+            assert host.line()  # the second of them
+            yield there
+
+
+def offered(toolbus: CommandLine, typed: str, **variables: str) -> list[str]:
+    """Press TAB after what is typed, which begins with the command."""
+    outcome = toolbus.run(
+        _TOOLBUS_COMPLETE="complete_bash",
+        COMP_WORDS=f"toolbus {typed}",
+        COMP_CWORD=str(typed.count(" ") + 1),
+        **variables,
+    )
+    assert outcome.err == ""
+    return outcome.out.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("call lab.f", ["lab.file", "lab.fail"]),
+        ("tools ", ["lab", "lab.file", "lab.fail", "shop", "shop.file"]),
+        ("tools s", ["shop", "shop.file"]),
+        ("tools --participant ", ["bob"]),
+        ("call shop.file --participant b", ["bob"]),
+        ("token create --preset ", ["host", "agent", "user", "full"]),
+        ("token create --preset u", ["user"]),
+        ("host cl", ["clock"]),
+    ],
+)
+def test_what_is_there_is_offered(toolbus: CommandLine, typed: str, names: list[str]) -> None:
+    assert offered(toolbus, typed) == names
+
+
+@pytest.mark.parametrize("typed", ["call ", "tools ", "tools --participant "])
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:1", "no address"])
+def test_nothing_is_offered_without_a_server(toolbus: CommandLine, typed: str, url: str) -> None:
+    assert offered(toolbus, typed, TOOLBUS_URL=url) == []
+
+
+def test_nothing_is_offered_where_packages_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(group: str) -> list[EntryPoint]:
+        raise OSError(group)
+
+    monkeypatch.setattr(completion, "entry_points", fail)
+    assert complete_installed("") == []
