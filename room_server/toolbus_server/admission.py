@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from websockets.datastructures import Headers
 
 from toolbus.grants import is_room_name
 from toolbus.tokens import LEEWAY_S, ParticipantToken, TokenRefused, VerifiedToken
 from toolbus.wire import SUBPROTOCOL, ParticipantId
-from toolbus_server.room_state import Identity, Member
+from toolbus_server.crowd import Crowd
+from toolbus_server.revocations import Revocations
+from toolbus_server.room_view import Identity, Member
 from toolbus_server.settings import ServerSettings
 
 __all__ = ["Admission", "Admitted", "Refusal"]
@@ -46,6 +48,8 @@ _WRONG_ROOM = Refusal(403, 4403, "The token is not for this room.\n")
 _NO_SUCH_ROOM = Refusal(404, 4404, "There is no such place: ask for /rooms/NAME.\n")
 _BAD_QUERY = Refusal(400, 4404, "instance is text, epoch a whole number from 1 to 2^53.\n")
 _REPLACED = Refusal(409, 4409, "A connection of this instance with this epoch is here already.\n")
+_BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n")
+_TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
 _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
 _DRAINING = Refusal(503, None, "This server is leaving: connect again in a moment.\n")
 
@@ -74,6 +78,19 @@ class _Refused(Exception):
         self.reason = reason
 
 
+def _member_of(token: VerifiedToken, instance: str, epoch: int) -> Member:
+    return Member(
+        id=ParticipantId(secrets.token_hex(8)),
+        identity=Identity(token.issuer, token.name),
+        role=token.role,
+        instance=instance,
+        epoch=epoch,
+        scope=token.api,
+        rooms=tuple(token.room),
+        jti=token.jti,
+    )
+
+
 class Admission:
     """Decides about connections to one server.
 
@@ -94,24 +111,38 @@ class Admission:
         self._now = now
         self.draining = False
         """Set when the server is told to stop: nobody comes in any more."""
+        self.crowd: Crowd = Crowd(settings.max_per_address, settings.max_per_identity)
+        """How many there are of one address and of one identity."""
+        self.revocations: Revocations = Revocations()
+        """Which tokens count no more."""
         self.refused: Counter[str] = Counter()
         """How many were refused, by reason: a closed set of words."""
 
-    def decide(self, path: str, headers: Headers) -> Admitted | Refusal:
-        """Judge one handshake. Never raises for what a client sent."""
+    def decide(self, path: str, headers: Headers, address: str = "") -> Admitted | Refusal:
+        """Judge one handshake. Never raises for what a client sent.
+
+        Args:
+            path: What it asked for, with the query.
+            headers: What came with it.
+            address: From where, as `crowd` counts it.
+        """
         try:
-            return self._admit(path, headers)
+            return self._admit(path, headers, address)
         except _Refused as refused:
             self.refused[refused.reason] += 1
             _logger.info("connection refused: %s", refused.reason)
             return refused.refusal
 
-    def _admit(self, path: str, headers: Headers) -> Admitted:
+    def _admit(self, path: str, headers: Headers, address: str) -> Admitted:
         offered = _offered_protocols(headers)
         if SUBPROTOCOL not in offered:
             raise _Refused(_WRONG_PROTOCOL, "wrong_subprotocol")
         if self.draining:
             raise _Refused(_DRAINING, "draining")
+        if self.crowd.is_overfull(address):
+            raise _Refused(_TOO_MANY, "address_full")
+        if not _is_from_trusted_page(headers, self._settings.trusted_origins):
+            raise _Refused(_BAD_ORIGIN, "bad_origin")
         request = self._read(path, headers, offered)
         token = self._verify(request.token)
         if not token.allows_room(request.room):
@@ -120,15 +151,28 @@ class Admission:
         current = self._epoch_of(request.room, identity, request.instance)
         if current is not None and request.epoch <= current:
             raise _Refused(_REPLACED, "old_epoch")
-        member = Member(
-            id=ParticipantId(secrets.token_hex(8)),
-            identity=identity,
-            role=token.role,
-            instance=request.instance,
-            epoch=request.epoch,
-            scope=token.api,
-        )
+        # A successor takes a place that is taken already.
+        if current is None and self.crowd.is_full(identity):
+            raise _Refused(_TOO_MANY, "identity_full")
+        member = _member_of(token, request.instance, request.epoch)
         return Admitted(request.room, member, token.expires_at + LEEWAY_S)
+
+    def renew(self, member: Member, room: str, jwt: str) -> Admitted | None:
+        """Judge a token that shall take the place of a participant's own.
+
+        Returns:
+            Who it would then be and until when; None where the token does not hold, or is not for
+            the same identity and room.
+        """
+        try:
+            token = self._verify(jwt)
+        except _Refused as refused:
+            self.refused[refused.reason] += 1
+            return None
+        newer = _member_of(token, member.instance, member.epoch)
+        if newer.identity != member.identity or not token.allows_room(room):
+            return None
+        return Admitted(room, newer, token.expires_at + LEEWAY_S)
 
     def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
         place, _, query_text = path.partition("?")
@@ -148,9 +192,12 @@ class Admission:
 
     def _verify(self, jwt: str) -> VerifiedToken:
         try:
-            return ParticipantToken.from_jwt(jwt, self._settings.keys, now=self._now())
+            token = ParticipantToken.from_jwt(jwt, self._settings.keys, now=self._now())
         except TokenRefused as error:
             raise _Refused(_BAD_TOKEN, error.reason) from error
+        if self.revocations.covers(token):
+            raise _Refused(_BAD_TOKEN, "revoked")
+        return token
 
 
 def _offered_protocols(headers: Headers) -> list[str]:
@@ -169,6 +216,24 @@ def _bearer_of(headers: Headers, offered: list[str]) -> str | None:
 def offered_bearer(headers: Headers) -> bool:
     """Whether a client is one that cannot read an HTTP refusal."""
     return any(name.startswith(_BEARER) for name in _offered_protocols(headers))
+
+
+def _is_from_trusted_page(headers: Headers, trusted: tuple[str, ...]) -> bool:
+    """Whether no browser says that somebody else's page is asking."""
+    origins = headers.get_all("Origin")
+    if not origins or "*" in trusted:
+        return True
+    if len(origins) > 1:
+        return False
+    own = _host_of("//" + ",".join(headers.get_all("Host")))
+    return origins[0].lower() in trusted or (own is not None and _host_of(origins[0]) == own)
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
 
 
 def _checked_instance(instance: str) -> str:

@@ -14,7 +14,6 @@ import secrets
 import signal
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import environ
 from pathlib import Path
@@ -26,17 +25,16 @@ import typer
 from toolbus import event_loop
 from toolbus.commands.outcome import reporting
 from toolbus.exit_codes import UsageMistake
-from toolbus.keys import Algorithm, Key, KeyRing
-from toolbus.settings import DEV_KEYS_FILE, home_of
+from toolbus.keys import Algorithm, Key
 from toolbus.telemetry import configure
-from toolbus_server.key_files import add_key, dev_keys, private_to_owner
+from toolbus_server.choices import Choices, Switch, load_keys
+from toolbus_server.key_files import add_key
 
 if TYPE_CHECKING:
     from toolbus_server.settings import ServerSettings
 
 __all__ = ["key", "serve"]
 
-_LOOPBACK = {"127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "::1": "::1"}
 # The settings that a file may have, and the parameters of `serve` that they give.
 _FILE_SETTINGS = MappingProxyType(
     {
@@ -45,47 +43,14 @@ _FILE_SETTINGS = MappingProxyType(
         "keys": "keys",
         "allow_query_token": "allow_query_token",
         "drain": "drain_s",
+        "tls_cert": "tls_cert",
+        "tls_key": "tls_key",
+        "trusted_origins": "trusted_origins",
+        "max_per_address": "max_per_address",
+        "max_per_identity": "max_per_identity",
+        "metrics": "metrics",
     }
 )
-_NO_KEYS = (
-    "there are no keys, so nobody's token could be checked: make one with `toolbus key create` "
-    "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """What the flags of `toolbus serve` said."""
-
-    dev: bool
-    host: str
-    port: int
-    keys: Path | None
-    allow_query_token: bool
-    drain_s: float
-
-    def settle(self, variables: Mapping[str, str]) -> ServerSettings:
-        """Read the keys and settle what the server is told. Raises UsageMistake."""
-        from toolbus_server.settings import ServerSettings  # needs the extra `server`
-
-        host = self.host
-        trusted = [] if self.keys is None else list(_load(self.keys))
-        if self.dev:
-            host = _loopback(host)
-            trusted = [*_dev_keys(home_of(variables) / DEV_KEYS_FILE), *trusted]
-        if not trusted:
-            raise UsageMistake(_NO_KEYS)
-        try:
-            keys = KeyRing(trusted)
-        except ValueError as error:
-            raise UsageMistake(str(error)) from error
-        return ServerSettings(
-            keys=keys,
-            host=host,
-            port=self.port,
-            allow_query_token=self.allow_query_token,
-            drain_s=self.drain_s,
-        )
 
 
 def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -137,12 +102,46 @@ _DrainFlag = Annotated[
         "--drain", help="Seconds that calls have to end in.", envvar="TOOLBUS_DRAIN", min=0
     ),
 ]
+_CertFlag = Annotated[
+    Path | None,
+    typer.Option(help="Speak TLS with this certificate, a PEM file.", envvar="TOOLBUS_TLS_CERT"),
+]
+_TlsKeyFlag = Annotated[
+    Path | None,
+    typer.Option(help="The certificate's private key, a PEM file.", envvar="TOOLBUS_TLS_KEY"),
+]
+_OriginsFlag = Annotated[
+    list[str],
+    typer.Option(
+        help="From where browsers' pages may connect too; * is anywhere. Once for each.",
+        envvar="TOOLBUS_TRUSTED_ORIGINS",
+    ),
+]
+_PerAddressFlag = Annotated[
+    int,
+    typer.Option(
+        help="Connections of one IP address; 0 for any number.",
+        envvar="TOOLBUS_MAX_PER_ADDRESS",
+        min=0,
+    ),
+]
+_PerIdentityFlag = Annotated[
+    int,
+    typer.Option(
+        help="Participants of one identity; 0 for any number.",
+        envvar="TOOLBUS_MAX_PER_IDENTITY",
+        min=0,
+    ),
+]
+_MetricsFlag = Annotated[
+    Switch, typer.Option(help="Whether /metrics is answered.", envvar="TOOLBUS_METRICS")
+]
 _JsonFlag = Annotated[bool, typer.Option("--json", help="Print what is said as JSON.")]
 _ConfigFlag = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="A TOML file with host, port, keys, allow_query_token, drain.",
+        help="A TOML file with settings named like these flags.",
         envvar="TOOLBUS_SERVER_CONFIG",
         callback=_read_config,
         is_eager=True,
@@ -157,6 +156,12 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     keys: _KeysFlag = None,
     allow_query_token: _QueryTokenFlag = False,
     drain_s: _DrainFlag = 10.0,
+    tls_cert: _CertFlag = None,
+    tls_key: _TlsKeyFlag = None,
+    trusted_origins: _OriginsFlag = [],  # noqa: B006 - typer makes a new one
+    max_per_address: _PerAddressFlag = 10_000,
+    max_per_identity: _PerIdentityFlag = 4_096,
+    metrics: _MetricsFlag = "on",
     json: _JsonFlag = False,
     _config: _ConfigFlag = None,
 ) -> None:
@@ -165,7 +170,20 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     It needs keys: `toolbus key create` makes them. `--dev` needs none.
     """
     with reporting(as_json=json, local=True):
-        choices = _Choices(dev, host, port, keys, allow_query_token, drain_s)
+        choices = Choices(
+            dev,
+            host,
+            port,
+            keys,
+            allow_query_token,
+            drain_s,
+            tls_cert,
+            tls_key,
+            trusted_origins,
+            max_per_address,
+            max_per_identity,
+            metrics,
+        )
         settings = choices.settle(environ)
         _log_to_stderr()
         send_spans = configure("toolbus-server")
@@ -174,42 +192,6 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         finally:
             if send_spans is not None:
                 send_spans()
-
-
-def _loopback(host: str) -> str:
-    if host not in _LOOPBACK:
-        raise UsageMistake(
-            f"--dev listens on loopback only, not on {host!r}: leave --host out, or make keys "
-            "with `toolbus key create` and start without --dev"
-        )
-    return _LOOPBACK[host]
-
-
-def _dev_keys(path: Path) -> KeyRing:
-    try:
-        keys = dev_keys(path)
-        if not private_to_owner(path):
-            path.chmod(0o600)
-            typer.echo(f"{path} could be read by others; it is yours alone again", err=True)
-    except (OSError, ValueError) as error:
-        raise UsageMistake(f"no development key: {error}") from error
-    typer.echo(
-        f"DEVELOPMENT SERVER - loopback only, never for production: whoever can read {path} "
-        "may do everything in every room",
-        err=True,
-    )
-    return keys
-
-
-def _load(path: Path) -> KeyRing:
-    try:
-        return KeyRing.load(path)
-    except OSError as error:
-        raise UsageMistake(
-            f"cannot read {path}: {error.strerror}; `toolbus key create --out {path}` makes it"
-        ) from error
-    except ValueError as error:
-        raise UsageMistake(str(error)) from error
 
 
 def _log_to_stderr() -> None:
@@ -272,7 +254,7 @@ def _create(
     move the new key to the top, and remove the old one when its last token has expired.
     """
     with reporting(as_json=json, local=True):
-        old = list(_load(out)) if out.exists() else []
+        old = list(load_keys(out)) if out.exists() else []
         issuer = iss or (old[0].iss if old else "toolbus")
         try:
             made = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg)

@@ -28,7 +28,7 @@ from toolbus.wire import (
     unpack_body,
 )
 
-__all__ = ["Definition", "read_definition"]
+__all__ = ["Definition", "check_schema", "read_definition"]
 
 # A description carries a manifest one level deeper than it was sent (BODY-1).
 _MAX_LEVELS = MAX_DEPTH - 1
@@ -67,7 +67,7 @@ def read_definition(packed: bytes) -> Definition:
             schema = getattr(tool, part)
             packed_schema = pack_body(schema)
             if schema is not None and packed_schema not in checked:
-                _check_schema(schema, f"/tools/{index}/{part}")
+                check_schema(schema, f"/tools/{index}/{part}")
                 checked.add(packed_schema)
     return Definition(manifest, _digest(manifest), tools)
 
@@ -110,7 +110,12 @@ def _resources_in(schema: dict[str, Any]) -> int:
     return sum(any(isinstance(part.get(name), str) for name in names) for part in parts)
 
 
-def _check_schema(schema: dict[str, Any], path: str) -> None:
+def check_schema(schema: dict[str, Any], path: str) -> None:
+    """Refuse what is no JSON Schema, refers elsewhere, or costs too much to compile.
+
+    Raises:
+        InvalidArguments: Why; `details` has this `path` and a `message`.
+    """
     if _resources_in(schema) > _MAX_RESOURCES:
         raise _refused(path, f"more than {_MAX_RESOURCES} parts with an $id of their own")
     try:

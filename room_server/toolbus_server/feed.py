@@ -1,23 +1,35 @@
-"""News of toolkits for one subscriber: numbered, coalesced, and only of what it can see.
+"""News of a room for those who subscribed: numbered, coalesced, and only of what each can see.
 
-Changes that come within a few milliseconds are told as one, so that a host that flaps costs its
-watchers no more than one that does not. The numbers count what this connection was sent; they have
-no holes that would betray what is hidden.
+Changes of toolkits and participants that come within a few milliseconds are told as one, so that a
+host that flaps costs its watchers no more than one that does not. Messages are told at once, and
+who has no room for one does not get it. The numbers count what a connection was sent; they have no
+holes that would betray what is hidden.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import Struct
+
+from toolbus.grants import ApiScope
 from toolbus.wire import Event, encode
-from toolbus_server.room_state import Change, Toolkit
+from toolbus_server.room_state import Change
+from toolbus_server.room_view import Member, Toolkit
 from toolbus_server.routing import Seat
 
-__all__ = ["Feed", "toolkit_summary"]
+__all__ = ["TOPICS", "Feed", "Feeds", "participant_summary", "toolkit_summary"]
 
 COALESCE_S = 0.02
 """How long news is held back to be told together (PROTOCOL.md, EVENT-3)."""
+TOPICS: dict[str, Callable[[ApiScope], bool]] = {
+    "toolkits": lambda scope: scope.agents.use_tools,
+    "participants": lambda scope: scope.presence,
+    "messages": lambda scope: scope.messaging,
+}
+"""What can be subscribed to, and whether a participant's grants cover it."""
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
 _MAX_TOOLS = 512
 
@@ -38,54 +50,183 @@ def toolkit_summary(toolkit: Toolkit, seat: Seat) -> dict[str, Any]:
     }
 
 
-class Feed:
-    """What one subscriber is yet to be told."""
+def participant_summary(member: Member) -> dict[str, Any]:
+    """Tell what lists and events say of a participant."""
+    return {
+        "id": member.id,
+        "name": member.identity.name,
+        "role": member.role,
+        "issuer": member.identity.issuer,
+        "attributes": member.attributes,
+        "since": member.since,
+    }
 
-    __slots__ = ("_loop", "_number", "_pending", "_seat", "_shown", "_timer")
+
+class _Ticket(Struct, eq=False):
+    """What a message that may be refused carries; it is never taken back."""
+
+    written: bool = False
+    ended: bool = False
+
+
+class Feed:
+    """What one subscriber is yet to be told.
+
+    Args:
+        seat: The subscriber.
+        loop: For the timer that ends the waiting.
+    """
+
+    __slots__ = (
+        "_loop",
+        "_number",
+        "_people",
+        "_seat",
+        "_shown",
+        "_timer",
+        "_toolkits",
+        "_topics",
+    )
 
     def __init__(self, seat: Seat, loop: asyncio.AbstractEventLoop) -> None:
         self._seat = seat
         self._loop = loop
         self._number = 0
-        self._pending: dict[Toolkit, None] = {}
+        self._topics: frozenset[str] = frozenset()
+        self._toolkits: dict[Toolkit, None] = {}
         self._shown: set[Toolkit] = set()
+        self._people: dict[Member, bool] = {}
+        """Whom there is news of, and whether they were there when it began to be held back."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, visible: list[Toolkit]) -> None:
-        """Take note of what the subscriber can list already."""
+    def begin(self, topics: Iterable[str], visible: Iterable[Toolkit]) -> None:
+        """Tell of these topics from now on.
+
+        Args:
+            topics: What the subscriber asked for and may hear of.
+            visible: The toolkits that it can list already.
+        """
+        self._topics = frozenset(topics)
         self._shown = set(visible)
 
+    def restrict(self) -> None:
+        """Tell no longer of what the subscriber's grants do not cover any more."""
+        scope = self._seat.member.scope
+        self._topics = frozenset(topic for topic in self._topics if TOPICS[topic](scope))
+        if "participants" not in self._topics:
+            self._people.clear()
+        if "toolkits" not in self._topics:
+            self._toolkits.clear()
+
     def tell(self, change: Change) -> None:
-        """Note a change; it is told within 20 ms, together with others."""
-        self._pending[change.toolkit] = None
-        if self._timer is None:
-            self._timer = self._loop.call_later(COALESCE_S, self._flush)
+        """Note a change of a toolkit; it is told within 20 ms, together with others."""
+        if "toolkits" in self._topics:
+            self._toolkits[change.toolkit] = None
+            self._wait()
+
+    def tell_of(self, member: Member, *, was_there: bool) -> None:
+        """Note that a participant came, changed or went; it is told together with others."""
+        if "participants" in self._topics:
+            self._people.setdefault(member, was_there)
+            self._wait()
+
+    def offer(self, message: dict[str, Any]) -> bool:
+        """Tell of a message at once; return whether the subscriber wanted it and had room."""
+        if "messages" not in self._topics:
+            return False
+        data = encode(Event(self._number + 1, "message", message))
+        if not self._seat.port.offer_message(data, _Ticket()):
+            return False
+        self._number += 1
+        return True
 
     def close(self) -> None:
         """Stop telling."""
         if self._timer is not None:
             self._timer.cancel()
 
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(COALESCE_S, self._flush)
+
     def _flush(self) -> None:
         self._timer = None
-        pending, self._pending = self._pending, {}
-        for toolkit in pending:
-            is_there = bool(toolkit.serving.hosts) and toolkit.is_listed_for(self._seat.member)
-            was_there = toolkit in self._shown
-            if is_there:
-                self._shown.add(toolkit)
-                self._send("toolkit_changed" if was_there else "toolkit_added", toolkit)
-            elif was_there:
-                self._shown.discard(toolkit)
-                self._send("toolkit_removed", toolkit)
+        people, self._people = self._people, {}
+        toolkits, self._toolkits = self._toolkits, {}
+        for member, was_there in people.items():
+            self._flush_participant(member, was_there)
+        for toolkit in toolkits:
+            self._flush_toolkit(toolkit)
 
-    def _send(self, name: str, toolkit: Toolkit) -> None:
-        self._number += 1
+    def _flush_participant(self, member: Member, was_there: bool) -> None:
+        summary = participant_summary(member)
+        if member.is_there:
+            name = "participant_changed" if was_there else "participant_joined"
+            self._send(name, {"participant": summary})
+        elif was_there:
+            self._send("participant_left", {"participant": summary | {"attributes": {}}})
+
+    def _flush_toolkit(self, toolkit: Toolkit) -> None:
+        is_there = toolkit.is_there and toolkit.is_listed_for(self._seat.member)
+        was_there = toolkit in self._shown
+        if not is_there and not was_there:
+            return
         summary = toolkit_summary(toolkit, self._seat)
         summary["tools"] = summary["tools"][:_MAX_TOOLS]
-        if name == "toolkit_removed":
-            # What it said of itself last may be others' alone, and whether it goes on for them too.
-            summary |= {"title": "", "description": "", "version": "", "digest": "", "tools": []}
-            summary["hosts"] = 0
-        event = Event(self._number, name, {"toolkit": summary})
-        self._seat.port.send_message(encode(event))
+        if is_there:
+            self._shown.add(toolkit)
+            self._send("toolkit_changed" if was_there else "toolkit_added", {"toolkit": summary})
+            return
+        self._shown.discard(toolkit)
+        # What it said of itself last may be others' alone, and whether it goes on for them too.
+        summary |= {"title": "", "description": "", "version": "", "digest": "", "tools": []}
+        self._send("toolkit_removed", {"toolkit": summary | {"hosts": 0}})
+
+    def _send(self, name: str, data: dict[str, Any]) -> None:
+        self._number += 1
+        self._seat.port.send_message(encode(Event(self._number, name, data)))
+
+
+class Feeds:
+    """The subscribers of one room."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, Feed] = {}
+
+    def add(self, member: Member, feed: Feed) -> None:
+        """Let a participant hear of things from now on, instead of what it heard before."""
+        self.forget(member)
+        self._feeds[member.id] = feed
+
+    def forget(self, member: Member) -> None:
+        """Drop the subscription of a participant, if it has one."""
+        feed = self._feeds.pop(member.id, None)
+        if feed is not None:
+            feed.close()
+
+    def restrict(self, member: Member) -> None:
+        """Let a participant hear no longer of what its new grants do not cover."""
+        feed = self._feeds.get(member.id)
+        if feed is not None:
+            feed.restrict()
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        """Tell of toolkits to everyone who can see them."""
+        for change in changes:
+            for feed in self._feeds.values():
+                feed.tell(change)
+
+    def announce(self, member: Member, *, was_there: bool) -> None:
+        """Tell that a participant came, changed or went: what it is now is told."""
+        for feed in self._feeds.values():
+            feed.tell_of(member, was_there=was_there)
+
+    def deliver(self, message: dict[str, Any], receivers: Iterable[Member]) -> int:
+        """Hand a message to those of the receivers who listen; return how many took it."""
+        feeds = (self._feeds.get(member.id) for member in receivers)
+        return sum(feed.offer(message) for feed in feeds if feed is not None)
+
+    def deliver_to_others(self, message: dict[str, Any], sender: Member) -> int:
+        """Hand a message to all who listen but the sender; return how many took it."""
+        others = [feed for key, feed in self._feeds.items() if key != sender.id]
+        return sum(feed.offer(message) for feed in others)

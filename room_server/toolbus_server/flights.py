@@ -14,10 +14,17 @@ from msgspec import Struct
 
 from toolbus.errors import Executed
 from toolbus.transport import Ticket
-from toolbus_server.room_state import Member, RoomState
+from toolbus_server.limits import Meter
+from toolbus_server.room_state import RoomState
+from toolbus_server.room_view import Member
 from toolbus_server.telemetry import CallSpan
 
 __all__ = ["Flight", "Port", "Room", "Seat"]
+
+# What one participant may say to others or have told of itself within 10 s.
+_MESSAGES = 1_000
+_CHANGES = 2_000
+_WINDOW_S = 10.0
 
 
 class Port(Protocol):
@@ -44,6 +51,10 @@ class Seat:
     last_dispatch: int = field(default_factory=partial(randrange, 2**32, 2**48))
     """Begins anywhere, so that what a host names after a reconnect is never another call; no id of
     a caller is packed in more bytes, so that no result grows on its way."""
+    messages: Meter = field(default_factory=partial(Meter, _MESSAGES, _WINDOW_S))
+    """Those it sends (PROTOCOL.md, SEND-2)."""
+    changes: Meter = field(default_factory=partial(Meter, _CHANGES, _WINDOW_S))
+    """What it changes of what others see: its toolkits, its attributes, its offers."""
 
 
 @dataclass(slots=True, eq=False)

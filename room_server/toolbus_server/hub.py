@@ -7,13 +7,18 @@ connection is a `Port`.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from toolbus.deadlines import Deadlines
+from toolbus_server.feed import Feeds
 from toolbus_server.limits import Limits
+from toolbus_server.people import People
 from toolbus_server.registry import Registry
-from toolbus_server.room_state import Identity, Member, RoomState
+from toolbus_server.room_state import RoomState
+from toolbus_server.room_view import Identity, Member, Reservation, Toolkit
 from toolbus_server.routing import Room, Router, Seat
 from toolbus_server.telemetry import ServerTelemetry
 
@@ -28,6 +33,9 @@ class Occupant(Protocol):
     def replaced(self) -> None:
         """Learn that a newer connection has taken this one's place."""
 
+    def sent_away(self) -> None:
+        """Leave the room: an administrator, or a revoked token, ends this connection."""
+
 
 @dataclass(slots=True, eq=False)
 class OpenRoom:
@@ -35,8 +43,23 @@ class OpenRoom:
 
     room: Room
     registry: Registry
+    people: People
+    feeds: Feeds
     occupants: dict[tuple[Identity, str], Occupant] = field(default_factory=dict)
     """By identity and instance."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A reservation, and the room that it holds a name in."""
+
+    room: OpenRoom
+    reservation: Reservation
+
+    @property
+    def ended(self) -> bool:
+        """Whether the name is served again, or free, or its room is gone."""
+        return self.reservation.ended or self.room.room.state.is_empty
 
 
 class Hub:
@@ -59,7 +82,11 @@ class Hub:
         self.limits = limits
         self.router = Router(loop, limits, telemetry)
         self.rooms: dict[str, OpenRoom] = {}
+        self.denied = 0
+        """Registrations without the grant for them, in rooms that have ended."""
         self._random = random or Random()
+        self._loop = loop
+        self._reservations = Deadlines(loop, self._release)
 
     def epoch_of(self, room: str, identity: Identity, instance: str) -> int | None:
         """Tell the epoch of the connection that sits there for this instance, if one does."""
@@ -71,9 +98,9 @@ class Hub:
         """Seat a participant; an older connection of its instance makes place for it."""
         open_room = self.rooms.get(name)
         if open_room is None:
-            room = Room(RoomState(name, self._random))
-            open_room = self.rooms[name] = OpenRoom(room, Registry(room, self.limits))
+            open_room = self.rooms[name] = self._open(name)
         seat, member = occupant.seat, occupant.seat.member
+        member.since = time.time_ns() // 1_000_000
         key = (member.identity, member.instance)
         old = open_room.occupants.get(key)
         open_room.occupants[key] = occupant
@@ -82,16 +109,38 @@ class Hub:
             open_room.room.state.join(member)
         else:
             self._succeed(open_room, old, member)
+        open_room.feeds.announce(member, was_there=False)
         return open_room
+
+    def _open(self, name: str) -> OpenRoom:
+        room, feeds = Room(RoomState(name, self._random)), Feeds()
+        registry = Registry(room, self.limits, feeds)
+        return OpenRoom(room, registry, People(room.state, feeds, self._loop.time), feeds)
 
     def _succeed(self, open_room: OpenRoom, old: Occupant, member: Member) -> None:
         changes = open_room.room.state.succeed(old.seat.member, member)
         self._unseat(open_room, old.seat)
         open_room.registry.publish(changes)
+        open_room.feeds.announce(old.seat.member, was_there=True)
         old.replaced()
 
-    def leave(self, name: str, occupant: Occupant) -> None:
-        """Let a participant go: its calls end, its toolkits go, an empty room goes. Idempotent."""
+    def revise(self, name: str, occupant: Occupant, newer: Member) -> None:
+        """Let a participant go on with what a newer token of its own grants."""
+        open_room, member = self.rooms[name], occupant.seat.member
+        member.revise(newer)
+        changes = open_room.room.state.revise(member)
+        open_room.registry.publish(changes)
+        open_room.registry.regrant(occupant.seat)
+        open_room.feeds.announce(member, was_there=True)
+
+    def leave(self, name: str, occupant: Occupant, *, reserve: bool = True) -> None:
+        """Let a participant go: its calls end, its toolkits go, an empty room goes. Idempotent.
+
+        Args:
+            name: The room.
+            occupant: Who goes.
+            reserve: Whether names that only it served are kept for its identity for a while.
+        """
         open_room = self.rooms.get(name)
         seat = occupant.seat
         if open_room is None or open_room.room.seats.get(seat.member.id) is not seat:
@@ -99,11 +148,26 @@ class Hub:
         key = (seat.member.identity, seat.member.instance)
         if open_room.occupants.get(key) is occupant:
             del open_room.occupants[key]
-        changes = open_room.room.state.leave(seat.member)
+        changes = open_room.room.state.leave(seat.member, reserve=reserve)
         self._unseat(open_room, seat)
-        open_room.registry.publish(changes)
         if open_room.room.state.is_empty:
             del self.rooms[name]
+            self.denied += open_room.registry.denied
+            return
+        open_room.feeds.announce(seat.member, was_there=True)
+        open_room.registry.publish(changes)
+        for change in changes:
+            self._keep(open_room, change.toolkit)
+
+    def _keep(self, open_room: OpenRoom, toolkit: Toolkit) -> None:
+        """Free a reserved name when its time is up; a room that ends takes its names along."""
+        if toolkit.reservation is not None:
+            held = _Held(open_room, toolkit.reservation)
+            ends_at = self._loop.time() + self.limits.reservation_ms / 1000
+            self._reservations.add(ends_at, held)
+
+    def _release(self, held: _Held) -> None:
+        held.room.registry.publish(held.room.room.state.release(held.reservation))
 
     def _unseat(self, open_room: OpenRoom, seat: Seat) -> None:
         open_room.registry.forget(seat)

@@ -59,3 +59,7 @@ class Meter:
             self._count = 0
         self._count += 1
         return self._count > self._allowed
+
+    def pause_s(self, now: float) -> float:
+        """Say how long it is until events may come again."""
+        return max(0.0, self._window_ends - now)

@@ -7,13 +7,10 @@ answers.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 from typing import Any
 
 from toolbus.errors import (
-    InvalidArguments,
     NotFound,
     PermissionDenied,
     QuotaExceeded,
@@ -25,23 +22,30 @@ from toolbus.wire import (
     Subscribe,
     Unregister,
     pack_body,
-    unpack_body,
 )
 from toolbus_server.definition import read_definition
-from toolbus_server.feed import Feed, toolkit_summary
+from toolbus_server.feed import TOPICS, Feed, Feeds, toolkit_summary
 from toolbus_server.limits import Limits
-from toolbus_server.room_state import Change, Member, Toolkit
+from toolbus_server.request_options import (
+    MAX_PAGE_BYTES,
+    bad_option,
+    cursor_text,
+    page_limit,
+    read_cursor,
+    read_option,
+)
+from toolbus_server.room_state import Change
+from toolbus_server.room_view import Member, Toolkit
 from toolbus_server.routing import Room, Seat
 
 __all__ = ["Registry"]
 
 _logger = logging.getLogger(__name__)
-_PAGE = 100
-_PAGE_BYTES = 256 * 1024
 _MAX_SHARES = 256
 _MAX_GENERATION = 2**48
-_TOPICS = frozenset({"toolkits"})
 _SHARE_PREFIXES = ("name:", "role:")
+# Of a toolkit's place in lists: its name, whether it is private, its owner's name and issuer.
+_PLACE = (str, bool, str, str)
 
 
 class Registry:
@@ -50,33 +54,34 @@ class Registry:
     Args:
         room: The room.
         limits: How many toolkits one participant may host.
+        feeds: The room's subscribers.
     """
 
-    def __init__(self, room: Room, limits: Limits) -> None:
+    def __init__(self, room: Room, limits: Limits, feeds: Feeds) -> None:
         self._room = room
         self._limits = limits
-        self._feeds: dict[str, Feed] = {}
+        self._feeds = feeds
         self.denied = 0
         """Registrations for which a grant was missing."""
 
     def publish(self, changes: list[Change]) -> None:
         """Tell everyone who subscribed and can see it."""
-        for change in changes:
-            for feed in self._feeds.values():
-                feed.tell(change)
+        self._feeds.publish(changes)
 
     def forget(self, seat: Seat) -> None:
         """Drop the subscription of a participant that is gone."""
-        feed = self._feeds.pop(seat.member.id, None)
-        if feed is not None:
-            feed.close()
+        self._feeds.forget(seat.member)
+
+    def regrant(self, seat: Seat) -> None:
+        """Tell a participant no longer of what its new grants do not cover."""
+        self._feeds.restrict(seat.member)
 
     def register(self, seat: Seat, request: Register) -> dict[str, Any]:
         """Let a participant serve a toolkit."""
         public, shared_with = _offer_of(request.options)
-        generation = _option(request.options, "generation", int)
+        generation = read_option(request.options, "generation", int)
         if generation is not None and not 0 < generation < _MAX_GENERATION:
-            raise _bad("generation", "is what an earlier registration was told")
+            raise bad_option("generation", "is what an earlier registration was told")
         member = seat.member
         grant = member.scope.agents
         if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
@@ -114,16 +119,16 @@ class Registry:
         """One page of what the participant can see."""
         _need_use_tools(seat)
         options = request.options
-        search = _option(options, "search", str)
-        limit = _option(options, "limit", int)
-        after = _cursor(_option(options, "cursor", str))
-        count = _PAGE if limit is None else max(1, min(limit, _PAGE))
+        search = read_option(options, "search", str)
+        count = page_limit(options)
+        place = read_cursor(options, _PLACE)
+        after = None if place is None else (place[0], place[1], place[2], place[3])
         page: list[dict[str, Any]] = []
         last: Toolkit | None = None
         size = 0
         for toolkit in self._room.state.listing(seat.member, after=after, search=search):
-            if last is not None and (len(page) == count or size > _PAGE_BYTES):
-                return {"toolkits": page, "cursor": _cursor_text(last)}
+            if last is not None and (len(page) == count or size > MAX_PAGE_BYTES):
+                return {"toolkits": page, "cursor": cursor_text(last.order)}
             summary = toolkit_summary(toolkit, seat)
             size += len(pack_body(summary))
             page.append(summary)
@@ -132,8 +137,8 @@ class Registry:
 
     def describe(self, seat: Seat, request: Describe) -> dict[str, Any]:
         """One toolkit's manifest, with the tools that the participant may call or list."""
-        participant = _option(request.options, "participant", str)
-        known = _option(request.options, "digest", str)
+        participant = read_option(request.options, "participant", str)
+        known = read_option(request.options, "digest", str)
         toolkit = self._room.state.resolve(seat.member, request.toolkit, participant)
         manifest = toolkit.serving.definition.manifest
         readable = [t for t in manifest.tools if seat.member.may_read(toolkit.name, t.name)]
@@ -149,25 +154,19 @@ class Registry:
 
     def subscribe(self, seat: Seat, feed: Feed, request: Subscribe) -> dict[str, Any]:
         """Tell a participant of changes from now on, or no longer."""
-        if not all(type(topic) is str and topic in _TOPICS for topic in request.topics):
-            raise _bad("topics", f"are among {sorted(_TOPICS)}")
-        self.forget(seat)
+        for topic in request.topics:
+            is_covered = TOPICS.get(topic) if type(topic) is str else None
+            if is_covered is None:
+                raise bad_option("topics", f"are among {sorted(TOPICS)}")
+            if not is_covered(seat.member.scope):
+                raise PermissionDenied(f"no grant to hear of {topic}")
         if request.topics:
-            _need_use_tools(seat)
-            feed.begin(list(self._room.state.listing(seat.member, after=None, search=None)))
-            self._feeds[seat.member.id] = feed
+            listing = self._room.state.listing(seat.member, after=None, search=None)
+            feed.begin(request.topics, listing if "toolkits" in request.topics else ())
+            self._feeds.add(seat.member, feed)
+        else:
+            self.forget(seat)
         return {"topics": list(request.topics)}
-
-
-def _bad(name: str, message: str) -> InvalidArguments:
-    return InvalidArguments(f"{name} {message}", details={"path": f"/{name}", "message": message})
-
-
-def _option(options: dict[str, Any], name: str, kind: type) -> Any:
-    value = options.get(name)
-    if value is not None and type(value) is not kind:
-        raise _bad(name, f"is not {kind.__name__}")
-    return value
 
 
 def _need_use_tools(seat: Seat) -> None:
@@ -179,11 +178,11 @@ def _offer_of(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:
     public = options.get("public", True)
     shared = options.get("shared_with", [])
     if type(public) is not bool:
-        raise _bad("public", "is not bool")
+        raise bad_option("public", "is not bool")
     if type(shared) is not list or len(shared) > _MAX_SHARES or not all(map(_is_share, shared)):
-        raise _bad("shared_with", "is a list of name:x, role:x or *")
+        raise bad_option("shared_with", "is a list of name:x, role:x or *")
     if public and shared:
-        raise _bad("shared_with", "is for private toolkits: a public one is everybody's")
+        raise bad_option("shared_with", "is for private toolkits: a public one is everybody's")
     return public, frozenset(shared)
 
 
@@ -191,19 +190,3 @@ def _is_share(share: Any) -> bool:
     if type(share) is not str or len(share) > 256:
         return False
     return share == "*" or (share.startswith(_SHARE_PREFIXES) and len(share) > 5)
-
-
-def _cursor_text(toolkit: Toolkit) -> str:
-    return base64.urlsafe_b64encode(pack_body([*toolkit.order])).decode()
-
-
-def _cursor(text: str | None) -> tuple[str, bool, str, str] | None:
-    if text is None:
-        return None
-    try:
-        order = unpack_body(base64.urlsafe_b64decode(text))
-    except (binascii.Error, ValueError) as error:
-        raise _bad("cursor", "is not one of ours") from error
-    if type(order) is not list or [type(part) for part in order] != [str, bool, str, str]:
-        raise _bad("cursor", "is not one of ours")
-    return (order[0], order[1], order[2], order[3])

@@ -7,133 +7,21 @@ answer, what is not there.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_left, insort
 from random import Random
 from typing import Literal, NamedTuple
 
-from toolbus.errors import AlreadyExists, NoHost, NotFound, PermissionDenied
-from toolbus.grants import ApiScope, ToolRights
-from toolbus.wire import ParticipantId, ToolManifest, pack_body
+from toolbus.errors import AlreadyExists, NotFound
 from toolbus_server.definition import Definition
+from toolbus_server.room_view import Generation, Identity, Member, Reservation, RoomView, Toolkit
 
-__all__ = [
-    "Change",
-    "Generation",
-    "Identity",
-    "Member",
-    "Registration",
-    "RoomState",
-    "Toolkit",
-]
+__all__ = ["Change", "Registration", "RoomState"]
 
-_MAX_REMEMBERED_RIGHTS = 4_096
+# Of one identity; names beyond it are free as soon as their last host is lost.
+_MAX_RESERVED = 1_024
 # What a host claims beyond it counts for its own toolkit alone: no claim uses the numbers up.
 _MAX_REMEMBERED_GENERATION = 2**40
 _MAX_REMEMBERED_OWNERS = 65_536
-
-
-class Identity(NamedTuple):
-    """Who a token speaks of: the issuer and the name, as in its `iss` and `sub`."""
-
-    issuer: str
-    name: str
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One participant: a connection with an identity, a role and compiled rights."""
-
-    id: ParticipantId
-    identity: Identity
-    role: str
-    instance: str
-    epoch: int
-    scope: ApiScope
-    rights: ToolRights = field(init=False)
-    card: bytes = field(init=False)
-    """What others are told of it, packed: id, name, role, issuer."""
-    inflight: int = 0
-    """Calls it runs as a host, by the server's count."""
-    toolkits: list[Toolkit] = field(default_factory=list)
-    """What it hosts."""
-    _may_call: dict[tuple[str, str], bool] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.rights = ToolRights(self.scope.agents)
-        self.card = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
-
-    def may_call(self, toolkit: str, tool: str) -> bool:
-        """Whether its grants cover a tool that exists; the answer is remembered."""
-        known = self._may_call.get((toolkit, tool))
-        if known is None:
-            if len(self._may_call) >= _MAX_REMEMBERED_RIGHTS:
-                self._may_call.clear()
-            known = self._may_call[toolkit, tool] = self.rights.may_call(toolkit, tool)
-        return known
-
-    def may_read(self, toolkit: str, tool: str) -> bool:
-        """Whether it may read a tool's description: who may call it may, and who may list it."""
-        return self.rights.may_see(toolkit, tool) or self.rights.may_call(toolkit, tool)
-
-
-@dataclass(slots=True, eq=False)
-class Generation:
-    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
-
-    number: int
-    definition: Definition
-    hosts: list[Member] = field(default_factory=list)
-    shared_with: frozenset[str] = frozenset()
-    """Who else sees it while it serves, where it is private."""
-
-
-@dataclass(slots=True, eq=False)
-class Toolkit:
-    """A name that an identity serves, in one definition or, while hosts change, in several."""
-
-    name: str
-    owner: Identity
-    public: bool
-    generations: list[Generation] = field(default_factory=list)
-    """Those that have hosts, the newest last; only `settle` changes it."""
-    serving: Generation = field(init=False)
-    """The generation that answers calls now, or that did last."""
-
-    def settle(self, generations: list[Generation]) -> None:
-        """Keep the generations that have hosts, and let the newest of them serve."""
-        self.generations = [each for each in generations if each.hosts]
-        if self.generations:
-            self.serving = self.generations[-1]
-
-    @property
-    def order(self) -> tuple[str, bool, str, str]:
-        """Where it stands in lists: by name, public first, then by owner."""
-        return (self.name, not self.public, self.owner.name, self.owner.issuer)
-
-    def is_visible_to(self, member: Member) -> bool:
-        """Whether the toolkit exists at all, as far as this participant can tell."""
-        if self.public or self.owner == member.identity:
-            return True
-        shared = self.serving.shared_with
-        return bool(shared) and (
-            "*" in shared
-            or f"name:{member.identity.name}" in shared
-            or f"role:{member.role}" in shared
-        )
-
-    def tools_seen_by(self, member: Member) -> list[ToolManifest]:
-        """Choose the tools that a list shows to this participant."""
-        tools = self.serving.definition.manifest.tools
-        return [tool for tool in tools if member.rights.may_see(self.name, tool.name)]
-
-    def is_listed_for(self, member: Member) -> bool:
-        """Whether a list or an event may name it to this participant."""
-        if not self.is_visible_to(member):
-            return False
-        tools = self.serving.definition.manifest.tools
-        return not tools or any(member.rights.may_see(self.name, tool.name) for tool in tools)
 
 
 class Change(NamedTuple):
@@ -151,42 +39,68 @@ class Registration(NamedTuple):
     changes: list[Change]
 
 
-class RoomState:
-    """The facts of one room.
-
-    Args:
-        name: The room's name.
-        random: Draws the two hosts between which the one with fewer calls is chosen.
-    """
+class RoomState(RoomView):
+    """A room as it changes; see `RoomView` for the arguments."""
 
     def __init__(self, name: str, random: Random) -> None:
-        self.name = name
-        self._random = random
-        self._members: dict[ParticipantId, Member] = {}
-        self._public: dict[str, Toolkit] = {}
-        self._private: dict[tuple[Identity, str], Toolkit] = {}
-        self._owned: dict[tuple[str, str], list[Toolkit]] = {}
-        self._order: list[tuple[str, bool, str, str]] = []
-        self._by_order: dict[tuple[str, bool, str, str], Toolkit] = {}
+        super().__init__(name, random)
         self._last_generations: dict[Identity, int] = {}
+        self._reserved: dict[Identity, set[Toolkit]] = {}
 
     # Who is there
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody is left, so that the room may go."""
-        return not self._members
 
     def join(self, member: Member) -> None:
         """Let a participant in."""
         self._members[member.id] = member
+        self._by_name.setdefault(member.identity.name, {})[member.id] = member
+        insort(self._people, (member.identity.name, member.id))
+        member.is_there = True
 
-    def leave(self, member: Member) -> list[Change]:
-        """Let a participant go, with the toolkits that only it served."""
-        self._members.pop(member.id, None)
+    def leave(self, member: Member, *, reserve: bool = False) -> list[Change]:
+        """Let a participant go, with the toolkits that only it served.
+
+        Args:
+            member: Who goes.
+            reserve: Whether the names of those toolkits are kept for its identity: each of them
+                then has a `reservation`, which `release` ends.
+        """
+        if member.is_there:
+            self._forget(member)
         return [
-            change for toolkit in list(member.toolkits) for change in self._drop(toolkit, member)
+            change
+            for toolkit in list(member.toolkits)
+            for change in self._drop(toolkit, member, reserve=reserve)
         ]
+
+    def _forget(self, member: Member) -> None:
+        member.is_there = False
+        name = member.identity.name
+        del self._members[member.id]
+        del self._by_name[name][member.id]
+        if not self._by_name[name]:
+            del self._by_name[name]
+        del self._people[bisect_left(self._people, (name, member.id))]
+
+    def _reserve(self, toolkit: Toolkit) -> None:
+        toolkit.reservation = Reservation(toolkit)
+        self._reserved.setdefault(toolkit.owner, set()).add(toolkit)
+
+    def _end_reservation(self, toolkit: Toolkit) -> None:
+        if toolkit.reservation is not None:
+            toolkit.reservation.ended = True
+            toolkit.reservation = None
+            reserved = self._reserved[toolkit.owner]
+            reserved.discard(toolkit)
+            if not reserved:
+                del self._reserved[toolkit.owner]
+
+    def release(self, reservation: Reservation) -> list[Change]:
+        """Give a name free that its owner did not take up again."""
+        if reservation.ended:
+            return []
+        self._end_reservation(reservation.toolkit)
+        self._remove(reservation.toolkit)
+        return [Change("toolkit_removed", reservation.toolkit)]
 
     def succeed(self, old: Member, new: Member) -> list[Change]:
         """Put a newer connection of one instance in the place of the older one, in one step."""
@@ -196,15 +110,17 @@ class RoomState:
                 if old in generation.hosts:
                     generation.hosts[generation.hosts.index(old)] = new
         new.toolkits, old.toolkits = old.toolkits, []
-        changes = self.leave(old)
-        for toolkit in list(new.toolkits):
-            if not new.rights.may_register(toolkit.name, toolkit.public):
-                changes += self._drop(toolkit, new)
-        return changes
+        new.attributes, new.offers = old.attributes, old.offers
+        return self.leave(old) + self.revise(new)
 
-    def named(self, name: str) -> Member | None:
-        """Find a participant by the name in its token; of several instances, the first."""
-        return next((m for m in self._members.values() if m.identity.name == name), None)
+    def revise(self, member: Member) -> list[Change]:
+        """Take back what a participant hosts and its grants do not cover any more."""
+        return [
+            change
+            for toolkit in list(member.toolkits)
+            if not member.rights.may_register(toolkit.name, toolkit.public)
+            for change in self._drop(toolkit, member)
+        ]
 
     # Which toolkits there are
 
@@ -235,6 +151,7 @@ class RoomState:
         toolkit = existing or Toolkit(name, member.identity, public)
         joined = self._join_generation(toolkit, member, definition, generation)
         joined.shared_with = shared_with
+        self._end_reservation(toolkit)
         if existing is not None:
             return Registration(toolkit, joined, [Change("toolkit_changed", toolkit)])
         self._add(toolkit)
@@ -294,10 +211,13 @@ class RoomState:
                 return self._drop(toolkit, member)
         raise NotFound(f"you host no {'public' if public else 'private'} toolkit {name}")
 
-    def _drop(self, toolkit: Toolkit, member: Member) -> list[Change]:
+    def _drop(self, toolkit: Toolkit, member: Member, *, reserve: bool = False) -> list[Change]:
         toolkit.settle(self._without(toolkit, member))
         member.toolkits.remove(toolkit)
         if toolkit.generations:
+            return [Change("toolkit_changed", toolkit)]
+        if reserve and len(self._reserved.get(toolkit.owner, ())) < _MAX_RESERVED:
+            self._reserve(toolkit)
             return [Change("toolkit_changed", toolkit)]
         # What is gone keeps its last definition, so that its end can be told to those who saw it.
         self._remove(toolkit)
@@ -323,77 +243,3 @@ class RoomState:
             del self._owned[toolkit.owner.name, toolkit.name]
         del self._by_order[toolkit.order]
         del self._order[bisect_left(self._order, toolkit.order)]
-
-    # What a name means
-
-    def resolve(self, member: Member, name: str, participant: str | None = None) -> Toolkit:
-        """Find the toolkit that a name means to this participant.
-
-        Args:
-            member: Who asks.
-            name: The toolkit's name. Alone it means the asker's own private toolkit, else the
-                public one.
-            participant: An owner's name: then only that owner's toolkits count, private ones first.
-
-        Raises:
-            NotFound: There is none, or none that the asker may know of.
-        """
-        if participant is None:
-            toolkit = self._private.get((member.identity, name)) or self._public.get(name)
-        else:
-            toolkit = self._owned_by(member, name, participant)
-        if toolkit is None:
-            raise NotFound(f"toolkit {name[:64]} not found")
-        return toolkit
-
-    def _owned_by(self, member: Member, name: str, participant: str) -> Toolkit | None:
-        owned = self._owned.get((participant, name), ())
-        seen = (toolkit for toolkit in owned if toolkit.is_visible_to(member))
-        return min(seen, key=lambda toolkit: toolkit.public, default=None)
-
-    def tool(self, member: Member, toolkit: Toolkit, name: str) -> ToolManifest:
-        """Find a tool that this participant may call.
-
-        Raises:
-            NotFound: The toolkit has no such tool.
-            PermissionDenied: It has, and the participant's grants do not cover it.
-        """
-        tool = toolkit.serving.definition.tools.get(name)
-        if tool is None:
-            raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
-        if not member.may_call(toolkit.name, name):
-            raise PermissionDenied(f"no grant to call {toolkit.name}.{name}")
-        return tool
-
-    def choose_host(self, toolkit: Toolkit) -> Member:
-        """Choose who runs the next call: of two hosts drawn at random, the one with fewer calls.
-
-        Raises:
-            NoHost: Nobody serves the toolkit now.
-        """
-        hosts = toolkit.serving.hosts
-        if len(hosts) > 1:
-            first, second = self._random.sample(hosts, 2)
-            return first if first.inflight <= second.inflight else second
-        if not hosts:
-            raise NoHost(f"nobody serves {toolkit.name} now", retry_after_s=0.2)
-        return hosts[0]
-
-    def listing(
-        self, member: Member, *, after: tuple[str, bool, str, str] | None, search: str | None
-    ) -> Iterator[Toolkit]:
-        """Go through the toolkits a participant can see, in order, from behind `after`."""
-        start = 0 if after is None else bisect_right(self._order, after)
-        wanted = (search or "").casefold()
-        for order in self._order[start:]:
-            toolkit = self._by_order[order]
-            if toolkit.is_listed_for(member) and (not wanted or _matches(toolkit, member, wanted)):
-                yield toolkit
-
-
-def _matches(toolkit: Toolkit, member: Member, wanted: str) -> bool:
-    manifest = toolkit.serving.definition.manifest
-    words = [manifest.name, manifest.title, manifest.description]
-    for tool in toolkit.tools_seen_by(member):
-        words += (tool.name, tool.title, tool.description)
-    return any(wanted in word.casefold() for word in words)

@@ -11,12 +11,14 @@ refused.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from math import ceil
 from typing import Any, NamedTuple
 
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
+    ERRORS,
     Cancelled,
     DeadlineExceeded,
     DefinitionChanged,
@@ -41,18 +43,23 @@ from toolbus.wire import (
     Call,
     Cancel,
     Dispatch,
+    Explain,
     Failed,
     Result,
+    ToolManifest,
     encode,
     exception_of,
     failed,
 )
 from toolbus_server.flights import Flight, Port, Room, Seat
 from toolbus_server.limits import Limits
-from toolbus_server.room_state import Member, Toolkit
+from toolbus_server.room_view import Member, Toolkit, affinity_of
 from toolbus_server.telemetry import ServerTelemetry
 
-__all__ = ["Flight", "Port", "Room", "Router", "Seat"]
+__all__ = ["OTHER_CODE", "Flight", "Port", "Room", "Router", "Seat", "check_options"]
+
+OTHER_CODE = "_OTHER"
+"""What a code that only its host knows is counted as."""
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _OPTION_TYPES: dict[str, type] = {
@@ -62,6 +69,7 @@ _OPTION_TYPES: dict[str, type] = {
     "pin": str,
     "attempt": int,
     "caller_context": bytes,
+    "affinity": str,
 }
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
@@ -100,12 +108,17 @@ class Router:
         self._quiet: asyncio.Event | None = None
         self.dropped = 0
         """Late, duplicate and unknown replies and cancels: counted, never fatal."""
+        self.succeeded = 0
+        """Calls that ended with a result."""
+        self.failures: Counter[str] = Counter()
+        """Calls that ended otherwise, by code: those of `ERRORS`, and `OTHER_CODE`."""
 
     def call(self, room: Room, caller: Seat, call: Call) -> None:
         """Send a call to the host that shall run it, or answer it with why not."""
         try:
             self._dispatch(room, caller, call)
         except RoomException as error:
+            self._count(error)
             caller.port.send_message(encode(failed(call.id, error)))
             if not isinstance(error, TooLarge | Overloaded):  # these end the span that they met
                 self._telemetry.refuse_call(room.state, caller.member, call, error)
@@ -113,19 +126,10 @@ class Router:
     def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
         options = call.options or _NO_OPTIONS
         if options:
-            _check_options(options)
+            check_options(options)
         if call.id in caller.calls or call.call_id in caller.call_ids:
             raise DuplicateCallId("a call with this id is in flight")
-        if len(caller.calls) >= self._limits.max_calls:
-            raise _too_many(self._limits.max_calls)
-        toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
-        tool = room.state.tool(caller.member, toolkit, call.tool)
-        authority = self._authority(room, caller, options) if options else _OWN
-        if authority.principal is not None:
-            _check_principal(authority.principal, toolkit, call.tool)
-        if "pin" in options:
-            _check_pin(toolkit, options["pin"])
-        host = room.seats[room.state.choose_host(toolkit).id]
+        toolkit, tool, authority, host = self.judge(room, caller, call, options)
         flight = self._open(caller, call, host, authority)
         flight.idempotent = tool.idempotent
         flight.digest = toolkit.serving.definition.digest
@@ -138,6 +142,26 @@ class Router:
         elif not caller.member.scope.trace:
             traceparent = None
         self._hand_over(flight, call, header, traceparent)
+
+    def judge(
+        self, room: Room, caller: Seat, call: Call | Explain, options: Mapping[str, Any]
+    ) -> tuple[Toolkit, ToolManifest, Authority, Seat]:
+        """Decide who runs a call, on whose account; changes nothing.
+
+        Raises:
+            RoomException: Why it may not or cannot run.
+        """
+        if len(caller.calls) >= self._limits.max_calls:
+            raise _too_many(self._limits.max_calls)
+        toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
+        tool = room.state.tool(caller.member, toolkit, call.tool)
+        authority = self._authority(room, caller, options) if options else _OWN
+        if authority.principal is not None:
+            _check_principal(authority.principal, toolkit, call.tool)
+        if "pin" in options:
+            _check_pin(toolkit, options["pin"])
+        affinity = affinity_of(tool, caller.member, options.get("affinity"))
+        return toolkit, tool, authority, room.seats[room.state.choose_host(toolkit, affinity).id]
 
     def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> str | None:
         """Begin the span of a sampled call; return the `traceparent` that travels on."""
@@ -239,6 +263,7 @@ class Router:
             return
         if isinstance(reply, Result):
             # It fits the caller's frame too: no id of a caller takes more bytes than ours.
+            self.succeeded += 1
             self._end(flight)
             flight.caller.port.send_message(encode(Result(flight.request_id, reply.body)))
             if flight.span is not None:
@@ -279,7 +304,12 @@ class Router:
         if flight.written:
             flight.host.port.send_message(encode(Cancel(flight.dispatch_id, reason)))
 
+    def _count(self, error: RoomException) -> None:
+        # A host may say any code: only those that are known get a number of their own.
+        self.failures[error.code if error.code in ERRORS else OTHER_CODE] += 1
+
     def _fail(self, flight: Flight, error: RoomException) -> None:
+        self._count(error)
         self._end(flight)
         flight.caller.port.send_message(encode(failed(flight.request_id, error)))
         if flight.span is not None:
@@ -313,7 +343,8 @@ def _fill_header(
         header[name] = options[name]
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse an option of a call whose value has another type. Raises InvalidArguments."""
     for name, value in options.items():
         expected = _OPTION_TYPES.get(name)
         if expected is not None and type(value) is not expected:

@@ -9,10 +9,13 @@ import asyncio
 import contextlib
 import logging
 import time
+from asyncio import BaseTransport
+from collections.abc import Hashable
+from functools import partial
 from http import HTTPStatus
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
@@ -27,23 +30,67 @@ from toolbus.transport import (
     TransportLog,
 )
 from toolbus.wire import SUBPROTOCOL
+from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer
+from toolbus_server.crowd import Crowd, LineCounts, address_of
+from toolbus_server.http_endpoints import HttpEndpoints
 from toolbus_server.hub import Hub
-from toolbus_server.session import Session
+from toolbus_server.session import Desk, Session
 from toolbus_server.settings import ServerSettings
 from toolbus_server.telemetry import ServerTelemetry
+
+if TYPE_CHECKING:
+    from toolbus_server.metrics import ServerMetrics
 
 __all__ = ["RoomServer"]
 
 _logger = logging.getLogger(__name__)
 _RETRY_AFTER_S = "1"
+# Refusals that another attempt may not meet.
+_PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+_SLOW_CONSUMER = 4430
 _SERVICE_RESTART = 1012
 
 
 class _Connection(ServerTransport):
-    """A connection with what was decided about it at the door."""
+    """A connection with what was decided about it at the door, counted from its first moment."""
 
     decision: Admitted | Refusal | None = None
+
+    def __init__(self, *args: Any, crowd: Crowd, lines: LineCounts, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._crowd = crowd
+        self._lines = lines
+        self._counted: list[Hashable] = []
+        self.address = ""
+
+    def count(self, key: Hashable) -> None:
+        """Count the connection once more, under another name, for as long as it is there."""
+        self._crowd.enter(key)
+        self._counted.append(key)
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Count it; of an address that floods the server it is dropped unheard."""
+        super().connection_made(transport)
+        self.address = address_of(transport.get_extra_info("peername"))
+        if self.address:
+            self.count(self.address)
+        if self._crowd.is_flooded(self.address):
+            self._crowd.dropped += 1
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it no more."""
+        counted, self._counted = self._counted, []
+        for key in counted:
+            self._crowd.leave(key)
+        super().connection_lost(exc)
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Say why and close; those who are too slow are counted."""
+        if code == _SLOW_CONSUMER and self.is_open:
+            self._lines.slow_consumers += 1
+        super().close_with(code, reason)
 
 
 class RoomServer:
@@ -93,12 +140,15 @@ class RoomServer:
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
         self.admission = Admission(self._settings, self.hub.epoch_of, time.time)
+        administration = Administration(self.hub, self.admission.revocations, time.time)
+        self._desk = Desk(self.admission, administration, loop, time.time)
+        self._prepare_door()
         self._server = await serve(
             self._handle,
             self._settings.host,
             self._settings.port,
             process_request=self._process_request,
-            create_connection=_Connection,
+            create_connection=self._make_connection,  # type: ignore[arg-type]  # a factory, as its documentation allows
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             select_subprotocol=_select_subprotocol,
             compression=None,
@@ -110,6 +160,16 @@ class RoomServer:
             ping_interval=PING_INTERVAL_S,
             ping_timeout=PING_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
+            ssl=self._settings.tls,
+        )
+
+    def _prepare_door(self) -> None:
+        """Make what is asked before anybody is let in."""
+        lines = LineCounts()
+        self._make_connection = partial(_Connection, crowd=self.admission.crowd, lines=lines)
+        make_metrics = partial(_metrics, self.hub, self.admission, lines)
+        self._endpoints = HttpEndpoints(
+            self.admission, make_metrics if self._settings.metrics else None
         )
 
     @property
@@ -124,7 +184,8 @@ class RoomServer:
     def url(self) -> str:
         """Where participants connect to."""
         host = self._settings.host
-        return f"ws://{f'[{host}]' if ':' in host else host}:{self.port}"
+        scheme = "ws" if self._settings.tls is None else "wss"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def stop(self) -> None:
         """Let nobody in any more, give calls in flight their time, then close everybody (1012)."""
@@ -140,14 +201,18 @@ class RoomServer:
 
     def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
         assert isinstance(connection, _Connection)
-        decision = self.admission.decide(request.path, request.headers)
+        answer = self._endpoints.answer(request)
+        if answer is not None:
+            return answer
+        decision = self.admission.decide(request.path, request.headers, connection.address)
         connection.decision = decision
         if isinstance(decision, Admitted):
+            connection.count(decision.member.identity)
             return None
         if decision.close_code is not None and offered_bearer(request.headers):
             return None
         response = connection.respond(HTTPStatus(decision.status), decision.text)
-        if decision.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if decision.status in _PASSING:
             response.headers["Retry-After"] = _RETRY_AFTER_S
         return response
 
@@ -162,8 +227,7 @@ class RoomServer:
                 connection.close_with(4409, "replaced by a newer connection")
                 await connection.wait_closed()
                 return
-            loop = asyncio.get_running_loop()
-            session = Session(connection, decision, self.hub, loop)
+            session = Session(connection, decision, self.hub, self._desk)
             session.open(decision.expires_at - time.time())
             await connection.wait_closed()
             # Again for one that was lost before it had a session to tell.
@@ -171,6 +235,13 @@ class RoomServer:
         elif decision is not None and decision.close_code is not None:
             connection.close_with(decision.close_code, decision.text.strip())
         await connection.wait_closed()
+
+
+def _metrics(hub: Hub, admission: Admission, lines: LineCounts) -> ServerMetrics:
+    # What writes them takes long to load, and is not asked for everywhere.
+    from toolbus_server.metrics import ServerMetrics
+
+    return ServerMetrics(hub, admission, lines)
 
 
 def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:

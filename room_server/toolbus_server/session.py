@@ -11,22 +11,37 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, get_args
 
-from toolbus.errors import Internal, InvalidArguments, RoomException, TooLarge
+from toolbus.errors import (
+    Internal,
+    InvalidArguments,
+    PermissionDenied,
+    QuotaExceeded,
+    RoomException,
+    TooLarge,
+)
 from toolbus.transport import ServerTransport
 from toolbus.wire import (
     PROTOCOL_VERSION,
+    Admin,
+    Attributes,
     BadFrame,
+    Builders,
     Call,
     Cancel,
     Describe,
+    Explain,
     Failed,
     Frame,
     ListToolkits,
+    Participants,
+    Refresh,
     Register,
     Result,
+    Send,
     Subscribe,
     Unknown,
     Unregister,
@@ -36,19 +51,47 @@ from toolbus.wire import (
     failed,
     pack_body,
 )
-from toolbus_server.admission import Admitted
+from toolbus_server.administration import Administration
+from toolbus_server.admission import Admission, Admitted
+from toolbus_server.explanations import explain
 from toolbus_server.feed import Feed
-from toolbus_server.hub import Hub
+from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.limits import Meter
 from toolbus_server.routing import Seat
 
-__all__ = ["Session"]
+__all__ = ["Desk", "Session"]
 
-_Request: TypeAlias = Register | Unregister | ListToolkits | Describe | Subscribe
+_Request: TypeAlias = (
+    Register
+    | Unregister
+    | ListToolkits
+    | Describe
+    | Subscribe
+    | Explain
+    | Refresh
+    | Admin
+    | Attributes
+    | Send
+    | Participants
+    | Builders
+)
+_CHANGES = frozenset({Register, Unregister, Attributes, Builders})
+"""Requests that change what others see: one participant may make only so many."""
 _logger = logging.getLogger(__name__)
 # A newer client may try a kind now and then; one that keeps at it is a flood (CONN-9).
 _UNKNOWN_KINDS = 100
 _UNKNOWN_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all sessions of a server turn to."""
+
+    admission: Admission
+    administration: Administration
+    loop: asyncio.AbstractEventLoop
+    now: Callable[[], float]
+    """Seconds since the epoch."""
 
 
 class Session:
@@ -58,7 +101,7 @@ class Session:
         connection: Its connection, just opened.
         admitted: Who it is, as its token says.
         hub: Where its room is.
-        loop: For timers.
+        desk: Who lets people in and looks after rooms.
     """
 
     def __init__(
@@ -66,12 +109,13 @@ class Session:
         connection: ServerTransport,
         admitted: Admitted,
         hub: Hub,
-        loop: asyncio.AbstractEventLoop,
+        desk: Desk,
     ) -> None:
         self.seat = Seat(admitted.member, connection)
         self._connection = connection
         self._hub = hub
-        self._loop = loop
+        self._desk = desk
+        self._loop = desk.loop
         self._room_name = admitted.room
         self._unknown = Meter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
         self._expiry: asyncio.TimerHandle | None = None
@@ -90,12 +134,34 @@ class Session:
             **dict.fromkeys(get_args(_Request), self._on_request),
             Unknown: self._on_unknown,
         }
+        self._answers = self._make_answers(self._open_room)
         self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
-        self._connection.send_message(encode(self._welcome()))
+        name, session = self._room_name, secrets.token_hex(8)
+        participant = self.seat.member.id
+        welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
+        self._connection.send_message(encode(welcome))
 
-    def _welcome(self) -> Welcome:
+    def _make_answers(self, open_room: OpenRoom) -> dict[type[Any], Callable[[Any], Any]]:
+        """Say who answers a request; each gives the body of the answer or raises what it is."""
+        seat, registry, people = self.seat, open_room.registry, open_room.people
+        return {
+            Register: partial(registry.register, seat),
+            Unregister: partial(registry.unregister, seat),
+            ListToolkits: partial(registry.list_toolkits, seat),
+            Describe: partial(registry.describe, seat),
+            Subscribe: lambda request: registry.subscribe(seat, Feed(seat, self._loop), request),
+            Explain: partial(explain, self._hub.router, open_room.room, seat),
+            Refresh: self._refresh,
+            Admin: partial(self._desk.administration.act, seat.member),
+            Attributes: partial(people.attributes, seat),
+            Send: partial(people.send, seat),
+            Participants: partial(people.participants, seat),
+            Builders: partial(people.builders, seat),
+        }
+
+    def _facts(self) -> dict[str, Any]:
         member = self.seat.member
-        facts = {
+        return {
             "name": member.identity.name,
             "issuer": member.identity.issuer,
             "role": member.role,
@@ -103,7 +169,18 @@ class Session:
             "limits": self._hub.limits.to_wire(),
             "heartbeat_ms": int((self._connection.ping_interval or 0) * 1000),
         }
-        return Welcome(PROTOCOL_VERSION, member.id, self._room_name, secrets.token_hex(8), facts)
+
+    def _refresh(self, request: Refresh) -> dict[str, Any]:
+        """Let a newer token of the same identity count from now on."""
+        renewed = self._desk.admission.renew(self.seat.member, self._room_name, request.token)
+        if renewed is None:
+            raise PermissionDenied("the token does not hold, or is another participant's")
+        self._hub.revise(self._room_name, self, renewed.member)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        life_s = renewed.expires_at - self._desk.now()
+        self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
+        return self._facts()
 
     # Ends
 
@@ -117,13 +194,17 @@ class Session:
         """Make place for a newer connection of this instance."""
         self._connection.close_with(4409, "replaced by a newer connection")
 
-    def _expire(self) -> None:
-        self._leave_now(4401, "the token expired")
+    def sent_away(self) -> None:
+        """Leave at once; no name is kept for whoever is sent away."""
+        self._leave_now(4440, "sent away, or the token was revoked", reserve=False)
 
-    def _leave_now(self, code: int, reason: str) -> None:
+    def _expire(self) -> None:
+        self._leave_now(4401, "the token expired", reserve=False)
+
+    def _leave_now(self, code: int, reason: str, *, reserve: bool = True) -> None:
         """Close, and take everything of this participant away without waiting for its socket."""
         self._connection.close_with(code, reason)
-        self._hub.leave(self._room_name, self)
+        self._hub.leave(self._room_name, self, reserve=reserve)
 
     # Frames
 
@@ -148,26 +229,22 @@ class Session:
         self._connection.send_message(encode(frame))
 
     def _on_request(self, request: _Request) -> None:
-        """Answer a request to the registry."""
-        registry = self._open_room.registry
+        """Answer what is no call."""
         try:
-            match request:
-                case Register():
-                    body = registry.register(self.seat, request)
-                case Unregister():
-                    body = registry.unregister(self.seat, request)
-                case ListToolkits():
-                    body = registry.list_toolkits(self.seat, request)
-                case Describe():
-                    body = registry.describe(self.seat, request)
-                case Subscribe():
-                    body = registry.subscribe(self.seat, Feed(self.seat, self._loop), request)
+            if type(request) in _CHANGES:
+                self._count_change()
+            body = self._answers[type(request)](request)
             self._send(self._result(request.id, body))
         except RoomException as error:
             self._send(failed(request.id, error))
         except Exception:
             _logger.exception("a request of kind %s met a bug", type(request).__name__)
             self._send(failed(request.id, Internal("a bug of the server's, logged there")))
+
+    def _count_change(self) -> None:
+        now, changes = self._loop.time(), self.seat.changes
+        if changes.exceeded(now):
+            raise QuotaExceeded("too many changes", retry_after_s=changes.pause_s(now))
 
     def _result(self, request_id: int, body: dict[str, Any]) -> Result:
         packed = pack_body(body)

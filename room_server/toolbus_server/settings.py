@@ -5,6 +5,7 @@ Values only: reading flags and variables is `commands`' work.
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 
 from toolbus.tokens import KeyRing
@@ -31,3 +32,19 @@ class ServerSettings:
     """How long a client may take to say who it is."""
     drain_s: float = 10.0
     """How long calls in flight may take to end after the server was told to stop."""
+    tls: ssl.SSLContext | None = None
+    """The certificate to speak TLS with, `wss://`; without one it is plain `ws://`."""
+    trusted_origins: tuple[str, ...] = ()
+    """From where browsers' pages may connect, such as `https://app.example.org`; `*` is anywhere.
+
+    A page from the server's own host always may, and so may a program, which names no origin.
+    """
+    max_per_address: int = 10_000
+    """Connections that one IP address, of IPv6 a network of 64 bits, may have; 0 for any number.
+
+    Behind a proxy all come from its address.
+    """
+    max_per_identity: int = 4_096
+    """Participants that one identity may have at a time; 0 for any number."""
+    metrics: bool = True
+    """Whether `/metrics` is answered."""

@@ -12,7 +12,8 @@ from toolbus.telemetry import (
     recorded_method,
 )
 from toolbus.wire import Call
-from toolbus_server.room_state import Member, RoomState
+from toolbus_server.room_state import RoomState
+from toolbus_server.room_view import Member
 
 __all__ = ["CallSpan", "ServerTelemetry"]
 

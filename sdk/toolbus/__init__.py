@@ -1,5 +1,11 @@
 """toolbus: host toolkits as services, call them from anywhere, see every call."""
 
+from toolbus.builders import (
+    ToolkitBuilder,
+    ToolkitConfig,
+    builder_infos,
+    make_toolkits,
+)
 from toolbus.chunks import (
     Chunk,
     EmptyChunk,
@@ -40,6 +46,7 @@ from toolbus.errors import (
     ToolInactive,
     Unavailable,
 )
+from toolbus.explanation import Explanation
 from toolbus.grants import (
     AgentsGrant,
     ApiScope,
@@ -48,8 +55,16 @@ from toolbus.keys import (
     Key,
     KeyRing,
 )
+from toolbus.people import (
+    BuilderInfo,
+    Message,
+    ParticipantInfo,
+)
 from toolbus.remote_toolkit import (
     RemoteToolkit,
+)
+from toolbus.required_toolkit import (
+    RequiredToolkit,
 )
 from toolbus.room import Room
 from toolbus.room_client import RoomClient
@@ -72,6 +87,10 @@ from toolbus.toolkit_proxy import (
     ToolkitInfo,
     ToolkitProxy,
 )
+from toolbus.turn import (
+    Turn,
+    TurnTool,
+)
 
 __all__ = [
     "AgentsGrant",
@@ -79,6 +98,7 @@ __all__ = [
     "ApiScope",
     "ApprovalDenied",
     "ApprovalExpired",
+    "BuilderInfo",
     "Cancelled",
     "Chunk",
     "ConnectionLost",
@@ -87,6 +107,7 @@ __all__ = [
     "DuplicateCallId",
     "EmptyChunk",
     "Executed",
+    "Explanation",
     "FileChunk",
     "FunctionTool",
     "HostLost",
@@ -98,14 +119,17 @@ __all__ = [
     "KeyRing",
     "LinkChunk",
     "LoopDetected",
+    "Message",
     "NoHost",
     "NotFound",
     "Overloaded",
     "Participant",
+    "ParticipantInfo",
     "ParticipantToken",
     "PermissionDenied",
     "QuotaExceeded",
     "RemoteToolkit",
+    "RequiredToolkit",
     "Room",
     "RoomClient",
     "RoomEvent",
@@ -120,8 +144,14 @@ __all__ = [
     "ToolFailed",
     "ToolInactive",
     "Toolkit",
+    "ToolkitBuilder",
+    "ToolkitConfig",
     "ToolkitInfo",
     "ToolkitProxy",
+    "Turn",
+    "TurnTool",
     "Unavailable",
+    "builder_infos",
+    "make_toolkits",
     "tool",
 ]

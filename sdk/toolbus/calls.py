@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from opentelemetry.context import get_current
 
+from toolbus.affinities import Affinities
 from toolbus.chunks import Chunk, chunk_from_wire
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
@@ -162,6 +163,7 @@ class Caller:
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self.retries: Retries = Retries(self._loop.time, self.request, lambda: link.returned_at)
+        self.affinities: Affinities = Affinities()
 
     # Requests to the server itself
 
@@ -226,6 +228,11 @@ class Caller:
         return span if span.recording else None
 
     async def _further_attempts(self, plan: Plan, error: RoomException) -> Result:
+        if self.affinities.learn(plan, error):
+            try:
+                return await self._attempt(plan, plan.options)
+            except RoomException as next_error:
+                error = next_error
         history = self.retries.begin(plan)
         while True:
             options = await history.after(error)
@@ -241,6 +248,8 @@ class Caller:
         remaining_s = plan.deadline_at - self._loop.time()
         if remaining_s <= 0:
             raise DeadlineExceeded("no time was left for the call", executed="no")
+        if self.affinities.known:
+            options = self.affinities.added_to(options, plan)
         pending = self._table.open(plan.deadline_at + GRACE_S)
         data = self._packed(
             pending,

@@ -23,7 +23,19 @@ __all__ = ["COMMANDS", "CommandGroup", "main", "make_app", "missing_extra"]
 
 COMMANDS = "toolbus.commands"
 """The entry point group of commands."""
-_ORDER = ("serve", "host", "tools", "call", "trace", "token", "key", "doctor", "demo")
+_ORDER = (
+    "serve",
+    "host",
+    "tools",
+    "builders",
+    "call",
+    "trace",
+    "token",
+    "key",
+    "admin",
+    "doctor",
+    "demo",
+)
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 _Command: TypeAlias = TyperCommand | TyperGroup

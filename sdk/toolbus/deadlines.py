@@ -23,7 +23,9 @@ _CLOCK_S = 0.001
 class Ending(Protocol):
     """Something that may end before its time is up."""
 
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
 
 
 T = TypeVar("T", bound=Ending)

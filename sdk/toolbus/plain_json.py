@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from toolbus.errors import InvalidResult
-from toolbus.wire.codec import MAX_DEPTH
+from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.wire.codec import MAX_DEPTH, BadBody, pack_body
 
 __all__ = [
     "MAX_JSON_DEPTH",
@@ -22,6 +22,7 @@ __all__ = [
     "cut",
     "is_plain",
     "json_pointer",
+    "packed_json",
     "plain_json",
     "plain_text",
     "unsendable",
@@ -42,6 +43,16 @@ class NotJson:
     """Marks a class whose instances cannot lie inside a JSON value."""
 
     __slots__ = ()
+
+
+def packed_json(what: str, value: Any) -> bytes:
+    """Pack a value as plain JSON. Raises InvalidArguments with the path of what cannot be sent."""
+    try:
+        return pack_body(plain_json(value))
+    except (BadBody, InvalidResult) as error:
+        words = f"{what} {error}"
+        path = str(error.path if isinstance(error, BadBody) else error.details.get("path", ""))
+        raise InvalidArguments(words, details={"path": path, "message": words}) from error
 
 
 def plain_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A view of a room: every way to call, list and inspect toolkits.
+"""A view of a room: every way to call, list and inspect toolkits, and to talk to others.
 
 It is what a program and a running tool share. What a tool gets as `context.room` is bound to its
 call, so that whatever it calls becomes that call's child, with its principal and within its
@@ -15,12 +15,25 @@ from functools import partial
 from random import getrandbits
 from typing import Any
 
+from toolbus.affinities import affinity_text
 from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
-from toolbus.errors import InvalidArguments, InvalidResult
-from toolbus.plain_json import plain_json
+from toolbus.errors import InvalidArguments
+from toolbus.explanation import Explanation
+from toolbus.people import BuilderInfo, ParticipantInfo
+from toolbus.plain_json import packed_json
 from toolbus.retries import Plan
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.wire import BadBody, Describe, ListToolkits, ToolkitManifest, pack_body
+from toolbus.wire import (
+    BadBody,
+    Builders,
+    Describe,
+    Explain,
+    ListToolkits,
+    Participants,
+    Send,
+    ToolkitManifest,
+    pack_body,
+)
 
 __all__ = ["Core", "Room"]
 
@@ -55,16 +68,11 @@ def _seconds(value: Any) -> float:
 
 
 def _packed_as_json(what: str, value: Any) -> bytes:
-    try:
-        return pack_body(plain_json({} if value is None else value))
-    except (BadBody, InvalidResult) as error:
-        words = f"{what} {error}"
-        path = str(error.path if isinstance(error, BadBody) else error.details.get("path", ""))
-        raise InvalidArguments(words, details={"path": path, "message": words}) from error
+    return packed_json(what, {} if value is None else value)
 
 
 class Room:
-    """Every way to call, list and inspect toolkits.
+    """Every way to call, list and inspect toolkits, and to talk to others.
 
     Args:
         core: What all views of one connection share.
@@ -158,6 +166,44 @@ class Room:
         chunk = await self._core.caller.call(plan)
         return chunk if returns is None else chunk.into(returns)
 
+    async def explain(
+        self,
+        toolkit: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        participant: str | None = None,
+        on_behalf_of: str | None = None,
+        pin: str | None = None,
+    ) -> Explanation:
+        """Ask which host would run a call now, or what would stop it; nothing runs.
+
+        Args:
+            toolkit: The toolkit's name.
+            tool: The tool's name.
+            arguments: Needed only where the tool's affinity goes by one of them; never sent.
+            participant: The name of an owner, as in `invoke`.
+            on_behalf_of: For whom the call would be made.
+            pin: The digest of the definition that is meant.
+        """
+        named = {"participant": participant, "on_behalf_of": on_behalf_of, "pin": pin}
+        options: dict[str, Any] = {
+            name: _text(name, value) for name, value in named.items() if value is not None
+        }
+        if self._parent is not None:
+            options["parent"] = self._parent
+        names = _text("toolkit", toolkit), _text("tool", tool)
+        explained = await self._explained(names, options)
+        argument = explained.details.get("argument")
+        if explained.details.get("path") == "/affinity" and arguments and isinstance(argument, str):
+            options["affinity"] = affinity_text(_packed_as_json("arguments", arguments), argument)
+            explained = await self._explained(names, options)
+        return explained
+
+    async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> Explanation:
+        body = await self._core.caller.request(Explain, *names, options)
+        return Explanation.from_wire(body)
+
     async def toolkit(
         self, name: str, participant: str | None = None, pin: str | None = None
     ) -> ToolkitProxy:
@@ -196,3 +242,59 @@ class Room:
             cursor = body["cursor"]
             if cursor is None:
                 return
+
+    # People
+
+    async def participants(self) -> list[ParticipantInfo]:
+        """List who is in the room, you among them, by name.
+
+        Raises:
+            PermissionDenied: You lack the grant `presence`.
+        """
+        found: list[ParticipantInfo] = []
+        cursor: str | None = None
+        while True:
+            body = await self._core.caller.request(Participants, {"cursor": cursor})
+            found += map(ParticipantInfo.from_wire, body["participants"])
+            cursor = body["cursor"]
+            if cursor is None:
+                return found
+
+    async def send(self, to: str, name: str, body: Any = None) -> int:
+        """Send a message to the participants of a name; return how many connections took it.
+
+        It is sent once, to those who listen to their events now: nothing is kept for later.
+
+        Args:
+            to: Their name.
+            name: What kind of message it is: letters, digits, `_`, `-` and `.`, at most 64.
+            body: What it says: JSON, or what pydantic writes as JSON; at most 256 KiB.
+
+        Raises:
+            NotFound: Nobody of that name is here.
+            PermissionDenied: You lack the grant `messaging`.
+            InvalidArguments: The name is none, or the body cannot be sent.
+            TooLarge: The body is too large.
+            QuotaExceeded: More than 1,000 messages in 10 s; `retry_after_s` says when to go on.
+        """
+        return await self._say(_text("to", to), name, body)
+
+    async def broadcast(self, name: str, body: Any = None) -> int:
+        """Send a message to everybody else in the room, as `send` does, without its `NotFound`."""
+        return await self._say(None, name, body)
+
+    async def _say(self, to: str | None, name: str, body: Any) -> int:
+        packed = packed_json("body", body)
+        answer = await self._core.caller.request(Send, to, _text("name", name), packed)
+        return int(answer["delivered"])
+
+    async def list_builders(self, participant: str) -> list[BuilderInfo]:
+        """List the toolkits that a participant builds on request and that you may ask it for.
+
+        Args:
+            participant: Its name. The list is empty where nobody of that name is here, or your
+                grant `agents.builders` covers nothing that it builds.
+        """
+        options = {"participant": _text("participant", participant)}
+        answer = await self._core.caller.request(Builders, options)
+        return [BuilderInfo.from_wire(offer) for offer in answer["builders"]]

@@ -1,7 +1,7 @@
 """A participant: a room that owns its connection, hosts toolkits and hears what happens.
 
-After a lost connection it comes back by itself: what was hosted is registered again, and who
-listens is told that something may have been missed.
+After a lost connection it comes back by itself: what was hosted is registered again, what it said
+of itself is said again, and who listens is told that something may have been missed.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from toolbus.calls import Caller, CallTable
-from toolbus.errors import NotFound, RoomException, Unavailable
-from toolbus.hosted_toolkit import HostedToolkit, OfferMistake
+from toolbus.errors import RoomException, Unavailable
+from toolbus.hosted_toolkit import OfferMistake
 from toolbus.link import Link, LinkOwner
+from toolbus.people import BuilderInfo
+from toolbus.presence import Presence
+from toolbus.registrations import Registration, Registrations
 from toolbus.room import Core, Room
-from toolbus.room_events import EventQueue, RoomEvent
+from toolbus.room_events import EventQueue, RoomEvent, granted_topics
 from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
 from toolbus.telemetry import Tracing
 from toolbus.toolkit import Toolkit
 from toolbus.wire import (
+    Admin,
     Cancel,
     Dispatch,
     Event,
     Failed,
-    Register,
+    Refresh,
     Result,
     Subscribe,
-    Unregister,
     Welcome,
     pack_body,
 )
@@ -45,16 +50,6 @@ _ANSWER_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Hosting:
-    """A toolkit that is registered, and is registered again after every reconnect."""
-
-    hosted: HostedToolkit
-    manifest: bytes
-    shared_with: list[str]
-    generation: int | None = None
-
-
-@dataclass(slots=True, eq=False)
 class _Parts:
     """What a client has while it is connected."""
 
@@ -62,10 +57,9 @@ class _Parts:
     link: Link
     table: CallTable
     runner: Runner
+    registrations: Registrations
+    presence: Presence
     welcome: Welcome | None = None
-    hostings: list[_Hosting] = field(default_factory=list)
-    withdrawn: set[tuple[str, bool]] = field(default_factory=set)
-    """What was taken back, by name and whether public, and may still stand at the server."""
     readers: set[EventQueue] = field(default_factory=set)
     subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)
     subscribed: bool = False
@@ -166,7 +160,8 @@ class RoomClient(Room):
         )
         handlers[Dispatch] = runner.dispatch
         handlers[Cancel] = runner.cancel
-        return _Parts(core, link, table, runner)
+        registrations = Registrations(core.caller, loop)
+        return _Parts(core, link, table, runner, registrations, Presence(core.caller))
 
     @property
     def _joined(self) -> _Parts:
@@ -232,61 +227,83 @@ class RoomClient(Room):
         if is_public and shares:
             raise OfferMistake(f"toolkit {toolkit.name!r} is public: sharing is for private ones")
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
-        hosting = _Hosting(
-            parts.runner.host(toolkit, public=is_public),
-            manifest,
-            [str.__str__(share) for share in shares],
-        )
+        hosted = parts.runner.host(toolkit, public=is_public)
+        registration = Registration(hosted, manifest, [str.__str__(share) for share in shares])
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(parts.runner.withdraw, hosting.hosted)
+            stack.callback(parts.runner.withdraw, hosted)
             for tool in toolkit.tools:
                 await tool.start(self)
                 stack.push_async_callback(_stop_tool, tool)
             # Also where it fails: the server may have done it, and its answer may be lost.
-            stack.push_async_callback(self._withdraw, parts, hosting)
-            await self._register(parts, hosting)
-            parts.hostings.append(hosting)
+            stack.push_async_callback(_withdraw, parts, registration)
+            await parts.registrations.add(registration)
             yield toolkit
 
-    async def _register(self, parts: _Parts, hosting: _Hosting) -> None:
-        options = _offer_of(hosting)
-        body = await parts.core.caller.request(Register, hosting.manifest, options)
-        parts.withdrawn.discard(hosting.hosted.key)
-        hosting.generation = body["generation"]
+    # My token, and others'
 
-    async def _withdraw(self, parts: _Parts, hosting: _Hosting) -> None:
-        if hosting in parts.hostings:
-            parts.hostings.remove(hosting)
-        if parts.link.is_ready:
-            await self._unregister(parts, hosting.hosted.key)
-        else:
-            parts.withdrawn.add(hosting.hosted.key)
-        await parts.runner.drained(hosting.hosted)
+    async def refresh(self) -> None:
+        """Read or mint the token anew and let its grants and its life count from now on.
 
-    async def _unregister(self, parts: _Parts, key: tuple[str, bool]) -> bool:
-        """Take a toolkit back, or leave that for the next connection if this one fails."""
-        parts.withdrawn.add(key)
-        deadline_at = parts.core.loop.time() + _ANSWER_S
-        try:
-            await parts.core.caller.ask(Unregister, *key, deadline_at=deadline_at)
-        except NotFound:
-            pass  # it is hosted here no more
-        except RoomException:
-            return False
-        parts.withdrawn.discard(key)
-        return True
+        Raises:
+            PermissionDenied: It does not hold, or is another participant's; the old one stays.
+        """
+        settings, parts = self._settings, self._joined
+        assert settings is not None
+        facts = await parts.core.caller.request(Refresh, await settings.token())
+        if parts.welcome is not None:
+            parts.welcome = replace(parts.welcome, facts=facts)
+
+    async def admin(self, action: str, **options: Any) -> dict[str, Any]:
+        """Look after rooms; needs the grant `admin`.
+
+        Args:
+            action: "rooms", "kick" or "revoke".
+            options: `room` and `participant` of "kick"; `issuer` and `name`, or `jti`, of "revoke".
+
+        Returns:
+            `rooms` of "rooms", `closed`, how many connections, of the others.
+
+        Raises:
+            PermissionDenied: The grant is missing, or my token does not name the room.
+            InvalidArguments: There is no such action, or an option is missing.
+        """
+        return await self._joined.core.caller.request(Admin, action, options)
+
+    # What I say of myself
+
+    async def set_attributes(self, /, **attributes: Any) -> None:
+        """Change what others see of me: `set_attributes(status="busy")`; None takes one away.
+
+        They are JSON values, at most 64 of them and 16 KiB; said again after a reconnect.
+
+        Raises:
+            InvalidArguments: They are not; nothing has changed.
+        """
+        await self._joined.presence.set_attributes(attributes)
+
+    async def offer_builders(self, builders: Sequence[BuilderInfo]) -> None:
+        """Say which toolkits I build on request, instead of what I said before.
+
+        Raises:
+            InvalidArguments: One has no toolkit's name or no JSON Schema, or they are too many.
+        """
+        await self._joined.presence.offer_builders(builders)
 
     # Listening
 
     async def events(self) -> AsyncGenerator[RoomEvent, None]:
-        """Go through what happens to the toolkits you can see, from now on, until the room ends."""
+        """Go through what happens from now on, until the room ends, as far as you may hear of it.
+
+        News of toolkits needs the grant `use_tools`, of participants `presence`, and messages
+        `messaging`. Raises PermissionDenied where you have none of them.
+        """
         parts = self._joined
         reader = EventQueue()
         parts.readers.add(reader)
         try:
             async with parts.subscribing:
                 if not parts.subscribed:
-                    await parts.core.caller.request(Subscribe, ["toolkits"])
+                    await parts.core.caller.request(Subscribe, _topics(parts))
                     parts.subscribed = True
             while (event := await reader.get()) is not None:
                 yield event
@@ -317,27 +334,14 @@ class RoomClient(Room):
             return
         parts.subscribed = False
         deadline_at = parts.core.loop.time() + _ANSWER_S
-        for hosting in list(parts.hostings):
-            if hosting in parts.hostings:  # it may be withdrawn while others are registered
-                await self._register_again(parts, hosting, deadline_at)
+        await parts.presence.say_again(deadline_at)
+        await parts.registrations.register_again(deadline_at)
         if parts.readers:
             with contextlib.suppress(RoomException):
-                await parts.core.caller.ask(Subscribe, ["toolkits"], deadline_at=deadline_at)
+                await parts.core.caller.ask(Subscribe, _topics(parts), deadline_at=deadline_at)
                 parts.subscribed = True
             self._tell(parts, RoomEvent("reconnected"))
-        # The server gives a new connection all that the one before it hosted.
-        for key in list(parts.withdrawn):
-            await self._unregister(parts, key)
-
-    async def _register_again(self, parts: _Parts, hosting: _Hosting, deadline_at: float) -> None:
-        options = _offer_of(hosting)
-        try:
-            body = await parts.core.caller.ask(
-                Register, hosting.manifest, options, deadline_at=deadline_at
-            )
-            hosting.generation = body["generation"]
-        except RoomException as error:
-            _logger.error("toolkit %s is hosted no more: %s", hosting.hosted.toolkit.name, error)
+        await parts.registrations.withdraw_again()
 
     def _on_down(self) -> None:
         parts = self._parts
@@ -346,18 +350,21 @@ class RoomClient(Room):
             parts.table.lose_all()
 
 
+def _topics(parts: _Parts) -> list[str]:
+    """Say what I may hear of; without any grant the server is asked all the same, and says so."""
+    facts = {} if parts.welcome is None else parts.welcome.facts
+    return granted_topics(facts) or ["toolkits"]
+
+
 def _are_texts(values: Any) -> bool:
     is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
     return is_list and all(isinstance(value, str) for value in values)
 
 
-def _offer_of(hosting: _Hosting) -> dict[str, Any]:
-    options: dict[str, Any] = {"public": hosting.hosted.public}
-    if hosting.shared_with:
-        options["shared_with"] = hosting.shared_with
-    if hosting.generation is not None:
-        options["generation"] = hosting.generation
-    return options
+async def _withdraw(parts: _Parts, registration: Registration) -> None:
+    """Take a toolkit back and let its calls end."""
+    await parts.registrations.withdraw(registration, is_ready=parts.link.is_ready)
+    await parts.runner.drained(registration.hosted)
 
 
 async def _stop_tool(tool: Any) -> None:

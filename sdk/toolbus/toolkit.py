@@ -69,6 +69,8 @@ class Toolkit:
             version=version,
             tools=tuple(each.manifest() for each in self._tools.values()),
         )
+        self.in_process: Any = None
+        """What runs its tools for those who use it in this process; made by the first of them."""
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -85,6 +87,10 @@ class Toolkit:
         if found is None:
             raise NotFound(cut(f"there is no tool {self.name}.{name}"))
         return found
+
+    async def make(self, room: Any, model: Any, config: Any) -> Toolkit:
+        """Return the toolkit itself: a toolkit is its own builder."""
+        return self
 
     async def execute(
         self,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from support.facts import definition, member, scope
-from toolbus.errors import AlreadyExists, NoHost, NotFound, PermissionDenied
-from toolbus_server.room_state import Member, RoomState
+from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound, PermissionDenied
+from toolbus.wire import ToolManifest
+from toolbus_server.definition import Definition
+from toolbus_server.room_state import _MAX_RESERVED, RoomState
+from toolbus_server.room_view import Member, Toolkit, affinity_of
 
 V1 = definition(version="1")
 V2 = definition(version="2")
@@ -303,7 +307,142 @@ def test_what_nobody_serves_any_more_is_gone_and_leaves_nothing_behind() -> None
     assert not any(tables)
 
 
+# Reservation
+
+
+def left_by_its_last_host(*others: Member, **offer: Any) -> tuple[RoomState, Toolkit]:
+    """Make a room in which alice's toolkit "t" is reserved for her."""
+    alice = member("alice")
+    state = room_with(alice, *others)
+    toolkit = state.register(alice, V1, **{"public": True, **offer}).toolkit
+    [change] = state.leave(alice, reserve=True)
+    assert change.what == "toolkit_changed"
+    assert toolkit.reservation is not None
+    return state, toolkit
+
+
+@pytest.mark.row(47)
+def test_a_lost_toolkit_is_listed_without_hosts_and_no_stranger_takes_its_name() -> None:
+    bob = member("bob")
+    state, toolkit = left_by_its_last_host(bob)
+
+    assert listed(state, bob) == ["t"]
+    assert state.resolve(bob, "t") is toolkit
+    with pytest.raises(NoHost):
+        state.choose_host(toolkit)
+    with pytest.raises(AlreadyExists):
+        state.register(bob, V2, public=True)
+
+
+@pytest.mark.parametrize("again", [V1, V2])
+def test_an_owner_that_comes_back_takes_its_reserved_name_up(again: Definition) -> None:
+    state, toolkit = left_by_its_last_host(member("bob"))
+    reservation = toolkit.reservation
+    assert reservation is not None
+    alice = member("alice", "2")
+    state.join(alice)
+    done = state.register(alice, again, public=True)
+
+    assert (done.toolkit, [change.what for change in done.changes]) == (
+        toolkit,
+        ["toolkit_changed"],
+    )
+    assert state.choose_host(toolkit) is alice
+    assert reservation.ended
+    assert state.release(reservation) == []
+    assert state.resolve(alice, "t") is toolkit
+
+
+def test_a_reservation_that_ends_frees_the_name_and_leaves_nothing_behind() -> None:
+    bob = member("bob")
+    state, toolkit = left_by_its_last_host(bob, public=False, shared_with=frozenset({"*"}))
+    assert listed(state, bob) == ["t"]
+    assert toolkit.reservation is not None
+    reservation = toolkit.reservation
+
+    assert [change.what for change in state.release(reservation)] == ["toolkit_removed"]
+    assert state.release(reservation) == []
+    assert listed(state, bob) == []
+    tables = (state._public, state._private, state._owned, state._order, state._by_order)
+    assert not any((*tables, state._reserved))
+
+
+def test_a_clean_unregister_frees_the_name_at_once() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(alice, V1, public=True)
+    state.unregister(alice, "t", public=True)
+
+    assert state.register(bob, V2, public=True).toolkit.owner == bob.identity
+
+
+def test_a_reservation_keeps_no_room_alive() -> None:
+    state, _ = left_by_its_last_host()
+    assert state.is_empty
+
+
+def test_the_names_that_one_identity_can_keep_are_bounded() -> None:
+    bob = member("bob")
+    state = room_with(bob)
+    for number in range(_MAX_RESERVED + 3):
+        alice = member("alice", str(number))
+        state.join(alice)
+        state.register(alice, definition(f"t{number}"), public=True)
+        state.leave(alice, reserve=True)
+
+    assert len(listed(state, bob)) == _MAX_RESERVED
+    assert state.register(bob, definition(f"t{_MAX_RESERVED}"), public=True).changes
+
+
 # Choosing a host
+
+
+def affine(name: str) -> ToolManifest:
+    return ToolManifest(name="run", input_schema={}, affinity=name)
+
+
+def pool_of(*instances: str) -> tuple[RoomState, Toolkit]:
+    hosts = [member("alice", instance) for instance in instances]
+    state = room_with(*hosts)
+    for host in hosts:
+        toolkit = state.register(host, V1, public=True).toolkit
+    return state, toolkit
+
+
+def test_an_affinity_leads_to_one_host_whoever_counts_and_however_busy() -> None:
+    state, toolkit = pool_of("1", "2", "3")
+    keys = [f"customer-{number}" for number in range(60)]
+    first = {key: state.choose_host(toolkit, key).instance for key in keys}
+    assert set(first.values()) == {"1", "2", "3"}
+    for host in toolkit.serving.hosts:
+        host.inflight = ord(host.instance) * 7 % 5
+
+    restarted, same = pool_of("3", "1", "2")
+    assert {key: state.choose_host(toolkit, key).instance for key in keys} == first
+    assert {key: restarted.choose_host(same, key).instance for key in keys} == first
+
+
+def test_a_host_that_goes_moves_only_what_was_led_to_it() -> None:
+    state, toolkit = pool_of("1", "2", "3")
+    keys = [f"customer-{number}" for number in range(60)]
+    before = {key: state.choose_host(toolkit, key).instance for key in keys}
+    state.leave(toolkit.serving.hosts[0])
+    after = {key: state.choose_host(toolkit, key).instance for key in keys}
+
+    moved = {key for key in keys if before[key] != after[key]}
+    assert moved == {key for key in keys if before[key] == "1"}
+
+
+def test_the_affinity_of_a_call_is_its_callers_or_what_it_made_of_the_argument() -> None:
+    alice, other = member("alice"), member("alice", issuer="other")
+    assert affinity_of(affine("none"), alice, "x") is None
+    assert affinity_of(affine("caller"), alice, None) != affinity_of(affine("caller"), other, None)
+    assert affinity_of(affine("customer"), alice, "7f") == "7f"
+    for given in (None, "", "x" * 129):
+        with pytest.raises(InvalidArguments) as refused:
+            affinity_of(affine("customer"), alice, given)
+        assert refused.value.details["path"] == "/affinity"
+        assert refused.value.details["argument"] == "customer"
 
 
 @pytest.mark.row(62)

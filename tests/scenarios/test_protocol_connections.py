@@ -44,6 +44,7 @@ from toolbus.wire import (
 from toolbus_server import ServerSettings
 from toolbus_server import admission as door
 from toolbus_server import server as serving
+from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
 
@@ -287,13 +288,20 @@ async def test_leaving_server_finishes_calls_and_closes_everybody() -> None:
 
 
 async def test_toolkits_and_rooms_go_with_whoever_was_lost() -> None:
-    """LEAVE-3, CALL-13."""
-    async with running_server() as server, raw_participant(server, "alice") as alice:
+    """LEAVE-3, CALL-13: its hosts at once, its name after a while."""
+    settings = ServerSettings(keys=KeyRing([]), port=0, limits=Limits(reservation_ms=300))
+    async with (
+        running_server(settings=settings) as server,
+        raw_participant(server, "alice") as alice,
+    ):
         await ask(alice, Subscribe(1, ["toolkits"]))
         async with raw_participant(server, "host") as host:
             await ask(host, offer())
             assert (await alice.next_event()).name == "toolkit_added"
+        lost = await alice.next_event()
+        assert (lost.name, lost.data["toolkit"]["hosts"]) == ("toolkit_changed", 0)
+        assert (await refusal(alice, call_of())).code == "no_host"
         assert (await alice.next_event()).name == "toolkit_removed"
-        assert (await refusal(alice, call_of())).code == "not_found"
+        assert (await refusal(alice, call_of(request_id=8))).code == "not_found"
         assert server.server.hub.rooms.keys() == {"lab"}
     assert server.server.hub.rooms == {}

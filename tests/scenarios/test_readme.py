@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from support.room_watch import toolkit_events
 from support.snippets import Block, Step, blocks_of, steps_of
 from support.terminals import Service, Terminals
 from toolbus import AgentsGrant, ApiScope, RoomClient
@@ -118,7 +119,7 @@ class Reader:
 
 async def _until_hosted(url: str, start: Callable[[], Service]) -> None:
     """Start a service that prints nothing, and wait until the room tells of its toolkit."""
-    async with RoomClient(url) as room, aclosing(room.events()) as events:
+    async with RoomClient(url) as room, aclosing(toolkit_events(room)) as events:
         event = asyncio.ensure_future(anext(events))
         # The list is asked for on the same connection, so that the subscription is there with it.
         assert [each.name async for each in room.toolkits()] == []

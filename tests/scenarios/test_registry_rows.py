@@ -11,11 +11,13 @@ import pytest
 
 from support.host_process import host_process
 from support.raw_client import details_of, raw_participant
-from support.room_watch import listed, until_hosts
-from toolbus import ApiScope, RoomClient, Toolkit, tool
-from toolbus.errors import AlreadyExists, DefinitionChanged, NotFound, PermissionDenied
+from support.room_watch import listed, toolkit_events, until_hosts
+from toolbus import ApiScope, KeyRing, RoomClient, Toolkit, tool
+from toolbus.errors import AlreadyExists, DefinitionChanged, NoHost, NotFound, PermissionDenied
 from toolbus.grants import AgentsGrant
 from toolbus.wire import Describe, Failed, Register, RequestId, pack_body
+from toolbus_server import ServerSettings
+from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
 
@@ -194,22 +196,53 @@ async def test_a_pinned_caller_is_told_when_the_definition_changes(server: TestS
         await events.aclose()
 
 
-@pytest.mark.row(41)
-async def test_what_a_killed_host_served_is_gone_and_everybody_hears_of_it(
-    server: TestServer, tmp_path: Any
+@pytest.mark.row(41, 47)
+async def test_the_name_of_a_killed_hosts_toolkit_is_kept_for_its_owner_for_a_while(
+    tmp_path: Any,
 ) -> None:
-    async with server.room("alice") as alice, host_process(server, tmp_path / "w") as host:
-        events = alice.events()
+    """REG-18."""
+    settings = ServerSettings(keys=KeyRing([]), port=0, limits=Limits(reservation_ms=1_500))
+    async with (
+        running_server(settings=settings) as server,
+        server.room("alice") as alice,
+        host_process(server, tmp_path / "w") as host,
+    ):
+        events = toolkit_events(alice)
         news = asyncio.ensure_future(anext(events))
         await until_hosts(alice, "work", 1)
         await host.kill()
         async with asyncio.timeout(15):
-            assert (await news).name == "toolkit_removed"
+            lost = await news
+            assert (lost.name, lost.toolkit and lost.toolkit.hosts) == ("toolkit_changed", 0)
+            assert [each.name for each in await listed(alice)] == ["work"]
+            with pytest.raises(NoHost) as nobody:
+                await alice.invoke("work", "nap", {"seconds": 0}, retry=False)
+            assert (nobody.value.executed, nobody.value.retryable) == ("no", True)
+            with pytest.raises(AlreadyExists):
+                async with alice.host(Toolkit("work", [])):
+                    pass
+            assert (await anext(events)).name == "toolkit_removed"
         assert await listed(alice) == []
-        with pytest.raises(NotFound) as caught:
+        with pytest.raises(NotFound) as gone:
             await alice.call("work.nap", seconds=0)
-        assert caught.value.executed == "no"
+        assert gone.value.executed == "no"
+        async with alice.host(Toolkit("work", [])):
+            assert [each.name for each in await listed(alice)] == ["work"]
         await events.aclose()
+
+
+@pytest.mark.row(47)
+async def test_a_call_waits_a_moment_for_a_host_that_comes_back(server: TestServer) -> None:
+    """RETRY-4: no_host is tried again for up to a second."""
+    manifest = pack_body(saying("hello").manifest().model_dump(mode="json"))
+    async with server.room("alice") as alice, server.room("host") as owner:
+        async with raw_participant(server, "host") as first:
+            first.send_frame(Register(RequestId(1), manifest, {"public": True}))
+            await first.reply_to(1)
+        await until_hosts(alice, "t", 0)
+        calling = asyncio.ensure_future(alice.call("t.say"))
+        async with owner.host(saying("hello")):
+            assert await calling == "hello"
 
 
 @pytest.mark.row(47)

@@ -7,7 +7,7 @@ from typing import Any
 from toolbus.grants import AgentsGrant, ApiScope
 from toolbus.wire import ParticipantId, pack_body
 from toolbus_server.definition import Definition, read_definition
-from toolbus_server.room_state import Identity, Member
+from toolbus_server.room_view import Identity, Member
 
 
 def scope(**agents: Any) -> ApiScope:

@@ -7,7 +7,10 @@ With `hold`, `wait` and `wait_again` never come back.
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from toolbus import RemoteToolkit, RoomClient, Toolkit, tool
 from toolbus.remote_toolkit import serve_toolkits
@@ -43,9 +46,11 @@ def toolkit_of(witness: Path, hold: bool) -> RemoteToolkit:
 class _Announced(RoomClient):
     """Says when it hosts something."""
 
-    async def _register(self, *arguments: object) -> None:
-        await super()._register(*arguments)  # type: ignore[arg-type]  # passed on
-        print("ready", flush=True)  # noqa: T201 - the parent reads it
+    @asynccontextmanager
+    async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
+        async with super().host(toolkit, **options):
+            print("ready", flush=True)  # noqa: T201 - the parent reads it
+            yield toolkit
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from toolbus import RoomClient
+from toolbus import RoomClient, RoomEvent
 from toolbus.toolkit_proxy import ToolkitInfo
 
 
@@ -29,3 +30,11 @@ async def _hosts_of(room: RoomClient, name: str) -> int:
 async def listed(room: RoomClient, search: str | None = None) -> list[ToolkitInfo]:
     """Read the whole list."""
     return [toolkit async for toolkit in room.toolkits(search)]
+
+
+async def toolkit_events(room: RoomClient) -> AsyncGenerator[RoomEvent, None]:
+    """Go through the events that are of toolkits."""
+    async with aclosing(room.events()) as events:
+        async for event in events:
+            if event.toolkit is not None:
+                yield event

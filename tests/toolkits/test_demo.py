@@ -85,7 +85,7 @@ def performance() -> subprocess.CompletedProcess[str]:
 def test_demo_keeps_all_its_promises(performance: subprocess.CompletedProcess[str]) -> None:
     assert performance.returncode == 0, performance.stdout + performance.stderr
     assert performance.stderr == ""
-    assert performance.stdout.count("✓ seen") == 12
+    assert performance.stdout.count("✓ seen") == 13
     assert "✗" not in performance.stdout
 
 
@@ -96,6 +96,7 @@ def test_demo_keeps_all_its_promises(performance: subprocess.CompletedProcess[st
         "permission_denied, executed: no, retryable: no",
         "invalid_arguments, executed: no, retryable: no: /max_rows",
         "tool_failed, executed: yes",
+        "two turns saw largest.packages and greeting.say, and the third: /tools/0: no grant to ask",
         "deadline_exceeded, executed: maybe, retryable: no",
         "the caller was free after",
         "host_lost, executed: maybe, retryable: yes",
@@ -103,7 +104,7 @@ def test_demo_keeps_all_its_promises(performance: subprocess.CompletedProcess[st
         "host_lost, executed: maybe after",
         "then executed: yes on sql-3",
         "4 spans from 3 instances: caller",
-        "12 scenes, each did what it says",
+        "13 scenes, each did what it says",
     ],
 )
 def test_demo_shows(performance: subprocess.CompletedProcess[str], fact: str) -> None:

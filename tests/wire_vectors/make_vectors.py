@@ -108,6 +108,27 @@ SUMMARY = {
 }
 ALICE = ["3f9a61c27e5d08b4", "alice", "user", "example"]
 PLANNER = ["b80d41e7c6a2935f", "planner", "agent", "example"]
+PERSON = {
+    "id": PLANNER[0],
+    "name": PLANNER[1],
+    "role": PLANNER[2],
+    "issuer": PLANNER[3],
+    "attributes": {"status": "busy"},
+    "since": 1_790_000_000_000,
+}
+NOTE = {"text": "the train is late"}
+MESSAGE = {
+    "from": pack(PLANNER),
+    "name": "note",
+    "body": pack(NOTE),
+    "direct": True,
+    "builders": ["weather"],
+}
+OFFER = {
+    "name": "weather",
+    "description": "Forecasts for one place.",
+    "schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
 WELCOME_FACTS = {
     "name": "alice",
     "issuer": "example",
@@ -210,6 +231,9 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
             {"public": False, "shared_with": ["name:bob", "role:agent"], "generation": 4},
         ],
     ),
+    "refresh": ("refresh", 38, [CLIENT], [11, "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"]),
+    "explain": ("explain", 39, [CLIENT], [12, "weather", "forecast", {"pin": DIGEST}]),
+    "admin": ("admin", 52, [CLIENT], [13, "kick", {"room": "lab", "participant": "eve"}]),
     "unregister": ("unregister", 33, [CLIENT], [5, "weather", True]),
     "list": ("list", 34, [CLIENT], [3, {}]),
     "list_next_page": (
@@ -227,6 +251,28 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     ),
     "subscribe": ("subscribe", 36, [CLIENT], [9, ["toolkits"]]),
     "subscribe_end": ("subscribe", 36, [CLIENT], [10, []]),
+    "subscribe_people": ("subscribe", 36, [CLIENT], [11, ["participants", "messages"]]),
+    "event_joined": ("event", 4, [SERVER], [2, "participant_joined", {"participant": PERSON}]),
+    "event_left": (
+        "event",
+        4,
+        [SERVER],
+        [3, "participant_left", {"participant": {**PERSON, "attributes": {}}}],
+    ),
+    "event_message": ("event", 4, [SERVER], [4, "message", MESSAGE]),
+    "attributes": ("attributes", 48, [CLIENT], [12, {"status": "busy", "seat": [3, "B"]}]),
+    "attributes_taken_away": ("attributes", 48, [CLIENT], [13, {"status": None}]),
+    "send": ("send", 49, [CLIENT], [14, "alice", "note", pack(NOTE)]),
+    "send_to_all": ("send", 49, [CLIENT], [15, None, "note", pack(None)]),
+    "participants": ("participants", 50, [CLIENT], [16, {}]),
+    "participants_next_page": (
+        "participants",
+        50,
+        [CLIENT],
+        [17, {"limit": 20, "cursor": "kqVhbGljZbAzZjlhNjFjMjdlNWQwOGI0"}],
+    ),
+    "builders_offer": ("builders", 51, [CLIENT], [18, {"offer": [OFFER]}]),
+    "builders_of": ("builders", 51, [CLIENT], [19, {"participant": "planner"}]),
 }
 
 # name: (what it is, value)
@@ -248,6 +294,9 @@ BODIES: dict[str, tuple[str, Any]] = {
     ),
     "answer_of_subscribe": ("answer", {"topics": ["toolkits"]}),
     "answer_of_unregister": ("answer", {}),
+    "answer_of_participants": ("answer", {"participants": [PERSON], "cursor": None}),
+    "answer_of_send": ("answer", {"delivered": 2}),
+    "answer_of_builders": ("answer", {"builders": [OFFER]}),
 }
 MANIFESTS = {"manifest": MINIMAL_MANIFEST, "manifest_verbose": VERBOSE_MANIFEST}
 

@@ -31,9 +31,16 @@ __all__ = ["ROOM", "VISITOR_SCOPE", "Actor", "Cast"]
 ROOM = "demo"
 """The room in which everything happens."""
 VISITOR_SCOPE = ApiScope(
-    agents=AgentsGrant(use_tools=True, call=True, allow=("sql", "clock.now")), trace=True
+    agents=AgentsGrant(
+        use_tools=True,
+        call=True,
+        allow=("sql", "clock.now"),
+        builders=("largest", "greeting"),
+    ),
+    messaging=True,
+    trace=True,
 )
-"""What the visitor may do: everything of `sql`, and of `clock` one tool."""
+"""What the visitor may do: everything of `sql`, of `clock` one tool, and ask for two toolkits."""
 
 _TOKEN_S = 12 * 3600.0
 _START_S = 20.0
@@ -227,8 +234,11 @@ class Cast:
 
     def visitor_token(self) -> str:
         """Mint the visitor's token."""
-        token = ParticipantToken(name="visitor", room=[ROOM], api=VISITOR_SCOPE)
-        return token.to_jwt(self._key, ttl_s=_TOKEN_S)
+        return self.token("visitor", VISITOR_SCOPE)
+
+    def token(self, name: str, api: ApiScope) -> str:
+        """Mint a token for somebody else in the room."""
+        return ParticipantToken(name=name, room=[ROOM], api=api).to_jwt(self._key, ttl_s=_TOKEN_S)
 
 
 class _Hosts:

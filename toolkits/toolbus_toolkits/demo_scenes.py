@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from toolbus import Executed, RoomException
+from toolbus import Executed, RoomClient, RoomEvent, RoomException
 from toolbus.semantics import SERVICE_INSTANCE_ID
 from toolbus.trace_tree import SpanRecord, TraceTree, build_tree, render_lines
 from toolbus.wire import ToolManifest
-from toolbus_toolkits.demo_cast import Cast
+from toolbus_toolkits.demo_agent import AGENT, AGENT_SCOPE, ANSWER, QUESTION, working_agent
+from toolbus_toolkits.demo_cast import ROOM, Cast
 from toolbus_toolkits.demo_stage import Scene, SceneFailed, Stage, table
 from toolbus_toolkits.inventory import build_inventory
 
@@ -53,6 +55,15 @@ _QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Python licences", _LICENCES, ()),
     ("most needed in Python", _MOST_NEEDED, ("python",)),
     ("what toolbus needs", _NEEDED_BY_TOOLBUS, ()),
+)
+_ASKED: tuple[list[dict[str, Any]], ...] = (
+    [{"name": "largest", "source": "python", "count": 2}],
+    [{"name": "greeting", "word": "good day"}],
+    [{"name": "diary"}],
+)
+_ANSWERED = (
+    ("largest.packages", "of python, for visitor: "),
+    ("greeting.say", "good day, visitor"),
 )
 
 
@@ -111,6 +122,12 @@ def calm_scenes(cast: Cast, stage: Stage) -> list[Scene]:
             partial(_ask, cast, stage),
         ),
         *_refusals(cast),
+        Scene(
+            "An agent, with other tools for each message",
+            "send an agent without a model three messages, each with another array of tools",
+            "each turn sees sql without sql.describe, and what its message asked for; or a refusal",
+            partial(_ask_agent, cast, stage),
+        ),
     ]
 
 
@@ -225,6 +242,51 @@ async def _try_to_write(cast: Cast) -> str:
     error = await refused(call, "tool_failed", "yes")
     answer = await cast.room.call("sql.query", sql="SELECT count(*) FROM packages")
     return f"{describe_error(error)}; the table has its {answer['rows'][0][0]} rows"
+
+
+async def _ask_agent(cast: Cast, stage: Stage) -> str:
+    agent = RoomClient(cast.url, room=ROOM, token=cast.token(AGENT, AGENT_SCOPE))
+    async with agent, working_agent(agent), aclosing(cast.room.events()) as events:
+        offered = [each.name for each in await cast.room.list_builders(AGENT)]
+        answers = [await _answer_to(cast, events, tools) for tools in _ASKED]
+    rows = [_turn_row(tools, answer) for tools, answer in zip(_ASKED, answers, strict=True)]
+    columns = ("its message asked for", "the turn saw", "and said")
+    stage.tables(table("turns", columns, rows, max_chars=60))
+    expect(offered == ["largest", "greeting"], f"the visitor is offered {offered}")
+    for answer, (own, said) in zip(answers, _ANSWERED, strict=False):
+        seen = ["sql.list_tables", "sql.query", own]
+        expect(sorted(answer.get("tools", ())) == sorted(seen), f"a turn answers {answer}")
+        expect(said in answer["said"][0], f"its tool said {answer['said']}")
+    refusal = answers[-1]
+    expect(refusal.get("refused") == "permission_denied", f"the third turn answers {refusal}")
+    own_tools = " and ".join(own for own, _ in _ANSWERED)
+    return f"two turns saw {own_tools}, and the third: {refusal['message']}"
+
+
+def _turn_row(tools: list[dict[str, Any]], answer: dict[str, Any]) -> tuple[str, str, str]:
+    asked = " ".join(f"{name}={value}" for each in tools for name, value in each.items())
+    seen = " ".join(answer.get("tools", ["-"]))
+    return asked, seen, " ".join(answer.get("said", [str(answer.get("refused"))]))
+
+
+async def _answer_to(
+    cast: Cast, events: AsyncGenerator[RoomEvent, None], tools: list[dict[str, Any]]
+) -> dict[str, Any]:
+    coming = asyncio.create_task(_next_answer(events))
+    try:
+        await cast.room.send(AGENT, QUESTION, {"tools": tools})
+        return await coming
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _next_answer(events: AsyncGenerator[RoomEvent, None]) -> dict[str, Any]:
+    async for event in events:
+        message = event.message
+        if message is not None and (message.name, message.sender.name) == (ANSWER, AGENT):
+            return dict(message.body)
+    raise SceneFailed("the room ended before the agent answered")
 
 
 async def _show_trace(cast: Cast, stage: Stage) -> str:

@@ -16,6 +16,7 @@ import typer
 
 from toolbus.chunks import Chunk
 from toolbus.commands.completion import complete_owner, complete_tool
+from toolbus.commands.explanation_output import show_explanation
 from toolbus.commands.near_names import near_name, near_tool
 from toolbus.commands.outcome import reporting
 from toolbus.commands.parameters import Parameter, read_any_text, read_json, read_parameters
@@ -23,6 +24,7 @@ from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joi
 from toolbus.commands.value_output import ValueOutput
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.exit_codes import Subject, UsageMistake
+from toolbus.explanation import Explanation
 from toolbus.grants import is_tool_name, is_toolkit_name
 from toolbus.toolkit_proxy import ToolkitProxy
 
@@ -46,6 +48,10 @@ _NoRetry = Annotated[
     bool, typer.Option("--no-retry", help="Try once, even where again would be safe.")
 ]
 _OnBehalfOf = Annotated[str | None, typer.Option(help="For whom the call is made.")]
+_Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Say who would run it, or what stops it; run nothing."),
+]
 _Out = Annotated[Path | None, typer.Option(help="Write the value to this file instead of stdout.")]
 
 
@@ -60,6 +66,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     no_retry: _NoRetry = False,
     on_behalf_of: _OnBehalfOf = None,
     out: _Out = None,
+    explain: _Explain = False,
 ) -> None:
     """Call a tool and print its value.
 
@@ -82,7 +89,10 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     asked = Subject(toolkit, name, participant, on_behalf_of, timeout)
     plan = _Plan(asked, tuple(arguments or ()), call_options)
     with reporting(as_json=options.as_json, subject=asked):
-        output.write(in_room(options, plan.carry_out))
+        if explain:
+            show_explanation(in_room(options, plan.explain), as_json=options.as_json)
+        else:
+            output.write(in_room(options, plan.carry_out))
 
 
 def _no_tool(typed: str, arguments: Sequence[str]) -> str:
@@ -99,6 +109,13 @@ class _Plan:
     asked: Subject
     arguments: tuple[str, ...]
     options: Mapping[str, Any]
+
+    async def explain(self, room: CommandRoom) -> Explanation:
+        """Ask what would become of the call."""
+        proxy = await self._described(room) if _needs_schema(self.arguments) else None
+        arguments = read_arguments(self.arguments, self._parameters(proxy))
+        named = {name: self.options[name] for name in ("participant", "on_behalf_of", "pin")}
+        return await room.explain(self.asked.toolkit, self.asked.tool, arguments, **named)
 
     async def carry_out(self, room: CommandRoom) -> Chunk:
         """Make the call; reading the schema first counts against its time too."""

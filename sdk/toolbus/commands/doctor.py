@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -202,6 +203,11 @@ async def _look_at_port(patient: _Patient) -> str:
             head = await _answer_of(url, patient.place.room)
     except TimeoutError:
         raise Ailment(f"{url} does not answer within {_PATIENCE_S:g} s", start) from None
+    except ssl.SSLCertVerificationError as error:
+        raise Ailment(
+            f"the certificate of {url} is not trusted: {error.verify_message}",
+            "let SSL_CERT_FILE name a file with its authority's certificate",
+        ) from None
     except OSError as error:
         raise Ailment(f"no answer from {url}: {error.strerror or error}", start) from None
     status, _, rest = head.partition("\r\n")

@@ -18,19 +18,26 @@ __all__ = [
     "PROTOCOL_VERSION",
     "RESERVED",
     "SUBPROTOCOL",
+    "Admin",
+    "Attributes",
+    "Builders",
     "Call",
     "CallId",
     "Cancel",
     "Describe",
     "Dispatch",
     "Event",
+    "Explain",
     "Failed",
     "Frame",
     "ListToolkits",
     "ParticipantId",
+    "Participants",
+    "Refresh",
     "Register",
     "RequestId",
     "Result",
+    "Send",
     "Subscribe",
     "Unregister",
     "Welcome",
@@ -169,6 +176,60 @@ class Subscribe(Struct, tag=36, array_like=True, frozen=True, gc=False):
     topics: list[Any]
 
 
+class Refresh(Struct, tag=38, array_like=True, frozen=True, gc=False):
+    """A new token of the same identity, for this connection."""
+
+    id: Number
+    token: str
+
+
+class Explain(Struct, tag=39, array_like=True, frozen=True, gc=False):
+    """Ask which host would run a call, or what would stop it; runs nothing."""
+
+    id: Number
+    toolkit: str
+    tool: str
+    options: dict[str, Any]
+
+
+class Attributes(Struct, tag=48, array_like=True, frozen=True, gc=False):
+    """Change what others see of me: values by name, nil takes one away."""
+
+    id: Number
+    attributes: dict[str, Any]
+
+
+class Send(Struct, tag=49, array_like=True, frozen=True, gc=False):
+    """A message to the participants of a name, or to all; `body` is packed."""
+
+    id: Number
+    to: str | None
+    name: str
+    body: bytes
+
+
+class Participants(Struct, tag=50, array_like=True, frozen=True, gc=False):
+    """Ask for a page of those who are in the room."""
+
+    id: Number
+    options: dict[str, Any]
+
+
+class Builders(Struct, tag=51, array_like=True, frozen=True, gc=False):
+    """Say which toolkits I build on request, or ask which ones another does."""
+
+    id: Number
+    options: dict[str, Any]
+
+
+class Admin(Struct, tag=52, array_like=True, frozen=True, gc=False):
+    """Look after rooms: list them, send somebody away, revoke tokens."""
+
+    id: Number
+    action: str
+    options: dict[str, Any]
+
+
 Frame: TypeAlias = (
     Welcome
     | Result
@@ -182,6 +243,13 @@ Frame: TypeAlias = (
     | ListToolkits
     | Describe
     | Subscribe
+    | Refresh
+    | Explain
+    | Attributes
+    | Send
+    | Participants
+    | Builders
+    | Admin
 )
 
 KINDS: dict[type[Frame], int] = {
@@ -199,6 +267,13 @@ FROM_CLIENT: tuple[type[Frame], ...] = (
     ListToolkits,
     Describe,
     Subscribe,
+    Refresh,
+    Explain,
+    Attributes,
+    Send,
+    Participants,
+    Builders,
+    Admin,
 )
 """What a server reads."""
 FROM_SERVER: tuple[type[Frame], ...] = (Welcome, Result, Failed, Event, Dispatch, Cancel)
@@ -211,9 +286,5 @@ RESERVED: dict[int, str] = {
     21: "credit",
     22: "progress",
     37: "drain",
-    38: "refresh",
-    39: "explain",
-    48: "attributes",
-    49: "send",
 }
 """Kinds whose meaning is settled and whose frames are not built yet: unknown ones until then."""

@@ -66,7 +66,7 @@ _SHOWN_ELSEWHERE = {
 def _rules() -> tuple[list[str], list[str]]:
     """Give the ids of the rules that bind and of those that are reserved, as they occur."""
     text = _PROTOCOL.read_text(encoding="utf-8")
-    before, heading, reserved = text.partition("\n## 15. Reserved\n")
+    before, heading, reserved = text.partition("\n## 17. Reserved\n")
     assert heading
     return _RULE.findall(before), _RULE.findall(reserved)
 

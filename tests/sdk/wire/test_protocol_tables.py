@@ -60,7 +60,7 @@ def test_table_of_kinds_is_the_one_of_the_frames() -> None:
 
 
 def test_reserved_kinds_are_those_of_the_table() -> None:
-    assert {int(row[0]): row[1] for row in _rows("## 15. Reserved")} == RESERVED
+    assert {int(row[0]): row[1] for row in _rows("## 17. Reserved")} == RESERVED
 
 
 def test_table_of_errors_has_every_code_with_what_its_class_says() -> None:

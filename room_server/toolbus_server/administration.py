@@ -1,0 +1,122 @@
+"""Looking after rooms: which there are, sending somebody away, revoking tokens.
+
+Every action needs the grant `admin`, and reaches the rooms that the asker's own token names; a
+revocation, which ends tokens wherever they are shown, needs a token for all rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from toolbus.errors import InvalidArguments, PermissionDenied
+from toolbus.grants import matches_room
+from toolbus.wire import Admin
+from toolbus_server.hub import Hub, Occupant, OpenRoom
+from toolbus_server.revocations import Revocations
+from toolbus_server.room_view import Identity, Member
+
+__all__ = ["Administration"]
+
+_MAX_CHARS = 256
+
+
+class Administration:
+    """Answers the requests of administrators of one server.
+
+    Args:
+        hub: The rooms.
+        revocations: Which tokens count no more.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(self, hub: Hub, revocations: Revocations, now: Callable[[], float]) -> None:
+        self._hub = hub
+        self._revocations = revocations
+        self._now = now
+        self._actions: dict[str, Callable[[Member, dict[str, Any]], dict[str, Any]]] = {
+            "rooms": self._rooms,
+            "kick": self._kick,
+            "revoke": self._revoke,
+        }
+
+    def act(self, asker: Member, request: Admin) -> dict[str, Any]:
+        """Do what an administrator asks for.
+
+        Raises:
+            PermissionDenied: It lacks the grant, or its token does not name the room.
+            InvalidArguments: There is no such action, or an option is missing or malformed.
+        """
+        if not asker.scope.admin:
+            raise PermissionDenied("no grant to look after rooms (admin)")
+        action = self._actions.get(request.action)
+        if action is None:
+            raise _bad("action", f"is one of {', '.join(self._actions)}")
+        return action(asker, request.options)
+
+    def _rooms(self, asker: Member, _: dict[str, Any]) -> dict[str, Any]:
+        seen = sorted(name for name in self._hub.rooms if matches_room(asker.rooms, name))
+        return {"rooms": [_facts_of(self._hub.rooms[name]) for name in seen]}
+
+    def _kick(self, asker: Member, options: dict[str, Any]) -> dict[str, Any]:
+        name, wanted = _text(options, "room"), _text(options, "participant")
+        if not matches_room(asker.rooms, name):
+            raise PermissionDenied(f"your token is not for room {name}")
+        open_room = self._hub.rooms.get(name)
+        return {"closed": _send_away(_named(open_room, wanted) if open_room else ())}
+
+    def _revoke(self, asker: Member, options: dict[str, Any]) -> dict[str, Any]:
+        if "*" not in asker.rooms:
+            raise PermissionDenied("revoking reaches every room: your token is not for all of them")
+        if "jti" in options:
+            jti = _text(options, "jti")
+            self._revocations.revoke_token(jti, self._now())
+            return {"closed": _send_away(self._everybody(lambda member: member.jti == jti))}
+        identity = Identity(_text(options, "issuer"), _text(options, "name"))
+        self._revocations.revoke_identity(identity, self._now())
+        return {"closed": _send_away(self._everybody(lambda member: member.identity == identity))}
+
+    def _everybody(self, is_meant: Callable[[Member], bool]) -> list[Occupant]:
+        return [
+            occupant
+            for open_room in self._hub.rooms.values()
+            for occupant in open_room.occupants.values()
+            if is_meant(occupant.seat.member)
+        ]
+
+
+def _named(open_room: OpenRoom, wanted: str) -> list[Occupant]:
+    """Find those of a name, or the one with this id."""
+    return [
+        occupant
+        for occupant in open_room.occupants.values()
+        if wanted in (occupant.seat.member.id, occupant.seat.member.identity.name)
+    ]
+
+
+def _send_away(occupants: Iterable[Occupant]) -> int:
+    leaving = list(occupants)
+    for occupant in leaving:
+        occupant.sent_away()
+    return len(leaving)
+
+
+def _facts_of(open_room: OpenRoom) -> dict[str, Any]:
+    seats = open_room.room.seats.values()
+    return {
+        "name": open_room.room.state.name,
+        "participants": len(seats),
+        "toolkits": open_room.room.state.toolkit_count,
+        "calls": sum(len(seat.calls) for seat in seats),
+    }
+
+
+def _text(options: dict[str, Any], name: str) -> str:
+    value = options.get(name)
+    if type(value) is not str or not 0 < len(value) <= _MAX_CHARS:
+        raise _bad(name, f"is text of 1 to {_MAX_CHARS} characters")
+    return value
+
+
+def _bad(name: str, message: str) -> InvalidArguments:
+    return InvalidArguments(f"{name} {message}", details={"path": f"/{name}", "message": message})

@@ -1,0 +1,75 @@
+"""The options of requests that are no calls: read, checked, and refused by their path.
+
+Pure: it knows neither rooms nor sockets. A cursor is text that only its writer has to understand.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+from toolbus.errors import InvalidArguments
+from toolbus.wire import BadBody, pack_body, unpack_body
+
+__all__ = [
+    "MAX_PAGE",
+    "MAX_PAGE_BYTES",
+    "bad_option",
+    "cursor_text",
+    "page_limit",
+    "read_cursor",
+    "read_option",
+]
+
+MAX_PAGE = 100
+"""How many items one page of a list has at most."""
+MAX_PAGE_BYTES = 256 * 1024
+"""A page that has more bytes than this takes no further item."""
+
+
+def bad_option(name: str, message: str) -> InvalidArguments:
+    """Make the error that refuses an option; `name` is where it stands, `message` what it is."""
+    return InvalidArguments(f"{name} {message}", details={"path": f"/{name}", "message": message})
+
+
+def read_option(options: dict[str, Any], name: str, kind: type) -> Any:
+    """Return an option, or None where there is none. Raises InvalidArguments for another type."""
+    value = options.get(name)
+    if value is not None and type(value) is not kind:
+        raise bad_option(name, f"is not {kind.__name__}")
+    return value
+
+
+def page_limit(options: dict[str, Any]) -> int:
+    """Say how many items a page may have, as `limit` asks. Raises InvalidArguments."""
+    limit = read_option(options, "limit", int)
+    return MAX_PAGE if limit is None else max(1, min(int(limit), MAX_PAGE))
+
+
+def cursor_text(place: Sequence[Any]) -> str:
+    """Write down where a page ended."""
+    return base64.urlsafe_b64encode(pack_body(list(place))).decode()
+
+
+def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> tuple[Any, ...] | None:
+    """Return the place behind which the next page begins, None for the first page.
+
+    Args:
+        options: Those of the request.
+        kinds: The types of the parts of a place.
+
+    Raises:
+        InvalidArguments: It is none of ours.
+    """
+    text = read_option(options, "cursor", str)
+    if text is None:
+        return None
+    try:
+        place = unpack_body(base64.urlsafe_b64decode(text))
+    except (binascii.Error, ValueError, BadBody) as error:
+        raise bad_option("cursor", "is not one of ours") from error
+    if type(place) is not list or [type(part) for part in place] != list(kinds):
+        raise bad_option("cursor", "is not one of ours")
+    return tuple(place)

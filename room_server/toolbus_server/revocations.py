@@ -1,0 +1,61 @@
+"""Which tokens count no more although they have not expired.
+
+What is remembered goes by itself: a token lives for a day at most, so that a day later nothing is
+left that could be shown. Pure: time is handed in.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from toolbus.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, VerifiedToken
+from toolbus_server.room_view import Identity
+
+__all__ = ["Revocations"]
+
+K = TypeVar("K")
+
+_KEPT_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
+_MAX_KEPT = 100_000
+
+
+class Revocations:
+    """The revocations of one server."""
+
+    def __init__(self) -> None:
+        self._identities: dict[Identity, float] = {}
+        self._tokens: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._identities) + len(self._tokens)
+
+    def revoke_identity(self, identity: Identity, now: float) -> None:
+        """Let no token count that was issued to an identity until now."""
+        _keep(self._identities, identity, now)
+
+    def revoke_token(self, jti: str, now: float) -> None:
+        """Let the token with this id count no more."""
+        _keep(self._tokens, jti, now)
+
+    def covers(self, token: VerifiedToken) -> bool:
+        """Whether a token that holds otherwise was revoked.
+
+        A token of the same second as the revocation is taken for an older one.
+        """
+        if not self._identities and not self._tokens:
+            return False
+        revoked_at = self._identities.get(Identity(token.issuer, token.name))
+        if revoked_at is not None and token.issued_at <= revoked_at:
+            return True
+        return bool(token.jti) and token.jti in self._tokens
+
+
+def _keep(kept: dict[K, float], key: K, now: float) -> None:
+    """Remember a key from now on, and forget what no token can be covered by any more."""
+    kept.pop(key, None)
+    kept[key] = now
+    for old, at in list(kept.items()):
+        if at + _KEPT_S >= now and len(kept) <= _MAX_KEPT:
+            break
+        del kept[old]

@@ -1,0 +1,76 @@
+"""`toolbus admin`: which rooms there are, sending somebody away, revoking tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.commands.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.exit_codes import UsageMistake, printable
+
+__all__ = ["admin"]
+
+_COLUMNS = ("name", "participants", "toolkits", "calls")
+
+admin: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@admin.callback()
+def _admin() -> None:
+    """Look after rooms; needs a token with the grant admin, as --preset full gives."""
+
+
+@admin.command("rooms")
+@joins_a_room
+def _rooms(options: RoomOptions) -> None:
+    """List the rooms that your token names, with how many are in them."""
+    rooms: list[dict[str, Any]] = in_room(options, lambda room: room.admin("rooms"))["rooms"]
+    if options.as_json:
+        typer.echo(json.dumps(rooms, ensure_ascii=False))
+        return
+    rows = [_COLUMNS, *([str(each[column]) for column in _COLUMNS] for each in rooms)]
+    _show(rows)
+
+
+@admin.command("kick")
+@joins_a_room
+def _kick(
+    options: RoomOptions,
+    participant: Annotated[str, typer.Argument(help="A name, or the id of one connection.")],
+) -> None:
+    """Send a participant out of the room; it may come back with a good token."""
+    name = options.settle().room
+    done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
+    _say(options, done, f"closed {done['closed']} connections of {printable(participant)}")
+
+
+@admin.command("revoke")
+@joins_a_room
+def _revoke(
+    options: RoomOptions,
+    name: Annotated[str | None, typer.Argument(help="Whose tokens; with --issuer.")] = None,
+    issuer: Annotated[str | None, typer.Option(help="Who issued them.")] = None,
+    jti: Annotated[str | None, typer.Option(help="The id of one token.")] = None,
+) -> None:
+    """Let the tokens that somebody has now, or one token, count no more, in every room."""
+    if jti is None and (name is None or issuer is None):
+        raise UsageMistake("say whose tokens: NAME --issuer ISSUER, or --jti ID for a single one")
+    if jti is not None and (name is not None or issuer is not None):
+        raise UsageMistake("--jti names one token: leave NAME and --issuer out")
+    meant = {"jti": jti} if jti is not None else {"name": name, "issuer": issuer}
+    done = in_room(options, lambda room: room.admin("revoke", **meant))
+    _say(options, done, f"revoked; closed {done['closed']} connections")
+
+
+def _say(options: RoomOptions, facts: dict[str, Any], words: str) -> None:
+    typer.echo(json.dumps(facts) if options.as_json else words)
+
+
+def _show(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())

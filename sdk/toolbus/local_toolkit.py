@@ -1,0 +1,176 @@
+"""A toolkit that runs in the process of whoever uses it, for all who use it at a time.
+
+Its tools are started for the first of them and stopped after the last; the bounds that a tool asks
+for hold for all of them together. Rights and names are the business of whoever calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolbus.chunks import Chunk
+from toolbus.context import Participant, ToolContext
+from toolbus.errors import DeadlineExceeded, Executed, RoomException
+from toolbus.hosted_toolkit import Bounds, HostedToolkit
+from toolbus.tool import Tool
+from toolbus.toolkit import Toolkit, failure_of
+
+__all__ = ["LocalCall", "LocalToolkit"]
+
+_logger = logging.getLogger(__name__)
+_NO_BOUNDS = Bounds(None, None)
+
+
+@dataclass(slots=True, eq=False)
+class LocalCall:
+    """One call of a local tool: who makes it, and how far it has come."""
+
+    tool: str
+    arguments: dict[str, Any]
+    caller: Participant
+    timeout_s: float
+    context: ToolContext = field(init=False)
+    threads: set[asyncio.Future[Any]] = field(default_factory=set)
+    """What runs on threads, which nothing can stop."""
+
+    def enter(self, room_until: Callable[[float], Any]) -> None:
+        """Make the tool's context; its room is the one that ends with the call."""
+        clock = asyncio.get_running_loop().time
+        deadline_at = clock() + self.timeout_s
+        self.context = ToolContext(
+            room_until(deadline_at),
+            self.caller,
+            deadline_at=deadline_at,
+            clock=clock,
+            run_sync=self._on_thread,
+        )
+
+    async def _on_thread(self, function: Callable[[], Any]) -> Any:
+        running = asyncio.ensure_future(asyncio.to_thread(function))
+        running.add_done_callback(_look_at)
+        self.threads.add(running)
+        return await asyncio.shield(running)
+
+    @property
+    def on_threads(self) -> list[asyncio.Future[Any]]:
+        """What still runs on threads."""
+        return [each for each in self.threads if not each.done()]
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the function ran, once the call has been given up."""
+        if self.on_threads:
+            return "maybe"
+        return "yes" if self.context.entered else "no"
+
+
+class LocalToolkit:
+    """A toolkit that is run here.
+
+    Args:
+        toolkit: Whose tools are started, run and stopped.
+    """
+
+    def __init__(self, toolkit: Toolkit) -> None:
+        self._toolkit = toolkit
+        self._bounds = HostedToolkit(toolkit, public=False).bounds
+        self._changing = asyncio.Lock()
+        self._users = 0
+        self._started: AsyncExitStack | None = None
+
+    @classmethod
+    def of(cls, toolkit: Toolkit) -> LocalToolkit:
+        """Return the one that all share who use this toolkit here."""
+        if toolkit.in_process is None:
+            toolkit.in_process = cls(toolkit)
+        shared: LocalToolkit = toolkit.in_process
+        return shared
+
+    @asynccontextmanager
+    async def started(self, room: Any) -> AsyncIterator[None]:
+        """Keep its tools started for as long as the block runs. Raises what a `start` raises."""
+        self._users += 1
+        try:
+            async with self._changing:
+                if self._started is None:
+                    self._started = await _start(self._toolkit.tools, room)
+            yield
+        finally:
+            self._users -= 1
+            async with self._changing:
+                if not self._users and self._started is not None:
+                    stack, self._started = self._started, None
+                    await stack.aclose()
+
+    async def run(self, call: LocalCall, room_until: Callable[[float], Any]) -> Chunk:
+        """Run a call within the tool's bounds and its own time, waiting for a free slot.
+
+        Raises:
+            RoomException: Why there is no result; `executed` says whether the tool ran.
+        """
+        call.enter(room_until)
+        bounds = self._bounds.get(call.tool, _NO_BOUNDS)
+        seconds = min(call.timeout_s, bounds.timeout_s or call.timeout_s)
+        try:
+            async with asyncio.timeout(call.timeout_s) as waiting, _slot(bounds, call):
+                async with asyncio.timeout(bounds.timeout_s) as running:
+                    return await self._execute(call)
+        except TimeoutError as error:
+            assert waiting.expired() or running.expired(), "a tool's own is a ToolFailed"
+            words = f"{self._toolkit.name}.{call.tool} has not ended within {seconds:g} s"
+            raise DeadlineExceeded(words, executed=call.executed) from error
+
+    async def _execute(self, call: LocalCall) -> Chunk:
+        running: Awaitable[Chunk] = self._toolkit.execute(call.context, call.tool, call.arguments)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            call.context.cancel()
+            raise
+        except Exception as error:
+            failure: RoomException = failure_of(error, call.context)
+            raise failure from error
+
+
+@asynccontextmanager
+async def _slot(bounds: Bounds, call: LocalCall) -> AsyncIterator[None]:
+    """Hold one of the tool's slots, until what the call left on threads has ended too."""
+    if bounds.slots is None:
+        yield
+        return
+    await bounds.slots.acquire()
+    release = bounds.slots.release
+    try:
+        yield
+    finally:
+        if left := call.on_threads:
+            asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: release())
+        else:
+            release()
+
+
+def _look_at(ended: asyncio.Future[Any]) -> None:
+    """Keep what a function raised that nobody waits for any more from being reported as a bug."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+async def _start(tools: tuple[Tool, ...], room: Any) -> AsyncExitStack:
+    async with AsyncExitStack() as stack:
+        for tool in tools:
+            await tool.start(room)
+            stack.push_async_callback(_stop, tool)
+        return stack.pop_all()
+
+
+async def _stop(tool: Tool) -> None:
+    """End a tool; one that fails to end keeps nothing else from ending."""
+    try:
+        await tool.stop()
+    except Exception:
+        _logger.exception("tool %s raised while it was stopped", tool.name)

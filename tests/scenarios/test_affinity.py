@@ -1,0 +1,127 @@
+"""Calls that belong together meet at one host, across replicas and a server that restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from support.raw_client import details_of, raw_participant
+from support.room_watch import until_hosts
+from toolbus import Key, KeyRing, Toolkit, tool
+from toolbus.errors import InvalidArguments, RoomException
+from toolbus.wire import Call, CallId, Failed, RequestId, Result, pack_body
+from toolbus_server import ServerSettings
+from toolbus_server.testing import TestServer, running_server
+
+REPLICAS = ("one", "two", "three")
+
+
+def carts(instance: str) -> Toolkit:
+    """Make a toolkit whose tools say at which replica they ran."""
+
+    @tool(affinity="customer")
+    async def add(item: str, customer: str | dict[str, int] | None = None) -> str:
+        return instance
+
+    @tool(affinity="caller")
+    async def mine() -> str:
+        return instance
+
+    @tool
+    async def anywhere() -> str:
+        return instance
+
+    return Toolkit("carts", [add, mine, anywhere])
+
+
+@asynccontextmanager
+async def replicas(server: TestServer) -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        for instance in REPLICAS:
+            host = await stack.enter_async_context(server.room("host", instance=instance))
+            await stack.enter_async_context(host.host(carts(instance)))
+        yield stack
+
+
+async def test_calls_with_one_value_of_the_argument_meet_at_one_host_for_every_caller() -> None:
+    """CALL-23."""
+    customers: list[Any] = [f"customer-{n}" for n in range(20)] + [{"a": 1, "b": 2}, None]
+    async with running_server() as server, replicas(server):
+        async with server.room("alice") as alice, server.room("bob") as bob:
+            first = [await alice.call("carts.add", item="x", customer=each) for each in customers]
+            again = [await bob.call("carts.add", item="y", customer=each) for each in customers]
+            turned = await bob.call("carts.add", item="z", customer={"b": 2, "a": 1})
+            left_out = await bob.call("carts.add", item="z")
+    assert first == again
+    assert (turned, left_out) == (first[-2], first[-1])
+    assert set(first) == set(REPLICAS)
+
+
+async def test_calls_of_one_caller_meet_at_one_host_whatever_its_connection() -> None:
+    """CALL-23."""
+    seen: set[str] = set()
+    async with running_server() as server, replicas(server):
+        for name in ("ann", "bob", "cem", "dee", "eva", "fay", "gus", "hal"):
+            at: set[str] = set()
+            for _ in range(2):
+                async with server.room(name) as room:
+                    at |= {await room.call("carts.mine") for _ in range(5)}
+            assert len(at) == 1
+            seen |= at
+    assert len(seen) > 1
+
+
+async def test_an_affinity_outlives_a_restart_of_the_server() -> None:
+    key = Key.generate(kid="test", iss="acme")
+    customers = [f"customer-{n}" for n in range(12)]
+    async with AsyncExitStack() as people:
+        async with running_server(key=key) as first:
+            settings = ServerSettings(keys=KeyRing([]), port=first.server.port)
+            await people.enter_async_context(replicas(first))
+            alice = await people.enter_async_context(first.room("alice"))
+            before = [await alice.call("carts.add", item="x", customer=each) for each in customers]
+        async with running_server(key=key, settings=settings), asyncio.timeout(20):
+            await until_hosts(alice, "carts", len(REPLICAS))
+            after = [await alice.call("carts.add", item="x", customer=each) for each in customers]
+    assert after == before
+
+
+async def test_a_call_without_its_affinity_is_refused_with_the_arguments_name() -> None:
+    """CALL-23: what a client of another language learns from."""
+    arguments = pack_body({"item": "x", "customer": "c"})
+    async with running_server() as server, replicas(server), raw_participant(server, "eve") as eve:
+
+        def call(number: int, options: dict[str, Any] | None) -> Call:
+            name = CallId(f"c{number}")
+            return Call(RequestId(number), name, "carts", "add", None, arguments, options)
+
+        for number, options in enumerate([None, {"affinity": ""}, {"affinity": "x" * 129}], 1):
+            eve.send_frame(call(number, options))
+            refused = await eve.reply_to(number)
+            assert isinstance(refused, Failed)
+            assert (refused.code, refused.executed) == ("invalid_arguments", "no")
+            assert details_of(refused)["argument"] == "customer"
+        eve.send_frame(call(9, {"affinity": 7}))
+        refused = await eve.reply_to(9)
+        assert isinstance(refused, Failed)
+        assert details_of(refused)["path"] == "/affinity"
+        eve.send_frame(call(10, {"affinity": "c" * 128}))
+        assert isinstance(await eve.reply_to(10), Result)
+
+
+async def test_the_first_call_of_many_at_once_learns_it_without_an_error() -> None:
+    async with running_server() as server, replicas(server), server.room("alice") as alice:
+        calls = [alice.invoke("carts", "add", {"item": "x"}, retry=False) for _ in range(10)]
+        assert len({chunk.value for chunk in await asyncio.gather(*calls)}) == 1
+
+
+async def test_arguments_that_break_the_schema_are_the_hosts_to_refuse() -> None:
+    async with running_server() as server, replicas(server), server.room("alice") as alice:
+        with pytest.raises(RoomException) as refused:
+            await alice.call("carts.add", item=7, customer="c")
+        assert isinstance(refused.value, InvalidArguments)
+        assert refused.value.details["path"] == "/item"

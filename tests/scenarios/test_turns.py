@@ -1,0 +1,731 @@
+"""What one turn of an agent can see and do: its own, required and dynamic toolkits together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from support.raw_client import raw_participant
+from toolbus import (
+    AgentsGrant,
+    ApiScope,
+    Message,
+    Participant,
+    RequiredToolkit,
+    RoomClient,
+    Tool,
+    ToolContext,
+    ToolFailed,
+    Toolkit,
+    ToolkitBuilder,
+    ToolkitConfig,
+    Turn,
+    builder_infos,
+    tool,
+)
+from toolbus.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DefinitionChanged,
+    InvalidArguments,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+    Unavailable,
+)
+from toolbus.room import Room
+from toolbus.wire import Register, RequestId, Result, pack_body
+from toolbus_server.testing import TestServer, room_of, running_server
+
+
+class Recorded(Tool):
+    """A tool that writes down when it is started and stopped."""
+
+    input_schema = {"properties": {}}  # noqa: RUF012 - as a tool's author writes it
+
+    def __init__(self, name: str, diary: list[str], *, fails: bool = False) -> None:
+        super().__init__(name)
+        self.diary, self.fails = diary, fails
+        self.room: Any = None
+
+    async def start(self, room: Any) -> None:
+        if self.fails:
+            raise OSError("no disk")
+        self.room = room
+        self.diary.append(f"+{self.name}")
+
+    async def stop(self) -> None:
+        self.diary.append(f"-{self.name}")
+        raise RuntimeError("stops badly")
+
+    async def execute(self, context: ToolContext, /, **_: Any) -> Any:
+        return f"{self.name} for {context.caller.name}"
+
+
+class Diary(ToolkitBuilder[ToolkitConfig]):
+    """Builds a toolkit of its own name with one recorded tool."""
+
+    def __init__(self, name: str, diary: list[str], *, fails: bool = False) -> None:
+        super().__init__(name, ToolkitConfig)
+        self.diary, self.fails = diary, fails
+
+    async def make(self, room: Room, model: Any, config: ToolkitConfig) -> Toolkit:
+        return Toolkit(self.name, [Recorded(self.name, self.diary, fails=self.fails)])
+
+
+def greeter(version: str = "1") -> Toolkit:
+    @tool(idempotent=True)
+    async def greet(context: ToolContext, name: str) -> str:
+        """Greet somebody."""
+        principal = context.on_behalf_of
+        asker = context.caller.name if principal is None else principal.name
+        return f"hello {name}, from {context.caller.name} for {asker}"
+
+    @tool
+    async def insult(name: str) -> str:
+        return f"{name}!"
+
+    return Toolkit("greeter", [greet, insult], version=version)
+
+
+def names(turn: Turn) -> list[str]:
+    return [each.name for each in turn.tools]
+
+
+def visitor(room: RoomClient, name: str) -> Participant:
+    return Participant(id="", name=name, issuer="toolbus-test")
+
+
+@asynccontextmanager
+async def agent_and_host(
+    *toolkits: Toolkit, api: ApiScope | None = None
+) -> AsyncIterator[tuple[TestServer, RoomClient]]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_server())
+        host = await stack.enter_async_context(server.room("host"))
+        for each in toolkits:
+            await stack.enter_async_context(host.host(each))
+        yield server, await stack.enter_async_context(server.room("agent", api=api))
+
+
+# What is in a turn
+
+
+async def test_turn_has_its_own_required_and_dynamic_tools_with_their_schemas() -> None:
+    diary: list[str] = []
+    async with agent_and_host(greeter()) as (_, agent):
+        async with Turn(
+            agent,
+            always=[Toolkit("notes", [Recorded("write", diary)])],
+            required=[RequiredToolkit("greeter", ["greet"])],
+            builders=[Diary("extra", diary), Diary("unasked", diary)],
+            tools=[{"name": "extra"}],
+        ) as turn:
+            assert names(turn) == ["notes.write", "greeter.greet", "extra.extra"]
+            greet = turn.tools[1]
+            assert (greet.toolkit, greet.tool) == ("greeter", "greet")
+            assert greet.description == "Greet somebody."
+            assert greet.input_schema["required"] == ["name"]
+            assert await turn.call("notes.write") == "write for agent"
+            assert await turn.call("greeter.greet", {"name": "bob"}) == (
+                "hello bob, from agent for agent"
+            )
+            assert await turn.call("extra.extra", {}) == "extra for agent"
+            with pytest.raises(NotFound, match=r"what is: notes\.write, greeter\.greet, ex"):
+                await turn.call("greeter.insult", {"name": "bob"})
+    assert diary == ["+write", "+extra", "-extra", "-write"]
+
+
+async def test_each_turn_sees_what_its_own_message_asked_for() -> None:
+    diary: list[str] = []
+    builders = [Diary("one", diary), Diary("two", diary)]
+    async with room_of("agent") as (agent,):
+        async with Turn(agent, builders=builders, tools=[{"name": "one"}]) as first:
+            async with Turn(agent, builders=builders, tools=[{"name": "two"}]) as second:
+                assert (names(first), names(second)) == (["one.one"], ["two.two"])
+        async with Turn(agent, builders=builders) as third:
+            assert names(third) == []
+
+
+async def test_tools_that_the_rooms_own_grants_do_not_allow_are_hidden() -> None:
+    grant = AgentsGrant(use_tools=True, call=True, allow=("greeter", "notes"), deny=("*.insult",))
+    diary: list[str] = []
+    notes = Toolkit("notes", [Recorded("write", diary), Recorded("insult", diary)])
+    async with agent_and_host(greeter(), api=ApiScope(agents=grant)) as (_, agent):
+        async with Turn(
+            agent,
+            always=[notes, Toolkit("secret", [Recorded("read", diary)])],
+            required=[RequiredToolkit("greeter")],
+        ) as turn:
+            assert names(turn) == ["notes.write", "greeter.greet"]
+            for hidden in ("notes.insult", "secret.read", "greeter.insult"):
+                with pytest.raises(NotFound):
+                    await turn.call(hidden)
+
+
+# Names
+
+
+def test_two_toolkits_of_one_name_are_refused() -> None:
+    room = RoomClient("ws://127.0.0.1:1")
+    with pytest.raises(ValueError, match="two toolkits of this turn are named 'notes'"):
+        Turn(room, always=[Toolkit("notes")], required=[RequiredToolkit("notes")])
+
+
+async def test_dynamic_toolkit_with_a_name_that_is_taken_is_named_with_its_path() -> None:
+    diary: list[str] = []
+    builders = [Diary("extra", diary), Diary("notes", diary)]
+    asked = [{"name": "extra"}, {"name": "notes"}]
+    async with room_of("agent") as (agent,):
+        turn = Turn(agent, always=[Toolkit("notes")], builders=builders, tools=asked)
+        with pytest.raises(InvalidArguments, match="/tools/1/name: there is a toolkit notes"):
+            await turn.__aenter__()
+    assert diary == []
+
+
+# Beginning and ending
+
+
+async def test_tools_that_were_started_are_stopped_when_another_cannot_start() -> None:
+    diary: list[str] = []
+    builders = [Diary("one", diary), Diary("two", diary), Diary("bad", diary, fails=True)]
+    asked = [{"name": "one"}, {"name": "two"}, {"name": "bad"}]
+    async with room_of("agent") as (agent,):
+        turn = Turn(agent, builders=builders, tools=asked)
+        with pytest.raises(OSError, match="no disk"):
+            await turn.__aenter__()
+        with pytest.raises(Unavailable):
+            await turn.call("one.one")
+    assert diary == ["+one", "+two", "-two", "-one"]
+
+
+async def test_toolkit_that_two_turns_use_is_started_once_and_stopped_after_the_last() -> None:
+    diary: list[str] = []
+    notes = Toolkit("notes", [Recorded("write", diary)])
+    async with room_of("agent") as (agent,):
+        async with Turn(agent, always=[notes]):
+            async with Turn(agent, builders=[notes], tools=[{"name": "notes"}]) as inner:
+                assert await inner.call("notes.write") == "write for agent"
+            assert diary == ["+write"]
+        assert diary == ["+write", "-write"]
+        async with Turn(agent, always=[notes]):
+            assert diary == ["+write", "-write", "+write"]
+
+
+async def test_turn_that_has_ended_or_not_begun_refuses_calls() -> None:
+    async with room_of("agent") as (agent,):
+        turn = Turn(agent, always=[Toolkit("notes", [Recorded("write", [])])])
+        with pytest.raises(Unavailable, match="not entered"):
+            await turn.call("notes.write")
+        async with turn:
+            pass
+        with pytest.raises(Unavailable, match="has ended") as raised:
+            await turn.call("notes.write")
+        assert (raised.value.executed, raised.value.retryable) == ("no", False)
+        with pytest.raises(RuntimeError, match="entered once"):
+            await turn.__aenter__()
+
+
+async def test_calls_under_way_are_ended_with_the_turn() -> None:
+    began, gone = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    async with agent_and_host(Toolkit("far", [wait])) as (_, agent), asyncio.timeout(10):
+        for parts in (
+            {"always": [Toolkit("near", [wait])]},
+            {"required": [RequiredToolkit("far")]},
+        ):
+            began.clear()
+            gone.clear()
+            async with Turn(agent, **parts) as turn:
+                calling = asyncio.create_task(turn.call(turn.tools[0].name))
+                await began.wait()
+            with pytest.raises(Cancelled):
+                await calling
+            await gone.wait()
+
+
+async def test_caller_that_gives_up_cancels_the_local_tool() -> None:
+    began, gone = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[Toolkit("near", [wait])]) as turn:
+            calling = asyncio.create_task(turn.call("near.wait"))
+            await began.wait()
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            assert gone.is_set()
+
+
+# Calls that fail
+
+
+async def test_local_tools_fail_as_those_elsewhere_do() -> None:
+    @tool
+    async def fail(words: str | None = None) -> None:
+        raise ToolFailed(words) if words else KeyError("secret")
+
+    ends = []
+    async with agent_and_host(Toolkit("far", [fail])) as (_, agent):
+        async with Turn(
+            agent, always=[Toolkit("near", [fail])], required=[RequiredToolkit("far")]
+        ) as turn:
+            for name in ("near.fail", "far.fail"):
+                for arguments in ({"words": "my words"}, {}, {"words": 7}, {"more": 1}):
+                    with pytest.raises(RoomException) as raised:
+                        await turn.call(name, arguments)
+                    error = raised.value
+                    ends.append((error.code, error.executed, error.message, error.details))
+    assert ends[:4] == ends[4:]
+    assert [end[:2] for end in ends[:4]] == [
+        ("tool_failed", "yes"),
+        ("tool_failed", "yes"),
+        ("invalid_arguments", "no"),
+        ("invalid_arguments", "no"),
+    ]
+    assert "secret" not in str(ends)
+
+
+@pytest.mark.parametrize("arguments", [[], "x", 7])
+async def test_arguments_that_are_no_object_are_invalid(arguments: Any) -> None:
+    async with room_of("agent") as (agent,):
+        async with Turn(agent, always=[Toolkit("notes", [Recorded("write", [])])]) as turn:
+            with pytest.raises(InvalidArguments):
+                await turn.call("notes.write", arguments)
+            for seconds in (float("nan"), float("inf"), "1", True):
+                with pytest.raises(InvalidArguments):
+                    await turn.call("notes.write", timeout_s=seconds)  # type: ignore[arg-type]
+
+
+async def test_local_tool_keeps_its_time_and_the_callers() -> None:
+    @tool(timeout_s=0.05)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @tool
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[Toolkit("near", [slow, endless])]) as turn:
+            for name, seconds in (("near.slow", None), ("near.endless", 0.05)):
+                with pytest.raises(DeadlineExceeded) as raised:
+                    await turn.call(name, timeout_s=seconds)
+                assert raised.value.executed == "yes"
+
+
+async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
+    go, began = threading.Event(), threading.Semaphore(0)
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    @tool
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        began.release()
+        go.wait(10)
+        with lock:
+            running -= 1
+
+    notes = Toolkit("near", [work])
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[notes]) as first, Turn(agent, always=[notes]) as second:
+            given_up = asyncio.create_task(first.call("near.work", timeout_s=0.05))
+            await asyncio.to_thread(began.acquire)
+            with pytest.raises(DeadlineExceeded) as raised:
+                await given_up
+            assert raised.value.executed == "maybe"
+            with pytest.raises(DeadlineExceeded) as raised:
+                await second.call("near.work", timeout_s=0.05)
+            assert raised.value.executed == "no"
+            go.set()
+            await second.call("near.work")
+    assert most == 1
+
+
+async def test_sync_tool_that_is_given_up_is_told_so() -> None:
+    told, began = threading.Event(), threading.Event()
+
+    @tool
+    def work(context: ToolContext) -> None:
+        began.set()
+        pause, patience = threading.Event(), 1_000
+        while not context.cancelled and patience:
+            pause.wait(0.01)
+            patience -= 1
+        if context.cancelled:
+            told.set()
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
+            calling = asyncio.create_task(turn.call("near.work"))
+            await asyncio.to_thread(began.wait, 5)
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            assert await asyncio.to_thread(told.wait, 5)
+
+
+async def test_call_within_a_local_call_has_no_more_time_than_that() -> None:
+    @tool
+    async def time_left(context: ToolContext) -> float | None:
+        if context.room is not None and context.caller.name == "agent":
+            return context.deadline
+        return None
+
+    @tool
+    async def ask(context: ToolContext) -> float:
+        left: float = await context.room.call("far.time_left")
+        return left
+
+    async with agent_and_host(Toolkit("far", [time_left])) as (_, agent):
+        async with Turn(agent, always=[Toolkit("near", [ask])]) as turn:
+            assert 0 < await turn.call("near.ask", timeout_s=7) <= 7
+
+
+async def test_changed_definition_is_refused_by_the_turn_that_read_another() -> None:
+    async with running_server() as server, server.room("agent") as agent:
+        async with server.room("host") as old, old.host(greeter("1")):
+            async with Turn(agent, required=[RequiredToolkit("greeter")]) as turn:
+                async with server.room("host") as new, new.host(greeter("2")):
+                    with pytest.raises(DefinitionChanged):
+                        await turn.call("greeter.greet", {"name": "bob"})
+
+
+# For a sender
+
+
+class Asking(ToolkitBuilder[ToolkitConfig]):
+    """Builds a tool that calls the greeter through its context's room, and does so itself too."""
+
+    def __init__(self) -> None:
+        super().__init__("asking", ToolkitConfig)
+        self.heard: list[str] = []
+
+    async def make(self, room: Room, model: Any, config: ToolkitConfig) -> Toolkit:
+        self.heard.append(await room.call("greeter.greet", name=model))
+        plan = await room.explain("greeter", "greet", {"name": "x"})
+        self.heard.append(f"would run: {plan.would_run}")
+
+        @tool
+        async def ask(context: ToolContext) -> str:
+            proxy = await context.room.toolkit("greeter")
+            greeting: str = await proxy.greet(name=context.caller.name)
+            return greeting
+
+        return Toolkit("asking", [ask])
+
+
+async def test_what_a_message_asks_for_runs_on_the_senders_behalf() -> None:
+    asking = Asking()
+    async with agent_and_host(greeter()) as (server, agent), server.room("bob"):
+        async with Turn(
+            agent,
+            required=[RequiredToolkit("greeter")],
+            builders=[asking],
+            tools=[{"name": "asking"}],
+            sender=visitor(agent, "bob"),
+            sender_builders=["ask*"],
+            model="m",
+        ) as turn:
+            assert asking.heard == ["hello m, from agent for bob", "would run: True"]
+            direct = await turn.call("greeter.greet", {"name": "x"})
+            assert direct == "hello x, from agent for bob"
+            assert await turn.call("asking.ask") == "hello bob, from agent for bob"
+
+
+async def test_tools_that_were_built_are_started_for_the_sender_and_shared_ones_for_the_agent() -> (
+    None
+):
+    diary: list[str] = []
+    own, lent = Recorded("own", diary), Recorded("lent", diary)
+    built: list[Recorded] = []
+
+    class Building(Diary):
+        async def make(self, room: Room, model: Any, config: ToolkitConfig) -> Toolkit:
+            built.append(Recorded("built", diary))
+            return Toolkit("extra", built[:])
+
+    async with agent_and_host(greeter()) as (server, agent), server.room("bob"):
+        async with Turn(
+            agent,
+            always=[Toolkit("own", [own])],
+            builders=[Toolkit("lent", [lent]), Building("extra", diary)],
+            tools=[{"name": "lent"}, {"name": "extra"}],
+            sender=visitor(agent, "bob"),
+            sender_builders=["*"],
+        ):
+            assert own.room is agent
+            assert lent.room is agent
+            said = await built[0].room.call("greeter.greet", name="x")
+            assert said == "hello x, from agent for bob"
+
+
+async def test_agent_that_is_the_sender_acts_for_itself() -> None:
+    async with agent_and_host(greeter()) as (_, agent):
+        async with Turn(
+            agent, required=[RequiredToolkit("greeter")], sender=visitor(agent, "agent")
+        ) as turn:
+            said = await turn.call("greeter.greet", {"name": "x"})
+            assert said == "hello x, from agent for agent"
+
+
+async def test_sender_of_another_issuer_with_the_agents_name_is_refused() -> None:
+    async with room_of("agent") as (agent,):
+        twin = Participant(id="", name="agent", issuer="elsewhere")
+        with pytest.raises(PermissionDenied):
+            await Turn(agent, sender=twin).__aenter__()
+
+
+async def test_agent_without_the_grant_to_act_for_its_sender_reaches_nothing_for_it() -> None:
+    api = ApiScope(agents=AgentsGrant(use_tools=True, call=True))
+    async with agent_and_host(greeter(), api=api) as (server, agent), server.room("bob"):
+        async with Turn(
+            agent, required=[RequiredToolkit("greeter")], sender=visitor(agent, "bob")
+        ) as turn:
+            with pytest.raises(PermissionDenied):
+                await turn.call("greeter.greet", {"name": "x"})
+            asking = Asking()
+            with pytest.raises(PermissionDenied):
+                await asking.make(turn._view(), "m", ToolkitConfig(name="asking"))
+            assert not (await turn._view().explain("greeter", "greet", {"name": "x"})).would_run
+
+
+async def test_sender_without_the_grant_for_a_builder_is_denied_and_nothing_is_built() -> None:
+    asking, diary = Asking(), list[str]()
+    async with agent_and_host(greeter()) as (_, agent):
+        turn = Turn(
+            agent,
+            builders=[asking, Diary("extra", diary)],
+            tools=[{"name": "extra"}, {"name": "asking"}],
+            sender=visitor(agent, "bob"),
+            sender_builders=["extra"],
+        )
+        with pytest.raises(PermissionDenied, match="/tools/1: no grant to ask for asking"):
+            await turn.__aenter__()
+    assert (asking.heard, diary) == ([], [])
+
+
+# By message
+
+
+async def test_message_asks_for_toolkits_with_the_senders_grant() -> None:
+    """SEND-3, BUILD-1, BUILD-2."""
+    asking, diary = Asking(), list[str]()
+    builders = [asking, Diary("extra", diary), Diary("hidden", diary)]
+    grant = AgentsGrant(call=True, builders=("asking", "extra"))
+    api = ApiScope(agents=grant, messaging=True)
+    async with agent_and_host(greeter()) as (server, agent), asyncio.timeout(20):
+        await agent.offer_builders(builder_infos(builders))
+        listening = asyncio.create_task(anext(messages := messages_of(agent)))
+        await agent.toolkit("greeter")
+        async with server.room("bob", api=api) as bob:
+            offered = await bob.list_builders("agent")
+            assert [each.name for each in offered] == ["asking", "extra"]
+            assert offered[0].schema["properties"]["name"] == {"type": "string", "const": "asking"}
+            wanted = [{"name": each.name} for each in offered]
+            await bob.send("agent", "question", {"text": "hello", "tools": wanted})
+            message = await listening
+            async with Turn(
+                agent,
+                builders=builders,
+                tools=message.body["tools"],
+                sender=message.sender,
+                sender_builders=message.builders,
+                model="m",
+            ) as turn:
+                assert names(turn) == ["asking.ask", "extra.extra"]
+                assert await turn.call("asking.ask") == "hello bob, from agent for bob"
+            await bob.send("agent", "question", {"tools": [{"name": "hidden"}]})
+            message = await anext(messages)
+            refused = Turn(
+                agent,
+                builders=builders,
+                tools=message.body["tools"],
+                sender=message.sender,
+                sender_builders=message.builders,
+            )
+            with pytest.raises(PermissionDenied, match="/tools/0: no grant to ask for hidden"):
+                await refused.__aenter__()
+        await messages.aclose()
+    assert diary == ["+extra", "-extra"]
+
+
+async def messages_of(room: RoomClient) -> AsyncGenerator[Message, None]:
+    async with aclosing(room.events()) as events:
+        async for event in events:
+            if event.message is not None:
+                yield event.message
+
+
+# What is required
+
+
+async def test_required_toolkit_that_comes_later_is_waited_for() -> None:
+    async with room_of("agent", "host") as (agent, host), asyncio.timeout(10):
+        finding = asyncio.create_task(RequiredToolkit("greeter", ["greet"]).find(agent))
+        async with host.host(Toolkit("other")), host.host(greeter()):
+            proxy = await finding
+            assert await proxy.greet(name="x") == "hello x, from agent for agent"
+
+
+async def test_required_tool_that_comes_with_a_new_definition_is_waited_for() -> None:
+    async with room_of("agent", "host") as (agent, host), asyncio.timeout(10):
+        async with host.host(Toolkit("greeter", [Recorded("wave", [])])):
+            wanted = RequiredToolkit("greeter", ["greet"])
+            with pytest.raises(NotFound, match="greeter has no greet; it has: wave"):
+                await RequiredToolkit("greeter", ["greet", "wave"], timeout_s=0).find(agent)
+            finding = asyncio.create_task(wanted.find(agent))
+            async with room_of_same(agent, host) as again, again.host(greeter()):
+                assert (await finding).tool("greet").name == "greet"
+
+
+@asynccontextmanager
+async def room_of_same(agent: RoomClient, host: RoomClient) -> AsyncIterator[RoomClient]:
+    """Let another instance of the host's identity in."""
+    settings = host._settings
+    assert settings is not None
+    async with RoomClient(settings.url, room=settings.room, token=settings.token) as another:
+        yield another
+
+
+async def test_many_required_toolkits_are_waited_for_at_once() -> None:
+    wanted = [RequiredToolkit(f"t{n}") for n in range(20)]
+    async with room_of("agent", "host") as (agent, host), asyncio.timeout(20):
+        async with AsyncExitStack() as stack:
+            finding = [asyncio.create_task(each.find(agent)) for each in wanted]
+            for each in reversed(wanted):
+                await stack.enter_async_context(
+                    host.host(Toolkit(each.name, [Recorded("write", [])]))
+                )
+            found = await asyncio.gather(*finding)
+    assert [proxy.info.name for proxy in found] == [each.name for each in wanted]
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.1])
+async def test_missing_toolkit_is_not_found_and_says_what_is_there_instead(
+    timeout_s: float,
+) -> None:
+    async with agent_and_host(greeter()) as (_, agent), asyncio.timeout(10):
+        with pytest.raises(NotFound) as raised:
+            await RequiredToolkit("gretter", timeout_s=timeout_s).find(agent)
+        words = str(raised.value)
+        assert words.startswith("toolkit gretter is not there; what is there: greeter")
+        assert ("waited 0.1 s" in words) == (timeout_s > 0)
+        assert raised.value.details == {"toolkit": "gretter", "tools": []}
+        with pytest.raises(NotFound, match="greeter of bob is not there; what is there of bob: no"):
+            await RequiredToolkit("greeter", participant="bob", timeout_s=timeout_s).find(agent)
+
+
+async def test_turn_whose_required_toolkit_is_missing_builds_nothing() -> None:
+    diary: list[str] = []
+    async with room_of("agent") as (agent,):
+        turn = Turn(
+            agent,
+            always=[Toolkit("notes", [Recorded("write", diary)])],
+            required=[RequiredToolkit("greeter", timeout_s=0)],
+            builders=[Diary("extra", diary)],
+            tools=[{"name": "extra"}],
+        )
+        with pytest.raises(NotFound, match="greeter is not there"):
+            await turn.__aenter__()
+    assert diary == []
+
+
+async def test_toolkit_whose_last_host_was_lost_is_waited_for_until_it_is_back() -> None:
+    """REG-18."""
+    manifest = greeter().manifest().model_dump(mode="json", exclude_defaults=True)
+    needed = RequiredToolkit("greeter")
+    async with running_server() as server, server.room("agent") as agent, asyncio.timeout(20):
+        async with raw_participant(server, "host") as lost:
+            lost.send_frame(Register(RequestId(1), pack_body(manifest), {}))
+            assert isinstance(await lost.reply_to(1), Result)
+            assert (await needed.find(agent)).info.hosts == 1
+            finding_loss = asyncio.create_task(until_reserved(agent, "greeter"))
+            await agent.toolkit("greeter")
+            lost.abort()
+            await finding_loss
+        with pytest.raises(NotFound, match="toolkit greeter has no host at the moment"):
+            await RequiredToolkit("greeter", timeout_s=0).find(agent)
+        finding = asyncio.create_task(needed.find(agent))
+        async with server.room("host") as back, back.host(greeter()):
+            assert (await finding).info.hosts == 1
+
+
+async def until_reserved(room: RoomClient, name: str) -> None:
+    async with aclosing(room.events()) as events:
+        async for event in events:
+            if event.toolkit is not None and (event.toolkit.name, event.toolkit.hosts) == (name, 0):
+                return
+
+
+async def test_private_toolkit_of_an_owner_is_required_and_called_by_its_owner() -> None:
+    async with room_of("agent", "host") as (agent, host):
+        async with host.host(greeter(), public=False, shared_with=["name:agent"]):
+            needed = RequiredToolkit("greeter", participant="host", timeout_s=0)
+            async with Turn(agent, required=[needed]) as turn:
+                said = await turn.call("greeter.greet", {"name": "x"})
+                assert said == "hello x, from agent for agent"
+
+
+async def test_waiting_needs_the_grant_to_hear_of_toolkits() -> None:
+    api = ApiScope(agents=AgentsGrant(call=True), presence=True, messaging=True)
+    async with agent_and_host(greeter(), api=api) as (_, agent), asyncio.timeout(10):
+        assert await RequiredToolkit("greeter").find(agent)
+        with pytest.raises(PermissionDenied, match="other is not there, and without the grant"):
+            await RequiredToolkit("other").find(agent)
+        with pytest.raises(NotFound, match=r"other is not there$"):
+            await RequiredToolkit("other", timeout_s=0).find(agent)
+
+
+async def test_waiting_ends_with_the_room() -> None:
+    async with running_server() as server, asyncio.timeout(10):
+        async with server.room("agent") as agent:
+            finding = asyncio.create_task(RequiredToolkit("missing").find(agent))
+            async with server.room("host") as host, host.host(greeter()) as other:
+                assert (await agent.toolkit(other.name)).info.name == "greeter"
+        with pytest.raises(RoomException):
+            await finding
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "A"}, "no toolkit's name"),
+        ({"name": 7}, "no toolkit's name"),
+        ({"name": "a", "tools": "greet"}, "a list of names"),
+        ({"name": "a", "tools": []}, "a list of names"),
+        ({"name": "a", "tools": ["x.y"]}, "no tool's name"),
+        ({"name": "a", "participant": ""}, "no participant's name"),
+        ({"name": "a", "timeout_s": -1}, "from 0 on"),
+        ({"name": "a", "timeout_s": float("inf")}, "from 0 on"),
+        ({"name": "a", "timeout_s": "5"}, "from 0 on"),
+    ],
+)
+def test_requirement_that_makes_no_sense_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RequiredToolkit(**arguments)

@@ -1,0 +1,91 @@
+"""`toolbus call --explain` and `toolbus admin`, against a server and a host of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.command_line import CommandLine
+
+TOOLS = """
+from toolbus import Toolkit, tool
+
+@tool(affinity="customer")
+async def add(customer: str, count: int = 1) -> str:
+    raise AssertionError("this never runs")
+
+def carts():
+    return Toolkit("carts", [add])
+"""
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("admin")
+    (folder / "cart_tools.py").write_text(TOOLS, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("cart_tools:carts", "--name", "bob"):
+            yield there
+
+
+def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("call", "carts.add", "customer=7", "--explain")
+    assert outcome.code == 0
+    assert outcome.out.startswith("would run at bob (")
+    assert "the only host, and calls that belong together stay with it" in outcome.out
+    facts = toolbus.value("call", "carts.add", "customer=7", "--explain", "--json")
+    assert (facts["would_run"], facts["host"]["name"], facts["affinity"]) == (True, "bob", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["carts.add"], 2, "invalid_arguments: affinity"),
+        (["carts.drop"], 4, "not_found"),
+        (["carts.add", "customer=7", "--pin", "0" * 64], 3, "definition_changed"),
+    ],
+)
+def test_explain_ends_as_the_call_would(
+    toolbus: CommandLine, arguments: list[str], code: int, words: str
+) -> None:
+    outcome = toolbus.run("call", *arguments, "--explain")
+    assert outcome.code == code
+    assert words in outcome.err
+    assert "(executed: no)" in outcome.err
+
+
+def test_rooms_are_listed_with_how_many_are_in_them(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("admin", "rooms")
+    assert outcome.out.splitlines()[0].split() == ["name", "participants", "toolkits", "calls"]
+    [main] = toolbus.value("admin", "rooms", "--json")
+    assert (main["name"], main["toolkits"]) == ("main", 1)
+
+
+def test_a_host_that_is_kicked_ends_and_says_why(toolbus: CommandLine) -> None:
+    with toolbus.hosting("clock", "--name", "eve") as host:
+        outcome = toolbus.run("admin", "kick", "eve")
+        assert (outcome.code, outcome.out) == (0, "closed 1 connections of eve\n")
+        ended = host.ended()
+    assert ended.code == 3
+    assert "permission_denied" in ended.err
+    assert toolbus.run("admin", "kick", "eve").out == "closed 0 connections of eve\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["eve"], ["--issuer", "x"], ["eve", "--issuer", "x", "--jti", "y"]]
+)
+def test_revoking_says_what_it_needs(toolbus: CommandLine, arguments: list[str]) -> None:
+    outcome = toolbus.run("admin", "revoke", *arguments)
+    assert outcome.code == 2
+    assert "--jti" in outcome.err
+
+
+def test_administering_without_the_grant_ends_with_3(toolbus: CommandLine) -> None:
+    token = toolbus.run("token", "create", "--name", "ann", "--preset", "user").out.strip()
+    for arguments in (["rooms"], ["kick", "bob"], ["revoke", "bob", "--issuer", "x"]):
+        outcome = toolbus.run("admin", *arguments, "--token", token)
+        assert outcome.code == 3
+        assert "admin" in outcome.err
