@@ -51,16 +51,18 @@ def _kick(
 @joins_a_room
 def _revoke(
     options: RoomOptions,
-    name: Annotated[str | None, typer.Argument(help="Whose tokens; with --issuer.")] = None,
+    whose: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Whose tokens; with --issuer.")
+    ] = None,
     issuer: Annotated[str | None, typer.Option(help="Who issued them.")] = None,
     jti: Annotated[str | None, typer.Option(help="The id of one token.")] = None,
 ) -> None:
     """Let the tokens that somebody has now, or one token, count no more, in every room."""
-    if jti is None and (name is None or issuer is None):
+    if jti is None and (whose is None or issuer is None):
         raise UsageMistake("say whose tokens: NAME --issuer ISSUER, or --jti ID for a single one")
-    if jti is not None and (name is not None or issuer is not None):
+    if jti is not None and (whose is not None or issuer is not None):
         raise UsageMistake("--jti names one token: leave NAME and --issuer out")
-    meant = {"jti": jti} if jti is not None else {"name": name, "issuer": issuer}
+    meant = {"jti": jti} if jti is not None else {"name": whose, "issuer": issuer}
     done = in_room(options, lambda room: room.admin("revoke", **meant))
     _say(options, done, f"revoked; closed {done['closed']} connections")
 
