@@ -47,6 +47,8 @@ _MAX_ID = 2**53
 _TRUSTED_CLAIM_BYTES = 2_048
 _MAX_STEP_CHARS = 128
 _MAX_POINTER_CHARS = 1_024
+# What most values need; a packer makes more room by itself.
+_PACKED_BYTES = 512
 _FIXARRAY = 0x90
 _NOT_ALLOWED = "not a msgpack value that this protocol allows"
 _OTHER_FIELD = "a field is missing, of another type or out of range"
@@ -98,7 +100,7 @@ def pack_body(value: Any) -> bytes:
     try:
         # One of its own: a shared one would mix two values if packing one of them ran other code.
         # Plain values only, where msgspec would write dates and models too.
-        return cast(bytes, msgpack.Packer(strict_types=True).pack(value))
+        return cast(bytes, msgpack.Packer(strict_types=True, buf_size=_PACKED_BYTES).pack(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
 
