@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from toolbus.errors import InvalidArguments, PermissionDenied
+from toolbus.errors import PermissionDenied
 from toolbus.grants import matches_room
 from toolbus.wire import Admin
 from toolbus_server.hub import Hub, Occupant, OpenRoom
+from toolbus_server.request_options import bad_option
 from toolbus_server.revocations import Revocations
 from toolbus_server.room_view import Identity, Member
 
@@ -51,7 +52,7 @@ class Administration:
             raise PermissionDenied("no grant to look after rooms (admin)")
         action = self._actions.get(request.action)
         if action is None:
-            raise _bad("action", f"is one of {', '.join(self._actions)}")
+            raise bad_option("action", f"is one of {', '.join(self._actions)}")
         return action(asker, request.options)
 
     def _rooms(self, asker: Member, _: dict[str, Any]) -> dict[str, Any]:
@@ -114,9 +115,5 @@ def _facts_of(open_room: OpenRoom) -> dict[str, Any]:
 def _text(options: dict[str, Any], name: str) -> str:
     value = options.get(name)
     if type(value) is not str or not 0 < len(value) <= _MAX_CHARS:
-        raise _bad(name, f"is text of 1 to {_MAX_CHARS} characters")
+        raise bad_option(name, f"is text of 1 to {_MAX_CHARS} characters")
     return value
-
-
-def _bad(name: str, message: str) -> InvalidArguments:
-    return InvalidArguments(f"{name} {message}", details={"path": f"/{name}", "message": message})

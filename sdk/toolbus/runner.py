@@ -37,11 +37,9 @@ from toolbus.hosted_call import HostedCall
 from toolbus.hosted_toolkit import Bounds, HostedToolkit, OfferMistake
 from toolbus.telemetry import (
     HostCall,
-    TraceContext,
     Tracing,
     call_attributes,
     enter_unsampled,
-    is_unsampled,
     read_trace_context,
 )
 from toolbus.toolkit import Toolkit, failure_of
@@ -213,12 +211,8 @@ class Runner:
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""
         dispatch = run.dispatch
-        traceparent, header = dispatch.traceparent, dispatch.header
+        received = read_trace_context(dispatch.traceparent, dispatch.header)
         # What is entered here is entered for good: the task has a context of its own.
-        if traceparent is not None and len(header) == 1 and is_unsampled(traceparent):
-            enter_unsampled(TraceContext(traceparent))
-            return None
-        received = read_trace_context(traceparent, header)
         if received is not None and not received.sampled:
             enter_unsampled(received)
             return None
