@@ -24,7 +24,6 @@ from toolbus.errors import (
     DefinitionChanged,
     DuplicateCallId,
     HostLost,
-    InvalidArguments,
     LoopDetected,
     Overloaded,
     PermissionDenied,
@@ -53,6 +52,7 @@ from toolbus.wire import (
 )
 from toolbus_server.flights import Flight, Port, Room, Seat
 from toolbus_server.limits import Limits
+from toolbus_server.request_options import bad_option
 from toolbus_server.room_view import Member, Toolkit, affinity_of
 from toolbus_server.telemetry import ServerTelemetry
 
@@ -214,7 +214,7 @@ class Router:
         if deadline_at <= now:
             raise DeadlineExceeded("no time was left for the call", executed="no")
         if not 0 < len(call.call_id) <= 64:
-            raise _bad_option("call_id", "is 1 to 64 characters")
+            raise bad_option("call_id", "is 1 to 64 characters")
         host.last_dispatch += 1
         return Flight(
             caller,
@@ -348,11 +348,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         expected = _OPTION_TYPES.get(name)
         if expected is not None and type(value) is not expected:
-            raise _bad_option(name, f"is not {expected.__name__}")
-
-
-def _bad_option(name: str, what: str) -> InvalidArguments:
-    return InvalidArguments(f"{name} {what}", details={"path": f"/{name}", "message": what})
+            raise bad_option(name, f"is not {expected.__name__}")
 
 
 def _not_taken(flight: Flight, is_too_large: bool) -> RoomException:

@@ -67,10 +67,6 @@ def _seconds(value: Any) -> float:
     raise InvalidArguments("timeout_s is a number of seconds, and not for ever")
 
 
-def _packed_as_json(what: str, value: Any) -> bytes:
-    return packed_json(what, {} if value is None else value)
-
-
 class Room:
     """Every way to call, list and inspect toolkits, and to talk to others.
 
@@ -147,8 +143,8 @@ class Room:
             context = None if caller_context is None else pack_body(caller_context)
         except BadBody:
             # Models, enums, dates and the like are written as JSON; what cannot be is refused.
-            packed = _packed_as_json("arguments", arguments)
-            context = None if caller_context is None else _packed_as_json("caller", caller_context)
+            packed = packed_json("arguments", {} if arguments is None else arguments)
+            context = None if caller_context is None else packed_json("caller", caller_context)
         options: dict[str, Any] = {}
         if participant is not None:
             options["participant"] = participant = _text("participant", participant)
@@ -196,7 +192,7 @@ class Room:
         explained = await self._explained(names, options)
         argument = explained.details.get("argument")
         if explained.details.get("path") == "/affinity" and arguments and isinstance(argument, str):
-            options["affinity"] = affinity_text(_packed_as_json("arguments", arguments), argument)
+            options["affinity"] = affinity_text(packed_json("arguments", arguments), argument)
             explained = await self._explained(names, options)
         return explained
 

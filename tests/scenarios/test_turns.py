@@ -231,7 +231,8 @@ async def test_turn_that_has_ended_or_not_begun_refuses_calls() -> None:
             await turn.__aenter__()
 
 
-async def test_calls_under_way_are_ended_with_the_turn() -> None:
+def waiting() -> tuple[asyncio.Event, asyncio.Event, Any]:
+    """Make a tool that waits for ever, and what tells that it began and that it is gone."""
     began, gone = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -242,6 +243,11 @@ async def test_calls_under_way_are_ended_with_the_turn() -> None:
         finally:
             gone.set()
 
+    return began, gone, wait
+
+
+async def test_calls_under_way_are_ended_with_the_turn() -> None:
+    began, gone, wait = waiting()
     async with agent_and_host(Toolkit("far", [wait])) as (_, agent), asyncio.timeout(10):
         for parts in (
             {"always": [Toolkit("near", [wait])]},
@@ -258,16 +264,7 @@ async def test_calls_under_way_are_ended_with_the_turn() -> None:
 
 
 async def test_caller_that_gives_up_cancels_the_local_tool() -> None:
-    began, gone = asyncio.Event(), asyncio.Event()
-
-    @tool
-    async def wait() -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            gone.set()
-
+    began, gone, wait = waiting()
     async with room_of("agent") as (agent,), asyncio.timeout(10):
         async with Turn(agent, always=[Toolkit("near", [wait])]) as turn:
             calling = asyncio.create_task(turn.call("near.wait"))
