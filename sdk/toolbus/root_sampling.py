@@ -9,7 +9,6 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import getrandbits
 
 from opentelemetry import trace
@@ -17,11 +16,10 @@ from opentelemetry.sdk.trace import Tracer
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 
-from toolbus.trace_context import TraceContext
-
 __all__ = ["RootSampling"]
 
-_SPAN_BITS = 2**64 - 1
+_TRACE_BITS, _SPAN_BITS = 128, 64
+_ID_BYTES = (_TRACE_BITS + _SPAN_BITS) // 8
 
 
 class _Ids(IdGenerator):
@@ -49,7 +47,7 @@ class RootSampling:
 
     def __init__(self, tracer: Tracer, bound: int) -> None:
         self._bound = bound
-        self._draw = _draw_of(tracer.id_generator)
+        self._is_random = type(tracer.id_generator) is RandomIdGenerator
         self._ids = tracer.id_generator = _Ids(tracer.id_generator)
 
     @classmethod
@@ -64,23 +62,21 @@ class RootSampling:
             return cls(tracer, 0)
         return None
 
-    def unsampled(self) -> TraceContext | None:
-        """Begin a trace; return its context if it is not sampled, else let the tracer go on."""
-        trace_id, span_id = self._draw()
-        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._bound:
-            self._ids.drawn = trace_id
+    def unsampled(self) -> str | None:
+        """Begin a trace; return its `traceparent` if it is not sampled.
+
+        Else return None: the tracer has to go on, and takes the id that was drawn here.
+        """
+        if self._is_random:
+            bits = getrandbits(_TRACE_BITS + _SPAN_BITS)
+            if bits >> _SPAN_BITS & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:
+                # An id of zeros is none; it comes up once in 2**64 draws.
+                ids = bits.to_bytes(_ID_BYTES).hex()
+                return f"00-{ids[:32]}-{ids[32:]}-00"
+            self._ids.drawn = bits >> _SPAN_BITS or None
             return None
-        return TraceContext(f"00-{trace_id:032x}-{span_id:016x}-00")
-
-
-def _draw_of(generator: IdGenerator) -> Callable[[], tuple[int, int]]:
-    """Give what draws the ids of a trace and a span, in one go where they are just random."""
-    if type(generator) is RandomIdGenerator:
-        return _draw_at_random
-    return lambda: (generator.generate_trace_id(), generator.generate_span_id())
-
-
-def _draw_at_random() -> tuple[int, int]:
-    bits = getrandbits(192)
-    trace_id, span_id = bits >> 64, bits & _SPAN_BITS
-    return (trace_id, span_id) if trace_id and span_id else _draw_at_random()
+        trace_id = self._ids.inner.generate_trace_id()
+        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:
+            return f"00-{trace_id:032x}-{self._ids.inner.generate_span_id():016x}-00"
+        self._ids.drawn = trace_id
+        return None

@@ -40,6 +40,7 @@ from toolbus.telemetry import (
     Tracing,
     call_attributes,
     enter_unsampled,
+    is_unsampled,
     read_trace_context,
 )
 from toolbus.toolkit import Toolkit, failure_of
@@ -211,11 +212,12 @@ class Runner:
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""
         dispatch = run.dispatch
-        received = read_trace_context(dispatch.traceparent, dispatch.header)
+        traceparent = dispatch.traceparent
         # What is entered here is entered for good: the task has a context of its own.
-        if received is not None and not received.sampled:
-            enter_unsampled(received)
+        if traceparent is not None and is_unsampled(traceparent):
+            enter_unsampled(traceparent, dispatch.header)
             return None
+        received = read_trace_context(traceparent, dispatch.header)
         method = f"{dispatch.toolkit}.{dispatch.tool}"
         trace = self._tracing.start_host(method, dispatch.call_id, received=received)
         if not trace.recording:
@@ -254,23 +256,35 @@ class Runner:
 
     async def _outcome(self, run: HostedCall) -> bytes:
         """Run the tool; return the packed chunk, or raise what the caller is told."""
+        dispatch = run.dispatch
         try:
-            body = await self._execute(run)
-        except asyncio.CancelledError as error:
-            if run.timed_out and not run.given_up:
-                raise _timed_out(run) from None
-            if run.given_up or (run.task is not None and run.task.cancelling()):
+            arguments = _read_arguments(run)
+            bounds = run.hosted.bounds.get(dispatch.tool)
+            if bounds is None:
+                chunk = await run.hosted.toolkit.execute(run, dispatch.tool, arguments)
+            else:
+                chunk = await self._execute_bounded(run, bounds, arguments)
+            body = _packed(run, chunk)
+        except BaseException as error:
+            reason = self._reason(run, error)
+            if reason is error:
                 raise
-            raise self._told(run, RuntimeError("the tool raised CancelledError")) from error
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a tool that calls sys.exit ends its call, not its host
-            if run.timed_out:
-                raise _timed_out(run) from error
-            raise self._told(run, error) from error
+            raise reason from error
         if run.timed_out:
             raise _timed_out(run)
         return body
+
+    def _reason(self, run: HostedCall, error: BaseException) -> BaseException:
+        """Decide what a call ends with whose tool ended so; a tool that exits ends no host."""
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        if not isinstance(error, asyncio.CancelledError):
+            return _timed_out(run) if run.timed_out else self._told(run, error)
+        if run.timed_out and not run.given_up:
+            return _timed_out(run)
+        if run.given_up or (run.task is not None and run.task.cancelling()):
+            return error
+        return self._told(run, RuntimeError("the tool raised CancelledError"))
 
     def _told(self, run: HostedCall, error: BaseException) -> RoomException:
         failure = failure_of(error, run)
@@ -278,28 +292,6 @@ class Runner:
             name = f"{run.dispatch.toolkit}.{run.dispatch.tool}"
             _logger.error("tool %s raised", name, exc_info=error)
         return failure
-
-    async def _execute(self, run: HostedCall) -> bytes:
-        dispatch, toolkit = run.dispatch, run.hosted.toolkit
-        try:
-            arguments = unpack_body(dispatch.arguments)
-        except BadBody as error:
-            raise run.refuse(_bad_arguments(error.path, error.reason)) from error
-        if type(arguments) is not dict:
-            raise run.refuse(_bad_arguments("", "arguments are one object"))
-        bounds = run.hosted.bounds.get(dispatch.tool)
-        if bounds is None:
-            chunk = await toolkit.execute(run, dispatch.tool, arguments)
-        else:
-            chunk = await self._execute_bounded(run, bounds, arguments)
-        try:
-            body = pack_body(chunk.to_wire())
-        except BadBody as error:
-            unsendable = InvalidResult(error.reason, executed=run.executed)
-            raise run.fail(unsendable) from error
-        if len(body) > _MAX_RESULT_BYTES:
-            raise run.fail(_too_large(run, body))
-        return body
 
     async def _execute_bounded(
         self, run: HostedCall, bounds: Bounds, arguments: dict[str, Any]
@@ -340,6 +332,27 @@ class Runner:
         run.threads -= 1
         if run.ended:
             self._finish(run)
+
+
+def _read_arguments(run: HostedCall) -> dict[str, Any]:
+    try:
+        arguments = unpack_body(run.dispatch.arguments)
+    except BadBody as error:
+        raise run.refuse(_bad_arguments(error.path, error.reason)) from error
+    if type(arguments) is not dict:
+        raise run.refuse(_bad_arguments("", "arguments are one object"))
+    return arguments
+
+
+def _packed(run: HostedCall, chunk: Chunk) -> bytes:
+    try:
+        body = pack_body(chunk.to_wire())
+    except BadBody as error:
+        unsendable = InvalidResult(error.reason, executed=run.executed)
+        raise run.fail(unsendable) from error
+    if len(body) > _MAX_RESULT_BYTES:
+        raise run.fail(_too_large(run, body))
+    return body
 
 
 def _who(room: str, context: ToolContext) -> dict[str, str]:

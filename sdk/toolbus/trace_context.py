@@ -133,11 +133,25 @@ def trace_context_of(span: trace.Span) -> TraceContext | None:
 
 
 class RemoteParent(trace.NonRecordingSpan):
-    """A context from another process in the place of a span, parsed only if somebody asks."""
+    """A context from another process in the place of a span, read only if somebody asks.
 
-    def __init__(self, received: TraceContext) -> None:
-        self.received = received
+    Args:
+        traceparent: Of the right shape, as `is_unsampled` or `read_trace_context` found.
+        tracestate: What came with it, of any shape.
+    """
+
+    def __init__(self, traceparent: str, tracestate: object = None) -> None:
+        self._traceparent = traceparent
+        self._tracestate = tracestate
         self._parsed: SpanContext | None = None
+
+    @property
+    def received(self) -> TraceContext:
+        """What is sent on, as it came."""
+        tracestate = self._tracestate
+        if isinstance(tracestate, str) and _may_travel(tracestate):
+            return TraceContext(self._traceparent, tracestate)
+        return TraceContext(self._traceparent)
 
     def get_span_context(self) -> SpanContext:
         """Parse at first use; a malformed context is the invalid one, which has no children."""
@@ -149,9 +163,9 @@ class RemoteParent(trace.NonRecordingSpan):
         return f"RemoteParent({self.received!r})"
 
 
-def enter_unsampled(received: TraceContext) -> None:
+def enter_unsampled(traceparent: str, header: Mapping[str, Any]) -> None:
     """Put what runs in this context into a call's trace, which nobody records."""
-    attach(Context({_SPAN_KEY: RemoteParent(received)}))
+    attach(Context({_SPAN_KEY: RemoteParent(traceparent, header.get(TRACESTATE))}))
 
 
 def _has_shape(traceparent: object) -> bool:
