@@ -32,11 +32,11 @@ COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(enc
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "toolbus"}
-TYPED = [
-    step.command
-    for block in blocks_of((DEPLOY / "README.md").read_text(encoding="utf-8"))
-    for step in steps_of(block)
-]
+# Below that heading it is about processes, which test_without_containers.py types.
+WITH_DOCKER = (
+    (DEPLOY / "README.md").read_text(encoding="utf-8").partition("\n## Without Docker\n")[0]
+)
+TYPED = [step.command for block in blocks_of(WITH_DOCKER) for step in steps_of(block)]
 BY_HAND = "docker compose run --rm toolbus "
 IMAGE = "toolbus-under-test"
 

@@ -1,0 +1,239 @@
+/**
+ * A participant of a toolbus room in a browser's page: joins, lists, calls and cancels over a plain
+ * WebSocket. The rules it keeps are those of sdk/toolbus/wire/PROTOCOL.md, which also says what
+ * more there is. It hosts nothing, does not come back by itself and never tries a call again.
+ */
+
+import { pack, unpack } from "./msgpack.js";
+
+// Section 5.
+const WELCOME = 1;
+const RESULT = 2;
+const FAILED = 3;
+const CALL = 16;
+const CANCEL = 18;
+const LIST = 34;
+
+/** How long past a call's deadline the server's word is waited for (RETRY-6). */
+const GRACE_MS = 250;
+/** What a browser's timer can hold; one that is longer ends at once. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
+
+/** What a close code means to a page (CONN-6 and the table of close codes). */
+const CLOSED = {
+  1001: "the server is leaving: join again in a moment",
+  1006: "no connection, or it broke: a page cannot know why; ask `toolbus doctor`",
+  1011: "this page was silent for too long, or met a bug of the server's",
+  1012: "the server is leaving: join again in a moment",
+  4401: "the token is missing, expired, revoked or not one of this server's",
+  4403: "the token is not for this room",
+  4404: "there is no such room",
+  4409: "a newer connection of this instance is here",
+  4429: "too many connections or frames: try again later",
+  4430: "this page did not read what the server sent",
+  4440: "sent away, or the token was revoked",
+};
+
+/** The server closed the connection, or there was none. `code` is the close code. */
+export class RoomClosed extends Error {
+  constructor(code) {
+    super(CLOSED[code] ?? "the connection was closed");
+    this.name = "RoomClosed";
+    this.code = code;
+  }
+}
+
+/**
+ * A request failed: `code` of section 8, `executed` ("no", "maybe", "yes": whether the tool ran),
+ * `retryable` and `details`.
+ */
+export class RoomError extends Error {
+  constructor({ code, executed, retryable = false, message = "", details = {} }) {
+    super(message || code);
+    this.name = "RoomError";
+    this.code = code;
+    // A word of a later release counts as "maybe" (ERR-3).
+    this.executed = ["no", "yes"].includes(executed) ? executed : "maybe";
+    this.retryable = retryable;
+    this.details = details;
+  }
+}
+
+/**
+ * Join a room, and return it when its welcome has come.
+ *
+ * @param url Of the server, such as "wss://tools.example.org".
+ * @param name Of the room.
+ * @param token From your own backend, for the user of this page. It is offered as a subprotocol,
+ *   never as a part of the URL, where logs would keep it.
+ * Throws RoomClosed where the server does not let the page in.
+ */
+export function join(url, name, token) {
+  return new Promise((resolve, reject) => {
+    // A browser would put what cannot be a subprotocol into the words of its error.
+    if (!/^[\w.-]+$/.test(token)) throw new RoomClosed(4401);
+    const socket = new WebSocket(`${url}/rooms/${name}`, ["toolbus.v1", `bearer.${token}`]);
+    socket.binaryType = "arraybuffer";
+    socket.onclose = ({ code }) => reject(new RoomClosed(code));
+    socket.onmessage = ({ data }) => {
+      const frame = readFrame(data);
+      if (frame?.[0] !== WELCOME) return socket.close();
+      resolve(new Room(socket, frame));
+    };
+  });
+}
+
+class Room {
+  /** What the server said first: `participant`, `room` and `facts` with name, grants, limits. */
+  welcome;
+  /** Resolves to a RoomClosed when the connection has ended. */
+  closed;
+
+  #socket;
+  #lastId = 0;
+  #pending = new Map();
+
+  constructor(socket, [, version, participant, room, session, facts]) {
+    this.welcome = { version, participant, room, session, facts };
+    this.#socket = socket;
+    socket.onmessage = ({ data }) => this.#read(data);
+    this.closed = new Promise((resolve) => {
+      socket.onclose = ({ code }) => {
+        this.#loseAll();
+        resolve(new RoomClosed(code));
+      };
+    });
+  }
+
+  /** Leave. */
+  close() {
+    this.#socket.close(1000);
+  }
+
+  /** List the toolkits with a tool that this token may see; `search` keeps those with this text. */
+  async *toolkits(search) {
+    let cursor;
+    do {
+      const page = await this.#request((id) => [LIST, id, { search, cursor }], { read: unpack });
+      yield* page.toolkits;
+      cursor = page.cursor ?? undefined;
+    } while (cursor !== undefined);
+  }
+
+  /**
+   * Call a tool, and return what it returns.
+   *
+   * @param toolkit Its name.
+   * @param tool Of this toolkit.
+   * @param args What the tool's input schema describes.
+   * @param settings `timeoutMs`, the server's limit unless given; `signal`, an AbortSignal that
+   *   cancels; `options` of the protocol, such as `participant` and `pin`.
+   * Throws RoomError.
+   */
+  async call(toolkit, tool, args = {}, { timeoutMs, signal, options = {} } = {}) {
+    const limitMs = Math.ceil(timeoutMs ?? this.welcome.facts.limits.call_timeout_ms);
+    const callId = Array.from(crypto.getRandomValues(new Uint8Array(16)), hex).join("");
+    const packed = pack(args);
+    const frame = (id) => [CALL, id, callId, toolkit, tool, limitMs, packed, options];
+    return await this.#request(frame, { read: readChunk, limitMs, signal });
+  }
+
+  #request(frameOf, { read, limitMs, signal }) {
+    const id = ++this.#lastId;
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) throw new RoomError({ code: "cancelled", executed: "no" });
+      this.#send(frameOf(id));
+      const late = { code: "deadline_exceeded", executed: "maybe" };
+      const waitMs = Math.min(limitMs + GRACE_MS, MAX_TIMER_MS);
+      const timer = limitMs && setTimeout(() => this.#end(id, late), waitMs);
+      const cancel = () => this.#cancel(id);
+      signal?.addEventListener("abort", cancel);
+      const settle = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", cancel);
+      };
+      this.#pending.set(id, { resolve, reject, settle, read });
+    });
+  }
+
+  #send(fields) {
+    const frame = pack(fields);
+    if (frame.length > this.welcome.facts.limits.max_frame_bytes) {
+      throw new RoomError({ code: "too_large", executed: "no" });
+    }
+    // A socket that closes takes everything and sends nothing.
+    if (this.#socket.readyState !== WebSocket.OPEN) {
+      throw new RoomError({ code: "connection_lost", executed: "no", retryable: true });
+    }
+    this.#socket.send(frame);
+  }
+
+  /** The answer to this is the call's own: `cancelled`, or a result that has crossed it. */
+  #cancel(id) {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#send([CANCEL, id, "cancelled"]);
+  }
+
+  #read(data) {
+    const frame = readFrame(data);
+    if (!frame) return this.close();
+    const [kind, id, ...rest] = frame;
+    if (kind === RESULT) {
+      this.#end(id, null, rest[0]);
+    } else if (kind === FAILED) {
+      const [code, executed, retryable, message, details] = rest;
+      this.#end(id, { code, executed, retryable, message, details: readDetails(details) });
+    }
+  }
+
+  /** End one request; what is not under way, late or invented, is dropped (FRAME-12). */
+  #end(id, error, body) {
+    const request = this.#pending.get(id);
+    if (!request) return;
+    this.#pending.delete(id);
+    request.settle();
+    if (error) return request.reject(new RoomError(error));
+    try {
+      request.resolve(request.read(body));
+    } catch ({ message }) {
+      request.reject(new RoomError({ code: "invalid_result", executed: "yes", message }));
+    }
+  }
+
+  #loseAll() {
+    for (const id of [...this.#pending.keys()]) {
+      this.#end(id, { code: "connection_lost", executed: "maybe" });
+    }
+  }
+}
+
+/** Read a frame; undefined where it is none. */
+function readFrame(data) {
+  try {
+    const frame = unpack(new Uint8Array(data), true);
+    return Array.isArray(frame) ? frame : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Read a chunk as its plain value (BODY-4): null, JSON, text, a file, or a link. */
+function readChunk(packed) {
+  const [kind, ...fields] = unpack(packed, true);
+  if (kind === 0) return null;
+  if (kind === 1 || kind === 2) return fields[0];
+  if (kind === 3) return { name: fields[0], mimeType: fields[1], data: fields[2] };
+  if (kind === 4) return { name: fields[0], url: fields[1] };
+  throw new TypeError("a chunk of a kind that is not known here");
+}
+
+function readDetails(packed) {
+  try {
+    return packed ? unpack(packed) : {};
+  } catch {
+    return {}; // BODY-2
+  }
+}
+
+function hex(byte) {
+  return byte.toString(16).padStart(2, "0");
+}
