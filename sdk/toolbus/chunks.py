@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
 from toolbus.plain_json import NotJson, is_plain, json_pointer, plain_json, plain_text, unsendable
@@ -66,8 +67,8 @@ class _Piece(NotJson):
         return self.value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class JsonChunk(_Piece):
+# What most results are: a struct is made in a third of the time that a frozen dataclass takes.
+class JsonChunk(Struct, _Piece, frozen=True):
     """A JSON value."""
 
     json: Any
@@ -83,8 +84,7 @@ class JsonChunk(_Piece):
         return [1, self.json]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TextChunk(_Piece):
+class TextChunk(Struct, _Piece, frozen=True):
     """A piece of text."""
 
     text: str

@@ -6,7 +6,7 @@ the other end as the same value. Size is not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from math import isfinite
 from typing import Any
@@ -35,7 +35,6 @@ MAX_JSON_DEPTH = MAX_DEPTH - 1
 _MIN_INT = -(2**63)
 _END_INT = 2**64
 _MAX_WORDS = 200
-_TEXT = frozenset({str})
 _PLAIN = (dict, list, str, int, float, bool, type(None))
 
 
@@ -112,14 +111,13 @@ def is_plain(value: dict[Any, Any] | list[Any], depth: int = 1) -> bool:
 
     One loop without a call per value: results of thousands of cells pass here.
     """
+    items: Iterable[Any] = value
     if type(value) is dict:
-        if not _TEXT.issuperset(map(type, value)):
-            return False
-        names = "".join(value)
-        if not names.isascii() and not _encodable(names):
-            return False
-        value = list(value.values())
-    for item in value:
+        for name in value:
+            if type(name) is not str or not (name.isascii() or _encodable(name)):
+                return False
+        items = value.values()
+    for item in items:
         kind = type(item)
         if kind is str:
             fits = item.isascii() or _encodable(item)

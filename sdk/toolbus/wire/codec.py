@@ -50,6 +50,7 @@ _MAX_POINTER_CHARS = 1_024
 # What most values need; a packer makes more room by itself.
 _PACKED_BYTES = 512
 _FIXARRAY = 0x90
+_JSON_CHUNK = b"\x92\x01"
 _NOT_ALLOWED = "not a msgpack value that this protocol allows"
 _OTHER_FIELD = "a field is missing, of another type or out of range"
 _UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
@@ -115,6 +116,10 @@ _unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
 _unpack_header = partial(
     _unpack_value, max_array_len=_MAX_HEADER_ITEMS, max_map_len=_MAX_HEADER_ITEMS
 )
+
+
+# A map of text to what needs no look inside, in one step and with nothing else made on the way.
+_unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
 
 
 class _Shape(NamedTuple):
@@ -191,12 +196,12 @@ def _decode(reader: _Reader, data: bytes) -> Frame | Unknown:
     if len(data) > _MAX_HEADER_ITEMS:
         return _decode_packed(reader, data)
     try:
-        read = reader.decode(data)
+        read: Frame = reader.decode(data)
     except _UNREADABLE:
         return _decode_packed(reader, data)
     shape = reader.shapes[type(read)]
     if shape.place is None and data[0] == shape.head:
-        return cast(Frame, read)
+        return read
     return _finished(shape, data, read)
 
 
@@ -328,16 +333,25 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
         BadBody: It is not msgpack, too deep, has a key that is not text, NaN, an infinity or an ext
             type.
     """
+    # Arguments are a map, mostly a flat one; a chunk is a list whose last item is that.
+    try:
+        if data[:2] == _JSON_CHUNK:
+            return [1, _unpack_flat(data[2:])]
+        if data and data[0] in _MAP_TAGS:
+            return _unpack_flat(data)
+    except _UNREADABLE:
+        pass  # something else, which is read and checked step by step
+    return _unpack_any(data, max_depth, binary=binary)
+
+
+def _unpack_any(data: bytes, max_depth: int, *, binary: bool) -> Any:
     try:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             msgspec.msgpack.decode(data, type=msgspec.Raw)
         value = _unpack_value(data)
     except (*_UNREADABLE, TypeError) as error:
         raise BadBody("", _NOT_ALLOWED) from error
-    # Arguments are a map, mostly a flat one; a chunk is a list whose last item is that.
-    core = value[-1] if type(value) is list and len(value) == 2 and type(value[0]) is int else value
-    if type(core) is not dict or not _is_flat(core, _PLAIN):
-        _check_value(value, max_depth, None, binary=binary)
+    _check_value(value, max_depth, None, binary=binary)
     return value
 
 
