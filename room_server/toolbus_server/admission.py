@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from websockets.datastructures import Headers
 
 from toolbus.grants import is_room_name
-from toolbus.tokens import LEEWAY_S, ParticipantToken, TokenRefused, VerifiedToken
+from toolbus.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.crowd import Crowd
 from toolbus_server.revocations import Revocations
@@ -95,7 +95,7 @@ class Admission:
     """Decides about connections to one server.
 
     Args:
-        settings: The keys, and whether a token may stand in the query.
+        settings: The first keys, whether a token may stand in the query, and how many may come.
         epoch_of: Tells the epoch of the connection that an instance has in a room already.
         now: Seconds since the epoch.
     """
@@ -109,6 +109,8 @@ class Admission:
         self._settings = settings
         self._epoch_of = epoch_of
         self._now = now
+        self.keys: KeyRing = settings.keys
+        """The keys whose tokens are accepted; replaced as a whole."""
         self.draining = False
         """Set when the server is told to stop: nobody comes in any more."""
         self.crowd: Crowd = Crowd(settings.max_per_address, settings.max_per_identity)
@@ -192,7 +194,7 @@ class Admission:
 
     def _verify(self, jwt: str) -> VerifiedToken:
         try:
-            token = ParticipantToken.from_jwt(jwt, self._settings.keys, now=self._now())
+            token = ParticipantToken.from_jwt(jwt, self.keys, now=self._now())
         except TokenRefused as error:
             raise _Refused(_BAD_TOKEN, error.reason) from error
         if self.revocations.covers(token):

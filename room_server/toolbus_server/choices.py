@@ -62,7 +62,7 @@ class Choices:
         trusted = [] if self.keys is None else list(load_keys(self.keys))
         if self.dev:
             host = _loopback(host)
-            trusted = [*_dev_keys(home_of(variables) / DEV_KEYS_FILE), *trusted]
+            trusted = [*_dev_keys(_dev_keys_file(variables)), *trusted]
         if not trusted:
             raise UsageMistake(_NO_KEYS)
         try:
@@ -81,6 +81,15 @@ class Choices:
             max_per_identity=self.max_per_identity,
             metrics=self.metrics == "on",
         )
+
+    def key_files(self, variables: Mapping[str, str]) -> list[Path]:
+        """Name the files that the trusted keys lie in."""
+        development = [_dev_keys_file(variables)] if self.dev else []
+        return development if self.keys is None else [*development, self.keys]
+
+
+def _dev_keys_file(variables: Mapping[str, str]) -> Path:
+    return home_of(variables) / DEV_KEYS_FILE
 
 
 def _loopback(host: str) -> str:

@@ -13,7 +13,8 @@ import logging
 import secrets
 import signal
 import tomllib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from os import environ
 from pathlib import Path
@@ -29,6 +30,7 @@ from toolbus.keys import Algorithm, Key
 from toolbus.telemetry import configure
 from toolbus_server.choices import Choices, Switch, load_keys
 from toolbus_server.key_files import add_key
+from toolbus_server.key_watch import KeyWatch
 
 if TYPE_CHECKING:
     from toolbus_server.settings import ServerSettings
@@ -167,7 +169,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
 ) -> None:
     """Run a room server until SIGTERM or Ctrl-C; calls in flight may finish.
 
-    It needs keys: `toolbus key create` makes them. `--dev` needs none.
+    It needs keys: `toolbus key create` makes them. `--dev` needs none. A file of keys that changes
+    is read again within a second, and at SIGHUP.
     """
     with reporting(as_json=json, local=True):
         choices = Choices(
@@ -188,7 +191,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         _log_to_stderr()
         send_spans = configure("toolbus-server")
         try:
-            event_loop.run(_serve(settings, as_json=json))
+            event_loop.run(_serve(settings, choices, as_json=json))
         finally:
             if send_spans is not None:
                 send_spans()
@@ -200,7 +203,7 @@ def _log_to_stderr() -> None:
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
 
 
-async def _serve(settings: ServerSettings, *, as_json: bool) -> None:
+async def _serve(settings: ServerSettings, choices: Choices, *, as_json: bool) -> None:
     from toolbus_server.server import RoomServer  # needs the extra `server`
 
     stop = asyncio.Event()
@@ -208,17 +211,32 @@ async def _serve(settings: ServerSettings, *, as_json: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = RoomServer(settings)
+    watch = KeyWatch(choices.key_files(environ), settings.keys, server.trust)
+    if choices.keys is not None:  # else it means, as ever, that the terminal is gone
+        loop.add_signal_handler(signal.SIGHUP, watch.ask)
     try:
         await server.start()
     except OSError as error:
         raise UsageMistake(_why_not(error, settings)) from error
     ready = json_codec.dumps({"url": server.url}) if as_json else f"listening on {server.url}"
     typer.echo(ready)
-    await stop.wait()
+    async with _followed(watch):
+        await stop.wait()
     # Who asks twice does not want to wait: the second signal ends the process at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     await server.stop()
+
+
+@asynccontextmanager
+async def _followed(watch: KeyWatch) -> AsyncIterator[None]:
+    """Take up changed keys for as long as the block runs."""
+    following = asyncio.create_task(watch.follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
 
 
 def _why_not(error: OSError, settings: ServerSettings) -> str:

@@ -35,7 +35,7 @@ from toolbus_server.request_options import (
     read_option,
 )
 from toolbus_server.room_state import Change
-from toolbus_server.room_view import Member, Toolkit
+from toolbus_server.room_view import Member, Toolkit, words_of
 from toolbus_server.routing import Room, Seat
 
 __all__ = ["Registry"]
@@ -43,6 +43,9 @@ __all__ = ["Registry"]
 _logger = logging.getLogger(__name__)
 _MAX_SHARES = 256
 _MAX_GENERATION = 2**48
+# How much one page looks for a text: in so many names, titles and descriptions, or so many times
+# 256 characters of them. It is some 10 ms that others wait.
+_MAX_EFFORT = 6_000
 _SHARE_PREFIXES = ("name:", "role:")
 # Of a toolkit's place in lists: its name, whether it is private, its owner's name and issuer.
 _PLACE = (str, bool, str, str)
@@ -123,16 +126,22 @@ class Registry:
         count = page_limit(options)
         place = read_cursor(options, _PLACE)
         after = None if place is None else (place[0], place[1], place[2], place[3])
+        wanted = (search or "").casefold()
         page: list[dict[str, Any]] = []
         last: Toolkit | None = None
-        size = 0
-        for toolkit in self._room.state.listing(seat.member, after=after, search=search):
-            if last is not None and (len(page) == count or size > MAX_PAGE_BYTES):
+        size = effort = 0
+        for toolkit in self._room.state.listing(seat.member, after=after):
+            is_full = len(page) == count or size > MAX_PAGE_BYTES or effort > _MAX_EFFORT
+            if last is not None and is_full:
                 return {"toolkits": page, "cursor": cursor_text(last.order)}
-            summary = toolkit_summary(toolkit, seat)
-            size += len(pack_body(summary))
-            page.append(summary)
             last = toolkit
+            if wanted:
+                words = words_of(toolkit, seat.member)
+                effort += len(words) + sum(map(len, words)) // 256
+                if not any(wanted in word.casefold() for word in words):
+                    continue
+            page.append(toolkit_summary(toolkit, seat))
+            size += len(pack_body(page[-1]))
         return {"toolkits": page, "cursor": None}
 
     def describe(self, seat: Seat, request: Describe) -> dict[str, Any]:
@@ -161,7 +170,7 @@ class Registry:
             if not is_covered(seat.member.scope):
                 raise PermissionDenied(f"no grant to hear of {topic}")
         if request.topics:
-            listing = self._room.state.listing(seat.member, after=None, search=None)
+            listing = self._room.state.listing(seat.member, after=None)
             feed.begin(request.topics, listing if "toolkits" in request.topics else ())
             self._feeds.add(seat.member, feed)
         else:

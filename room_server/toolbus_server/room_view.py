@@ -27,6 +27,7 @@ __all__ = [
     "RoomView",
     "Toolkit",
     "affinity_of",
+    "words_of",
 ]
 
 _MAX_REMEMBERED_RIGHTS = 4_096
@@ -311,20 +312,20 @@ class RoomView:
         return toolkit.choose_host(self._random, affinity)
 
     def listing(
-        self, member: Member, *, after: tuple[str, bool, str, str] | None, search: str | None
+        self, member: Member, *, after: tuple[str, bool, str, str] | None
     ) -> Iterator[Toolkit]:
         """Go through the toolkits a participant can see, in order, from behind `after`."""
         start = 0 if after is None else bisect_right(self._order, after)
-        wanted = (search or "").casefold()
         for order in self._order[start:]:
             toolkit = self._by_order[order]
-            if toolkit.is_listed_for(member) and (not wanted or _matches(toolkit, member, wanted)):
+            if toolkit.is_listed_for(member):
                 yield toolkit
 
 
-def _matches(toolkit: Toolkit, member: Member, wanted: str) -> bool:
+def words_of(toolkit: Toolkit, member: Member) -> list[str]:
+    """Give what a search looks at: names, titles and descriptions, as far as it may be seen."""
     manifest = toolkit.serving.definition.manifest
     words = [manifest.name, manifest.title, manifest.description]
     for tool in toolkit.tools_seen_by(member):
         words += (tool.name, tool.title, tool.description)
-    return any(wanted in word.casefold() for word in words)
+    return words

@@ -11,6 +11,7 @@ import logging
 import time
 from asyncio import BaseTransport
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from random import Random
@@ -21,6 +22,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from toolbus.tokens import KeyRing
 from toolbus.transport import (
     CLOSE_TIMEOUT_S,
     PING_INTERVAL_S,
@@ -112,9 +114,7 @@ class RoomServer:
         telemetry: ServerTelemetry | None = None,
         random: Random | None = None,
     ) -> None:
-        if not len(settings.keys):
-            raise ValueError("a server needs at least one key to tell whose tokens are good")
-        self._settings = settings
+        self._settings = _checked(settings)
         self._telemetry = telemetry or ServerTelemetry()
         self._random = random
         self._server: Server | None = None
@@ -187,6 +187,16 @@ class RoomServer:
         scheme = "ws" if self._settings.tls is None else "wss"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
+    def trust(self, keys: KeyRing) -> None:
+        """Accept the tokens of these keys from now on, and of no others.
+
+        Who is connected stays: a key counts when a token is shown, at the door or to refresh.
+        Raises ValueError if there is no key.
+        """
+        self._settings = _checked(replace(self._settings, keys=keys))
+        if self._server is not None:
+            self.admission.keys = keys
+
     async def stop(self) -> None:
         """Let nobody in any more, give calls in flight their time, then close everybody (1012)."""
         if self._server is None:
@@ -235,6 +245,12 @@ class RoomServer:
         elif decision is not None and decision.close_code is not None:
             connection.close_with(decision.close_code, decision.text.strip())
         await connection.wait_closed()
+
+
+def _checked(settings: ServerSettings) -> ServerSettings:
+    if not len(settings.keys):
+        raise ValueError("a server needs at least one key to tell whose tokens are good")
+    return settings
 
 
 def _metrics(hub: Hub, admission: Admission, lines: LineCounts) -> ServerMetrics:

@@ -19,7 +19,7 @@ class ServerSettings:
     """Where a server listens, whom it trusts and what it grants."""
 
     keys: KeyRing
-    """The keys whose tokens are accepted; at least one."""
+    """The keys whose tokens are accepted, at least one; `RoomServer.trust` replaces them."""
     host: str = "127.0.0.1"
     """The address to listen on."""
     port: int = 7717

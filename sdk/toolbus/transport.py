@@ -18,6 +18,7 @@ import logging
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import MutableMapping
+from time import perf_counter
 from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection
@@ -48,7 +49,9 @@ CLOSE_TIMEOUT_S = 2.0
 """How long the other side may take to close a connection after it was told to."""
 
 _MAX_BATCH = 16
-_TURN_BYTES = 16 * 1024
+# One connection's turn: so long it may hold up all others, and so much may be read in it.
+_TURN_S = 0.001
+_MIN_TURN_BYTES, _MAX_TURN_BYTES = 256, 16 * 1024
 _REFUSABLE_BYTES = 4 * 1024 * 1024
 _OUTBOX_BYTES = 8 * 1024 * 1024
 _MAX_FRAGMENTS = 1_024
@@ -295,28 +298,37 @@ class ServerTransport(MessageConnection, ServerConnection):
     """A participant's connection, as the server holds it.
 
     It takes turns with the others: of a long read only a part is worked on before they have
-    theirs, so that thousands of small messages from one delay nobody else for long.
+    theirs, so that thousands of small messages from one delay nobody else for long. How much that
+    is depends on what its bytes have cost so far: a large message is cheap, a tiny fragment dear.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._backlog = memoryview(b"")
+        self._turn_bytes = _MIN_TURN_BYTES
 
     def data_received(self, data: bytes) -> None:
         """Work on what came, at once if it is little."""
-        if len(data) <= _TURN_BYTES and not self._backlog:
+        if self._backlog:
+            self._backlog = memoryview(bytes(self._backlog) + data)
+        elif len(data) <= _MIN_TURN_BYTES:
             super().data_received(data)
-            return
-        self._backlog = memoryview(bytes(self._backlog) + data if self._backlog else data)
-        self.transport.pause_reading()
-        self._take_turn()
+        else:
+            self._backlog = memoryview(data)
+            self._take_turn()
+            if self._backlog:
+                self.transport.pause_reading()
 
     def _take_turn(self) -> None:
         if self.transport.is_closing():
             self._backlog = memoryview(b"")
             return
-        part, self._backlog = self._backlog[:_TURN_BYTES], self._backlog[_TURN_BYTES:]
+        size = self._turn_bytes
+        part, self._backlog = self._backlog[:size], self._backlog[size:]
+        began = perf_counter()  # uvloop's own clock stands still for a turn
         super().data_received(bytes(part))
+        fits = len(part) * _TURN_S / max(perf_counter() - began, 1e-6)
+        self._turn_bytes = int(min(max(fits, _MIN_TURN_BYTES), 2 * size, _MAX_TURN_BYTES))
         if self._backlog:
             self.loop.call_soon(self._take_turn)
         elif not self.transport.is_closing():

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from support.bystanders import unharmed_server
-from support.raw_client import raw_participant, websocket_frame
+from support.raw_client import CONT, raw_participant, websocket_frame
 from toolbus import InvalidArguments, RoomClient, Tool, Toolkit
 from toolbus.wire import Cancel, RequestId, encode
 from toolbus_server.testing import running_server
@@ -27,6 +27,28 @@ async def test_flood_of_tiny_frames_does_not_make_others_wait_for_all_of_them() 
             async with asyncio.timeout(30):
                 assert await carol.call("echo.say", text="still here")
                 assert router.dropped < FLOOD
+                await mallory.flush()
+
+
+@pytest.mark.row(30)
+async def test_tiny_fragments_get_as_little_time_as_anything_else() -> None:
+    """A turn is so much time, not so many bytes: fragments cost most where they bring least."""
+    pieces = 1_000
+    empty = websocket_frame(b"", opcode=CONT, fin=False) * pieces
+    last = websocket_frame(encode(Cancel(RequestId(1), "")), opcode=CONT)
+    async with unharmed_server() as server, server.room("carol") as carol:
+        router = server.server.hub.router
+        async with raw_participant(server) as mallory:
+            mallory.send((websocket_frame(b"", fin=False) + empty + last) * 100)
+            async with asyncio.timeout(30):
+                while not router.dropped:
+                    await carol.call("echo.say", text="still here")
+                before = router.dropped
+                for _ in range(10):
+                    await carol.call("echo.say", text="still here")
+                # Each call takes some six turns of the loop, and mallory has one in each.
+                assert (router.dropped - before) * pieces < 10 * 6 * 1_000
+                assert router.dropped < 100  # the flood went on all the while
                 await mallory.flush()
 
 

@@ -1,0 +1,197 @@
+"""Frames that are nearly right: every kind that a client may send, with fields that were changed.
+
+What only a running conversation knows stands in them as a word that `settled` replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from toolbus.wire import pack_body
+from toolbus.wire.frames import (
+    FROM_CLIENT,
+    KINDS,
+    Admin,
+    Attributes,
+    Builders,
+    Call,
+    Cancel,
+    Describe,
+    Explain,
+    Failed,
+    Frame,
+    ListToolkits,
+    Participants,
+    Refresh,
+    Register,
+    Result,
+    Send,
+    Subscribe,
+    Unregister,
+)
+
+NEXT_ID = "@next-id"
+"""An id that was not used before."""
+DISPATCH = "@dispatch"
+"""The id of a call that the sender runs, or one that is none."""
+OWN_TOKEN, OTHER_TOKEN = "@own-token", "@other-token"
+CALL_IDS = range(4)
+"""The ids of calls: few, so that they meet."""
+
+_kit = st.sampled_from(["home", "den", "echo", "missing", "", "Home", "h" * 70])
+_tool = st.sampled_from(["wait", "say", "missing", "", "a.b"])
+_person = st.sampled_from(["mallory", "trudy", "carol", "host", "nobody", "", "\x00"])
+_packed = st.sampled_from(
+    [pack_body({}), pack_body({"text": "hi"}), b"", b"\xc1", pack_body([1, 2]), b"\x91" * 40]
+)
+_schema = st.sampled_from([{}, {"type": "object"}, {"type": "numbr"}, {"$ref": "http://127.0.0.1"}])
+_manifest = st.builds(
+    lambda name, version, schema: pack_body(
+        {"name": name, "version": version, "tools": [{"name": "wait", "input_schema": schema}]}
+    ),
+    st.sampled_from(["home", "den", "Bad"]),
+    st.sampled_from(["", "2"]),
+    _schema,
+)
+_topic = st.sampled_from(["toolkits", "participants", "messages", "weather"])
+_traceparent = st.sampled_from([None, f"00-{'a' * 32}-{'b' * 16}-01", "junk"])
+_odd = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 2**31, 2**53, 2**53 + 1, 2**64 - 1, 0.5, float("nan")]),
+    st.sampled_from(["", "x", "x" * 5_000, b"", b"\xc1", [], {}, [[]], {"a": {"b": [1]}}]),
+    st.text(max_size=8),
+    st.binary(max_size=8),
+)
+
+
+def _map(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Make maps in which each key may be there, and now and then another or another value."""
+    good = st.fixed_dictionaries({}, optional=dict(values))
+    odd = st.dictionaries(st.sampled_from([*values, "new", ""]), _odd, max_size=2)
+    return st.one_of(good, good, st.builds(lambda one, two: {**one, **two}, good, odd))
+
+
+_call_options = _map(
+    participant=_person,
+    parent=st.just(DISPATCH),
+    on_behalf_of=_person,
+    pin=st.just("0" * 64),
+    attempt=st.integers(0, 2),
+    caller_context=_packed,
+    affinity=st.just("a"),
+)
+_id = st.just(NEXT_ID)
+_words = st.sampled_from(["", "words", "w" * 5_000])
+_cursor = st.sampled_from(["", "bm8=", "x"])
+_limit = st.sampled_from([0, 1, 100, 2**40])
+
+FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
+    Result: (st.just(DISPATCH), st.one_of(_packed, st.just(pack_body([2, "done"])))),
+    Failed: (
+        st.just(DISPATCH),
+        st.sampled_from(["tool_failed", "overloaded", "not_found", "made_up", ""]),
+        st.sampled_from(["no", "maybe", "yes", "perhaps"]),
+        st.booleans(),
+        _words,
+        st.one_of(st.none(), _packed),
+        st.sampled_from([None, 0, 50]),
+    ),
+    Call: (
+        st.sampled_from(CALL_IDS),
+        st.sampled_from(["a" * 32, "b" * 32, "c" * 32, "", "d" * 65]),
+        _kit,
+        _tool,
+        st.sampled_from([None, 0, 60_000, 2**53]),
+        _packed,
+        st.one_of(st.none(), _call_options),
+        _traceparent,
+    ),
+    Cancel: (st.sampled_from(CALL_IDS), _words),
+    Register: (
+        _id,
+        st.one_of(_manifest, _manifest, _packed),
+        _map(
+            public=st.booleans(),
+            shared_with=st.lists(st.sampled_from(["*", "name:trudy", "role:user", "x"])),
+            generation=st.sampled_from([1, 7, 2**48]),
+        ),
+    ),
+    Unregister: (_id, _kit, st.booleans()),
+    ListToolkits: (_id, _map(search=_words, limit=_limit, cursor=_cursor)),
+    Describe: (_id, _kit, _map(participant=_person, digest=st.just("0" * 64))),
+    Subscribe: (_id, st.lists(st.one_of(_topic, _topic, _topic, _odd), max_size=4)),
+    Refresh: (_id, st.sampled_from([OWN_TOKEN, OTHER_TOKEN, "", "a.b.c"])),
+    Explain: (_id, _kit, _tool, _call_options),
+    Attributes: (_id, st.dictionaries(st.sampled_from(["a", "b", "", "n" * 65]), _odd, max_size=3)),
+    Send: (
+        _id,
+        st.one_of(st.none(), _person),
+        st.sampled_from(["note", "", "a b", "n" * 65]),
+        _packed,
+    ),
+    Participants: (_id, _map(limit=_limit, cursor=_cursor)),
+    Builders: (
+        _id,
+        _map(
+            participant=_person,
+            offer=st.lists(_map(name=_kit, description=_words, schema=_schema), max_size=2),
+        ),
+    ),
+    Admin: (
+        _id,
+        st.sampled_from(["rooms", "kick", "revoke", ""]),
+        _map(
+            room=st.sampled_from(["lab", "den", ""]),
+            participant=st.sampled_from(["mallory", "trudy", "nobody"]),
+            issuer=st.just("acme"),
+            name=st.sampled_from(["trudy", "nobody"]),
+            jti=st.just("j"),
+        ),
+    ),
+}
+"""What good fields of each kind look like; those with a meaning that is refused among them."""
+assert set(FIELDS) == set(FROM_CLIENT), "a kind has come, or gone"
+
+
+@st.composite
+def frames(draw: st.DrawFn, kinds: Sequence[type[Frame]] = tuple(FIELDS)) -> list[Any]:
+    """Draw the array of a frame: as it should be, or with a field or two changed, gone or more."""
+    kind = draw(st.sampled_from(kinds))
+    array = [KINDS[kind], *(draw(field) for field in FIELDS[kind])]
+    for _ in range(draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2]))):
+        place = draw(st.integers(0 if draw(st.integers(0, 9)) == 9 else 1, len(array) - 1))
+        array[place] = draw(_odd)
+    if draw(st.integers(0, 14)) == 14:
+        array = array[: draw(st.integers(1, len(array)))]
+    if draw(st.integers(0, 9)) == 9:
+        array.append(draw(_odd))
+    return array
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> list[Any]:
+    """Draw the array of a call that is likely to run."""
+    tool = draw(st.sampled_from([("home", "wait"), ("den", "wait"), ("echo", "say")]))
+    options = draw(st.sampled_from([None, {}, {"parent": DISPATCH}, {"attempt": 1}]))
+    number = draw(st.sampled_from(CALL_IDS))
+    return [KINDS[Call], number, f"{number:032x}", *tool, 60_000, pack_body({}), options]
+
+
+def replies() -> st.SearchStrategy[list[Any]]:
+    """Make strategies of what ends a call."""
+    return frames((Result, Failed, Cancel))
+
+
+def settled(value: Any, words: Mapping[str, Any]) -> Any:
+    """Put what the conversation knows in the place of its words."""
+    if isinstance(value, str):
+        return words.get(value, value)
+    if isinstance(value, list):
+        return [settled(each, words) for each in value]
+    if isinstance(value, dict):
+        return {key: settled(each, words) for key, each in value.items()}
+    return value
