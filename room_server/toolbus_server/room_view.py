@@ -10,12 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
 from toolbus.errors import InvalidArguments, NoHost, NotFound, PermissionDenied
-from toolbus.grants import ApiScope, ToolRights
+from toolbus.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
 from toolbus_server.definition import Definition
 
@@ -40,6 +41,12 @@ class Identity(NamedTuple):
 
     issuer: str
     name: str
+
+
+@lru_cache(maxsize=1024)
+def _rights_of(agents: AgentsGrant) -> ToolRights:
+    """Compile rights once for all who have the same."""
+    return ToolRights(agents)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +88,7 @@ class Member:
         self.role, self.scope = newer.role, newer.scope
         self.rooms, self.jti = newer.rooms, newer.jti
         self._may_call.clear()
-        self.rights = ToolRights(self.scope.agents)
+        self.rights = _rights_of(self.scope.agents)
         self.card = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
 
     def may_call(self, toolkit: str, tool: str) -> bool:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
@@ -52,15 +53,19 @@ _RETRY_AFTER_S = "1"
 _PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
 _SLOW_CONSUMER = 4430
 _SERVICE_RESTART = 1012
+# Stands for the request of whoever is in: its headers take room, and the token is among them.
+_FORGOTTEN = Request("", Headers())
 
 
 class _Connection(ServerTransport):
     """A connection with what was decided about it at the door, counted from its first moment."""
 
-    decision: Admitted | Refusal | None = None
+    # With these in its dict it would have too many attributes for dicts that share their keys.
+    __slots__ = ("_counted", "_crowd", "_lines", "address", "decision")
 
     def __init__(self, *args: Any, crowd: Crowd, lines: LineCounts, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.decision: Admitted | Refusal | None = None
         self._crowd = crowd
         self._lines = lines
         self._counted: list[Hashable] = []
@@ -238,6 +243,7 @@ class RoomServer:
                 await connection.wait_closed()
                 return
             session = Session(connection, decision, self.hub, self._desk)
+            connection.request, connection.response, connection.decision = _FORGOTTEN, None, None
             session.open(decision.expires_at - time.time())
             await connection.wait_closed()
             # Again for one that was lost before it had a session to tell.

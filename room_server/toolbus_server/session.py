@@ -12,7 +12,6 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias, get_args
 
 from toolbus.errors import (
@@ -55,7 +54,7 @@ from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted
 from toolbus_server.explanations import explain
 from toolbus_server.feed import Feed
-from toolbus_server.hub import Hub, OpenRoom
+from toolbus_server.hub import Hub
 from toolbus_server.limits import Meter
 from toolbus_server.routing import Seat
 
@@ -114,6 +113,7 @@ class Session:
         self.seat = Seat(admitted.member, connection)
         self._connection = connection
         self._hub = hub
+        self._router = hub.router
         self._desk = desk
         self._loop = desk.loop
         self._room_name = admitted.room
@@ -125,39 +125,11 @@ class Session:
         self._connection.receiver = self
         self._connection.batches = True
         self._open_room = self._hub.join(self._room_name, self)
-        router, room = self._hub.router, self._open_room.room
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Call: partial(router.call, room, self.seat),
-            Result: partial(router.answer, self.seat),
-            Failed: partial(router.answer, self.seat),
-            Cancel: partial(router.cancel, self.seat),
-            **dict.fromkeys(get_args(_Request), self._on_request),
-            Unknown: self._on_unknown,
-        }
-        self._answers = self._make_answers(self._open_room)
         self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
         name, session = self._room_name, secrets.token_hex(8)
         participant = self.seat.member.id
         welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
         self._connection.send_message(encode(welcome))
-
-    def _make_answers(self, open_room: OpenRoom) -> dict[type[Any], Callable[[Any], Any]]:
-        """Say who answers a request; each gives the body of the answer or raises what it is."""
-        seat, registry, people = self.seat, open_room.registry, open_room.people
-        return {
-            Register: partial(registry.register, seat),
-            Unregister: partial(registry.unregister, seat),
-            ListToolkits: partial(registry.list_toolkits, seat),
-            Describe: partial(registry.describe, seat),
-            Subscribe: lambda request: registry.subscribe(seat, Feed(seat, self._loop), request),
-            Explain: partial(explain, self._hub.router, open_room.room, seat),
-            Refresh: self._refresh,
-            Admin: partial(self._desk.administration.act, seat.member),
-            Attributes: partial(people.attributes, seat),
-            Send: partial(people.send, seat),
-            Participants: partial(people.participants, seat),
-            Builders: partial(people.builders, seat),
-        }
 
     def _facts(self) -> dict[str, Any]:
         member = self.seat.member
@@ -216,7 +188,12 @@ class Session:
             self._leave_now(error.close_code, error.reason)
             return
         try:
-            self._handlers[type(frame)](frame)
+            if isinstance(frame, Call):
+                self._router.call(self._open_room.room, self.seat, frame)
+            elif isinstance(frame, Result | Failed):
+                self._router.answer(self.seat, frame)
+            else:
+                _HANDLERS[type(frame)](self, frame)
         except Exception:
             _logger.exception("a frame of kind %s met a bug", type(frame).__name__)
             self._answer_bug(frame)
@@ -233,7 +210,7 @@ class Session:
         try:
             if type(request) in _CHANGES:
                 self._count_change()
-            body = self._answers[type(request)](request)
+            body = _ANSWERS[type(request)](self, request)
             self._send(self._result(request.id, body))
         except RoomException as error:
             self._send(failed(request.id, error))
@@ -261,3 +238,28 @@ class Session:
                 details={"path": "/0", "message": "unknown kind"},
             )
             self._send(failed(unknown.id, error))
+
+
+# For all sessions at once: functions bound to each would be 5 KiB of every participant.
+_HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
+    Cancel: lambda self, frame: self._router.cancel(self.seat, frame),
+    **dict.fromkeys(get_args(_Request), Session._on_request),
+    Unknown: Session._on_unknown,
+}
+_ANSWERS: dict[type[Any], Callable[[Session, Any], Any]] = {
+    Register: lambda self, r: self._open_room.registry.register(self.seat, r),
+    Unregister: lambda self, r: self._open_room.registry.unregister(self.seat, r),
+    ListToolkits: lambda self, r: self._open_room.registry.list_toolkits(self.seat, r),
+    Describe: lambda self, r: self._open_room.registry.describe(self.seat, r),
+    Subscribe: lambda self, r: self._open_room.registry.subscribe(
+        self.seat, Feed(self.seat, self._loop), r
+    ),
+    Explain: lambda self, r: explain(self._hub.router, self._open_room.room, self.seat, r),
+    Refresh: Session._refresh,
+    Admin: lambda self, r: self._desk.administration.act(self.seat.member, r),
+    Attributes: lambda self, r: self._open_room.people.attributes(self.seat, r),
+    Send: lambda self, r: self._open_room.people.send(self.seat, r),
+    Participants: lambda self, r: self._open_room.people.participants(self.seat, r),
+    Builders: lambda self, r: self._open_room.people.builders(self.seat, r),
+}
+"""Who answers a request; each gives the body of the answer or raises what it is."""

@@ -15,7 +15,7 @@ websockets 17.
 from __future__ import annotations
 
 import logging
-from asyncio import TimerHandle
+from asyncio import BaseTransport, TimerHandle
 from collections import deque
 from collections.abc import MutableMapping
 from time import perf_counter
@@ -112,27 +112,57 @@ class _Deaf:
         """Drop what came in one piece with the reason for closing."""
 
 
+class _NoQueue:
+    """Stands in for the queue of messages that nobody would read."""
+
+    def close(self) -> None:
+        """Learn that no more would come."""
+
+
+_NO_QUEUE = _NoQueue()
+
+
 class MessageConnection(Connection):
     """The part that server and client connections share."""
 
-    batches: bool = False
+    __slots__ = (
+        "_arrived",
+        "_flush_is_due",
+        "_fragments",
+        "_is_busy",
+        "_outbox",
+        "_outbox_bytes",
+        "_stall",
+        "_unread_pongs",
+        "batches",
+        "receiver",
+    )
+
+    batches: bool
     """Whether answers to messages that came in one batch leave in one write, a turn of the loop
     later; for a reader that has many calls under way at a time."""
-    receiver: Receiver | None = None
+    receiver: Receiver | None
     """Must be set before the first message can arrive; on a server, in the handler's first step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.batches = False
+        self.receiver = None
         self._fragments: list[bytes] = []
         self._arrived = 0
         self._is_busy = False
         self._flush_is_due = False
-        self._outbox: deque[tuple[bytes, Ticket | None]] = deque()
+        self._outbox: deque[tuple[bytes, Ticket | None]] | None = None
         self._outbox_bytes = 0
         self._unread_pongs = 0
         self._stall: TimerHandle | None = None
 
     # Reading
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Begin, without the queue that websockets keeps for readers of its own."""
+        super().connection_made(transport)
+        self.recv_messages = _NO_QUEUE  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Read what came, and take note of whether it was more than one message."""
@@ -219,6 +249,8 @@ class MessageConnection(Connection):
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def _hold(self, data: bytes, ticket: Ticket | None) -> bool:
+        if self._outbox is None:
+            self._outbox = deque()
         self._outbox.append((data, ticket))
         self._outbox_bytes += len(data)
         if self._outbox_bytes > _OUTBOX_BYTES:
@@ -249,13 +281,13 @@ class MessageConnection(Connection):
         """Write what has waited, until the transport is full again."""
         super().resume_writing()
         self._end_stall()
-        waiting, self._outbox = self._outbox, deque()
+        waiting, self._outbox = self._outbox, None
         while waiting and not self.paused and self.is_open:
             data, ticket = waiting.popleft()
             self._outbox_bytes -= len(data)
             if ticket is None or not ticket.ended:
                 self.send_message(data, ticket)
-        self._outbox = waiting
+        self._outbox = waiting or None
 
     # Closing
 
@@ -287,7 +319,7 @@ class MessageConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the receiver, once."""
         super().connection_lost(exc)
-        self._outbox.clear()
+        self._outbox = None
         self._end_stall()
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
@@ -301,6 +333,8 @@ class ServerTransport(MessageConnection, ServerConnection):
     theirs, so that thousands of small messages from one delay nobody else for long. How much that
     is depends on what its bytes have cost so far: a large message is cheap, a tiny fragment dear.
     """
+
+    __slots__ = ("_backlog",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
