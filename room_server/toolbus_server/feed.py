@@ -3,7 +3,8 @@
 Changes of toolkits and participants that come within a few milliseconds are told as one, so that a
 host that flaps costs its watchers no more than one that does not. Messages are told at once, and
 who has no room for one does not get it. The numbers count what a connection was sent; they have no
-holes that would betray what is hidden.
+holes that would betray what is hidden. What becomes of calls is collected in `call_watch`; who
+has not taken the last of that yet misses the next.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from msgspec import Struct
 
 from toolbus.grants import ApiScope
 from toolbus.wire import Event, encode
+from toolbus_server.call_watch import CallCounts, CallWatch
 from toolbus_server.room_state import Change
 from toolbus_server.room_view import Member, Toolkit
-from toolbus_server.routing import Seat
+from toolbus_server.routing import Room, Seat
 
 __all__ = ["TOPICS", "Feed", "Feeds", "participant_summary", "toolkit_summary"]
 
@@ -28,6 +30,7 @@ TOPICS: dict[str, Callable[[ApiScope], bool]] = {
     "toolkits": lambda scope: scope.agents.use_tools,
     "participants": lambda scope: scope.presence,
     "messages": lambda scope: scope.messaging,
+    "calls": lambda scope: scope.observe,
 }
 """What can be subscribed to, and whether a participant's grants cover it."""
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
@@ -63,7 +66,7 @@ def participant_summary(member: Member) -> dict[str, Any]:
 
 
 class _Ticket(Struct, eq=False):
-    """What a message that may be refused carries; it is never taken back."""
+    """What may be refused carries this; it is never taken back."""
 
     written: bool = False
     ended: bool = False
@@ -78,11 +81,13 @@ class Feed:
     """
 
     __slots__ = (
+        "_counts",
         "_loop",
         "_number",
         "_people",
         "_seat",
         "_shown",
+        "_ticket",
         "_timer",
         "_toolkits",
         "_topics",
@@ -98,6 +103,10 @@ class Feed:
         self._people: dict[Member, bool] = {}
         """Whom there is news of, and whether they were there when it began to be held back."""
         self._timer: asyncio.TimerHandle | None = None
+        self._counts: CallCounts | None = None
+        """Of calls, as the subscriber was told last, or as they were when it came."""
+        self._ticket: _Ticket | None = None
+        """Of what it was last told of calls."""
 
     def begin(self, topics: Iterable[str], visible: Iterable[Toolkit]) -> None:
         """Tell of these topics from now on.
@@ -108,6 +117,10 @@ class Feed:
         """
         self._topics = frozenset(topics)
         self._shown = set(visible)
+
+    def hears(self, topic: str) -> bool:
+        """Whether the subscriber is told of a topic."""
+        return topic in self._topics
 
     def restrict(self) -> None:
         """Tell no longer of what the subscriber's grants do not cover any more."""
@@ -138,6 +151,29 @@ class Feed:
         if not self._seat.port.offer_message(data, _Ticket()):
             return False
         self._number += 1
+        return True
+
+    def watch_from(self, counts: CallCounts) -> None:
+        """Tell of calls that come or end from now on, when so many have."""
+        self._counts = counts
+
+    def tell_of_calls(self, watch: CallWatch) -> bool:
+        """Tell what has become of calls, unless the last such news has not gone out yet.
+
+        Returns:
+            Whether the subscriber now knows how things stand.
+        """
+        known, last = self._counts, self._ticket
+        if known is None or (last is not None and watch.counts == known):
+            return True
+        if last is not None and not last.written:
+            return False
+        ticket = _Ticket()
+        data = encode(Event(self._number + 1, "calls", watch.news(known)))
+        if not self._seat.port.offer_message(data, ticket):
+            return False
+        self._number += 1
+        self._counts, self._ticket = watch.counts, ticket
         return True
 
     def close(self) -> None:
@@ -188,27 +224,50 @@ class Feed:
 
 
 class Feeds:
-    """The subscribers of one room."""
+    """The subscribers of one room.
 
-    def __init__(self) -> None:
+    Args:
+        room: The room, whose calls are followed while one of them watches those.
+        loop: For the clock and the timer of that.
+    """
+
+    def __init__(self, room: Room, loop: asyncio.AbstractEventLoop) -> None:
         self._feeds: dict[str, Feed] = {}
+        self._watchers: dict[str, Feed] = {}
+        """Those who are told of calls."""
+        self._watch = CallWatch(room, loop, self._tell_of_calls)
 
     def add(self, member: Member, feed: Feed) -> None:
         """Let a participant hear of things from now on, instead of what it heard before."""
         self.forget(member)
         self._feeds[member.id] = feed
+        if feed.hears("calls"):
+            self._watch.begin()
+            feed.watch_from(self._watch.counts)
+            self._watchers[member.id] = feed
 
     def forget(self, member: Member) -> None:
         """Drop the subscription of a participant, if it has one."""
         feed = self._feeds.pop(member.id, None)
         if feed is not None:
             feed.close()
+            self._stop_watching(member)
 
     def restrict(self, member: Member) -> None:
         """Let a participant hear no longer of what its new grants do not cover."""
         feed = self._feeds.get(member.id)
         if feed is not None:
             feed.restrict()
+            if not feed.hears("calls"):
+                self._stop_watching(member)
+
+    def _stop_watching(self, member: Member) -> None:
+        if self._watchers.pop(member.id, None) is not None and not self._watchers:
+            self._watch.end()
+
+    def _tell_of_calls(self) -> bool:
+        told = [feed.tell_of_calls(self._watch) for feed in self._watchers.values()]
+        return all(told)
 
     def publish(self, changes: Iterable[Change]) -> None:
         """Tell of toolkits to everyone who can see them."""

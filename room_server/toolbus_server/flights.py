@@ -12,14 +12,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolbus.errors import Executed
+from toolbus.errors import Executed, RoomException
 from toolbus.transport import Ticket
+from toolbus.wire import Call, ToolManifest
+from toolbus_server.definition import Definition
 from toolbus_server.limits import Meter
 from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Member
-from toolbus_server.telemetry import CallSpan
 
-__all__ = ["Flight", "Port", "Room", "Seat"]
+__all__ = ["Ending", "Flight", "Port", "Room", "Seat", "Watch"]
 
 # What one participant may say to others or have told of itself within 10 s.
 _MESSAGES = 1_000
@@ -35,6 +36,23 @@ class Port(Protocol):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send, or say at once that there is no room for it."""
+
+
+class Ending(Protocol):
+    """What ends with a call: its span, or what watches it in the place of that."""
+
+    def end(self, error: RoomException | None = None) -> None:
+        """Learn that the call has ended, and with which error."""
+
+
+class Watch(Protocol):
+    """What is told of a room's calls while somebody watches them."""
+
+    def follow(self, flight: Flight) -> None:
+        """Learn that a call was handed to its host; its end is told by `flight.span`."""
+
+    def refused(self, caller: Seat, call: Call, error: RoomException) -> None:
+        """Learn that a call ended before a host had it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +81,8 @@ class Room:
 
     state: RoomState
     seats: dict[str, Seat] = field(default_factory=dict)
+    watch: Watch | None = None
+    """Set while somebody watches the calls: all that they cost others is a look at this."""
 
 
 class Flight(Struct, eq=False):
@@ -76,11 +96,13 @@ class Flight(Struct, eq=False):
     principal: Member | None
     hops: int
     deadline_at: float
-    span: CallSpan | None = None
-    idempotent: bool = False
-    """Whether the tool says that running it twice does no harm."""
-    digest: str = ""
-    """Of the definition that says so."""
+    began_at: float
+    tool: ToolManifest
+    definition: Definition
+    """The one that served when the call came."""
+    span: Ending | None = None
+    traceparent: str | None = None
+    """What its host was sent, if the call is to be recorded."""
     written: bool = False
     ended: bool = False
 

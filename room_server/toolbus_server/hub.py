@@ -113,7 +113,8 @@ class Hub:
         return open_room
 
     def _open(self, name: str) -> OpenRoom:
-        room, feeds = Room(RoomState(name, self._random)), Feeds()
+        room = Room(RoomState(name, self._random))
+        feeds = Feeds(room, self._loop)
         registry = Registry(room, self.limits, feeds)
         return OpenRoom(room, registry, People(room.state, feeds, self._loop.time), feeds)
 

@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
@@ -83,6 +83,7 @@ class Authority(NamedTuple):
     deadline_at: float | None
 
 
+Judgement: TypeAlias = tuple[Toolkit, ToolManifest, Authority, Seat]
 _OWN = Authority(None, 1, None)
 """Of a call that is nobody's child and for nobody else."""
 
@@ -120,6 +121,8 @@ class Router:
         except RoomException as error:
             self._count(error)
             caller.port.send_message(encode(failed(call.id, error)))
+            if room.watch is not None:
+                room.watch.refused(caller, call, error)
             if not isinstance(error, TooLarge | Overloaded):  # these end the span that they met
                 self._telemetry.refuse_call(room.state, caller.member, call, error)
 
@@ -129,10 +132,8 @@ class Router:
             check_options(options)
         if call.id in caller.calls or call.call_id in caller.call_ids:
             raise DuplicateCallId("a call with this id is in flight")
-        toolkit, tool, authority, host = self.judge(room, caller, call, options)
-        flight = self._open(caller, call, host, authority)
-        flight.idempotent = tool.idempotent
-        flight.digest = toolkit.serving.definition.digest
+        judged = self.judge(room, caller, call, options)
+        toolkit, flight = judged[0], self._open(caller, call, judged)
         header: dict[str, Any] = {"caller": caller.member.card}
         if options or not toolkit.public:
             _fill_header(header, flight, toolkit, options)
@@ -142,10 +143,12 @@ class Router:
         elif not caller.member.scope.trace:
             traceparent = None
         self._hand_over(flight, call, header, traceparent)
+        if room.watch is not None:
+            room.watch.follow(flight)
 
     def judge(
         self, room: Room, caller: Seat, call: Call | Explain, options: Mapping[str, Any]
-    ) -> tuple[Toolkit, ToolManifest, Authority, Seat]:
+    ) -> Judgement:
         """Decide who runs a call, on whose account; changes nothing.
 
         Raises:
@@ -169,12 +172,14 @@ class Router:
         received = read_trace_context(call.traceparent, call.options)
         if received is None:
             return None
+        span = None
         if received.sampled:
             facts = _facts_of(room, flight)
-            flight.span = self._telemetry.open_call(call, received, facts, caller)
-        context = forwarded(flight.span, received, trusted=caller.scope.trace)
+            flight.span = span = self._telemetry.open_call(call, received, facts, caller)
+        context = forwarded(span, received, trusted=caller.scope.trace)
         if context is None:
             return None
+        flight.traceparent = context.traceparent if context.sampled else None
         if context.tracestate is not None:
             header[TRACESTATE] = context.tracestate
         return context.traceparent
@@ -205,7 +210,8 @@ class Router:
             raise PermissionDenied("no grant to act for this participant here")
         return principal
 
-    def _open(self, caller: Seat, call: Call, host: Seat, authority: Authority) -> Flight:
+    def _open(self, caller: Seat, call: Call, judged: Judgement) -> Flight:
+        toolkit, tool, authority, host = judged
         now = self._loop.time()
         timeout_ms = self._limits.call_timeout_ms if call.timeout_ms is None else call.timeout_ms
         deadline_at = now + timeout_ms / 1000
@@ -225,6 +231,9 @@ class Router:
             authority.principal,
             authority.hops,
             deadline_at,
+            now,
+            tool,
+            toolkit.serving.definition,
         )
 
     def _hand_over(
@@ -283,12 +292,12 @@ class Router:
     def depart(self, seat: Seat) -> None:
         """End the calls of a participant that is gone: those it runs, and those it made."""
         for flight in list(seat.dispatched.values()):
-            may_retry = flight.idempotent or not flight.written
+            may_retry = flight.tool.idempotent or not flight.written
             error = HostLost(
                 "the host is gone",
                 executed=flight.executed,
                 retryable=may_retry,
-                details={"digest": flight.digest},
+                details={"digest": flight.definition.digest},
             )
             self._fail(flight, error)
         for flight in list(seat.calls.values()):

@@ -6,6 +6,10 @@ from toolbus.builders import (
     builder_infos,
     make_toolkits,
 )
+from toolbus.call_news import (
+    CallNews,
+    EndedCall,
+)
 from toolbus.chunks import (
     Chunk,
     EmptyChunk,
@@ -99,6 +103,7 @@ __all__ = [
     "ApprovalDenied",
     "ApprovalExpired",
     "BuilderInfo",
+    "CallNews",
     "Cancelled",
     "Chunk",
     "ConnectionLost",
@@ -106,6 +111,7 @@ __all__ = [
     "DefinitionChanged",
     "DuplicateCallId",
     "EmptyChunk",
+    "EndedCall",
     "Executed",
     "Explanation",
     "FileChunk",

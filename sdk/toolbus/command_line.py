@@ -29,6 +29,7 @@ _ORDER = (
     "tools",
     "builders",
     "call",
+    "watch",
     "trace",
     "token",
     "key",

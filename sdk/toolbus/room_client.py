@@ -10,24 +10,26 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from msgspec.structs import replace
 
+from toolbus.call_news import CallNews
 from toolbus.calls import Caller, CallTable
-from toolbus.errors import RoomException, Unavailable
+from toolbus.errors import Unavailable
 from toolbus.hosted_toolkit import OfferMistake
 from toolbus.link import Link, LinkOwner
 from toolbus.people import BuilderInfo
 from toolbus.presence import Presence
 from toolbus.registrations import Registration, Registrations
 from toolbus.room import Core, Room
-from toolbus.room_events import EventQueue, RoomEvent, granted_topics
+from toolbus.room_events import RoomEvent
 from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
+from toolbus.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.telemetry import Tracing
 from toolbus.toolkit import Toolkit
 from toolbus.wire import (
@@ -38,7 +40,6 @@ from toolbus.wire import (
     Failed,
     Refresh,
     Result,
-    Subscribe,
     Welcome,
     pack_body,
 )
@@ -59,10 +60,8 @@ class _Parts:
     runner: Runner
     registrations: Registrations
     presence: Presence
+    subscriptions: Subscriptions
     welcome: Welcome | None = None
-    readers: set[EventQueue] = field(default_factory=set)
-    subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    subscribed: bool = False
 
 
 class RoomClient(Room):
@@ -139,7 +138,7 @@ class RoomClient(Room):
             parts.table.close()
             parts.runner.cancel_all()
             parts.table.lose_all()
-            self._tell(parts, None)
+            parts.subscriptions.end()
 
     def _make_parts(self, settings: RoomSettings) -> _Parts:
         loop = asyncio.get_running_loop()
@@ -148,7 +147,6 @@ class RoomClient(Room):
         handlers: dict[type[Any], Callable[[Any], None]] = {
             Result: table.settle,
             Failed: table.settle,
-            Event: self._on_event,
         }
         link = Link(settings, LinkOwner(handlers, on_up=self._on_up, on_down=self._on_down))
         core = Core(loop, Caller(link, table, tracing))
@@ -160,8 +158,10 @@ class RoomClient(Room):
         )
         handlers[Dispatch] = runner.dispatch
         handlers[Cancel] = runner.cancel
-        registrations = Registrations(core.caller, loop)
-        return _Parts(core, link, table, runner, registrations, Presence(core.caller))
+        registrations, presence = Registrations(core.caller, loop), Presence(core.caller)
+        subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
+        handlers[Event] = subscriptions.on_event
+        return _Parts(core, link, table, runner, registrations, presence, subscriptions)
 
     @property
     def _joined(self) -> _Parts:
@@ -250,6 +250,7 @@ class RoomClient(Room):
         settings, parts = self._settings, self._joined
         assert settings is not None
         facts = await parts.core.caller.request(Refresh, await settings.token())
+        parts.subscriptions.facts = facts
         if parts.welcome is not None:
             parts.welcome = replace(parts.welcome, facts=facts)
 
@@ -291,56 +292,55 @@ class RoomClient(Room):
 
     # Listening
 
-    async def events(self) -> AsyncGenerator[RoomEvent, None]:
+    async def events(
+        self, topics: Collection[str] = EVENT_TOPICS
+    ) -> AsyncGenerator[RoomEvent, None]:
         """Go through what happens from now on, until the room ends, as far as you may hear of it.
 
         News of toolkits needs the grant `use_tools`, of participants `presence`, and messages
-        `messaging`. Raises PermissionDenied where you have none of them.
+        `messaging`.
+
+        Args:
+            topics: Only of these: "toolkits", "participants", "messages". Who asks for messages
+                counts among those who took them.
+
+        Raises:
+            PermissionDenied: You may hear of none of them.
+            InvalidArguments: There is no such topic.
         """
-        parts = self._joined
-        reader = EventQueue()
-        parts.readers.add(reader)
-        try:
-            async with parts.subscribing:
-                if not parts.subscribed:
-                    await parts.core.caller.request(Subscribe, _topics(parts))
-                    parts.subscribed = True
+        async with self._joined.subscriptions.events(topics) as reader:
             while (event := await reader.get()) is not None:
                 yield event
-        finally:
-            parts.readers.discard(reader)
-            if not parts.readers and parts.link.is_ready:
-                parts.subscribed = False
-                deadline_at = parts.core.loop.time() + _ANSWER_S
-                with contextlib.suppress(RoomException):
-                    await parts.core.caller.ask(Subscribe, [], deadline_at=deadline_at)
 
-    def _tell(self, parts: _Parts, event: RoomEvent | None) -> None:
-        for reader in parts.readers:
-            reader.put(event)
+    async def watch_calls(self) -> AsyncGenerator[CallNews, None]:
+        """Go through what becomes of all calls in the room from now on, until the room ends.
+
+        The first news comes within a moment and says how many are in flight, further ones ten times
+        a second at most. It is no part of `events()`, which everybody reads who waits for anything:
+        as long as somebody watches calls, each of them costs the server a little more.
+
+        Raises:
+            PermissionDenied: You lack the grant `observe`.
+        """
+        subscriptions = self._joined.subscriptions
+        async with subscriptions.calls() as reader:
+            while (news := await reader.get()) is not None:
+                yield news
+            subscriptions.check_calls()
 
     # What the link says
-
-    def _on_event(self, event: Event) -> None:
-        news = RoomEvent.from_wire(event)
-        if self._parts is not None and news is not None:
-            self._tell(self._parts, news)
 
     async def _on_up(self, welcome: Welcome) -> None:
         parts = self._joined
         is_return = parts.welcome is not None
         parts.welcome = welcome
+        parts.subscriptions.facts = welcome.facts
         if not is_return:
             return
-        parts.subscribed = False
         deadline_at = parts.core.loop.time() + _ANSWER_S
         await parts.presence.say_again(deadline_at)
         await parts.registrations.register_again(deadline_at)
-        if parts.readers:
-            with contextlib.suppress(RoomException):
-                await parts.core.caller.ask(Subscribe, _topics(parts), deadline_at=deadline_at)
-                parts.subscribed = True
-            self._tell(parts, RoomEvent("reconnected"))
+        await parts.subscriptions.say_again(deadline_at)
         await parts.registrations.withdraw_again()
 
     def _on_down(self) -> None:
@@ -348,12 +348,6 @@ class RoomClient(Room):
         if parts is not None:
             parts.runner.cancel_all()
             parts.table.lose_all()
-
-
-def _topics(parts: _Parts) -> list[str]:
-    """Say what I may hear of; without any grant the server is asked all the same, and says so."""
-    facts = {} if parts.welcome is None else parts.welcome.facts
-    return granted_topics(facts) or ["toolkits"]
 
 
 def _are_texts(values: Any) -> bool:

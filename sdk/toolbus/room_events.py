@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from toolbus.people import Message, ParticipantInfo
 from toolbus.toolkit_proxy import ToolkitInfo
 from toolbus.wire import BadBody, Event
 
-__all__ = ["EventQueue", "RoomEvent", "granted_topics"]
+__all__ = ["EventQueue", "RoomEvent", "granted_topics", "topic_of"]
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _MAX_UNREAD = 1_024
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})
@@ -68,20 +69,34 @@ class RoomEvent:
             return None
 
 
-class EventQueue:
-    """One reader's unread events; a reader that is too far behind loses them, and is told so."""
+def topic_of(event: RoomEvent) -> str:
+    """Say which topic an event belongs to that the server sent."""
+    if event.message is not None:
+        return "messages"
+    return "toolkits" if event.participant is None else "participants"
 
-    def __init__(self) -> None:
-        self._unread: asyncio.Queue[RoomEvent | None] = asyncio.Queue()
 
-    def put(self, event: RoomEvent | None) -> None:
+class EventQueue(Generic[T]):
+    """One reader's unread events; a reader that is too far behind loses them, and is told so.
+
+    Args:
+        topics: What its reader wants to hear of.
+        missed: Makes of the newest event what the reader is told in the place of all.
+    """
+
+    def __init__(self, topics: Iterable[str], missed: Callable[[T], T]) -> None:
+        self.topics: frozenset[str] = frozenset(topics)
+        self._missed = missed
+        self._unread: asyncio.Queue[T | None] = asyncio.Queue()
+
+    def put(self, event: T | None) -> None:
         """Add an event; None ends the reading."""
         if event is not None and self._unread.qsize() >= _MAX_UNREAD:
             while not self._unread.empty():
                 self._unread.get_nowait()
-            event = RoomEvent("missed")
+            event = self._missed(event)
         self._unread.put_nowait(event)
 
-    async def get(self) -> RoomEvent | None:
+    async def get(self) -> T | None:
         """Wait for the next event; None when there will be none."""
         return await self._unread.get()

@@ -12,7 +12,7 @@ from toolbus import command_line
 from toolbus.command_line import COMMANDS, make_app, missing_extra
 from toolbus.telemetry import toolbus_version
 
-OURS = ["serve", "host", "tools", "call", "trace", "token", "key", "doctor", "demo"]
+OURS = ["serve", "host", "tools", "call", "watch", "trace", "token", "key", "doctor", "demo"]
 
 
 def announce(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
@@ -106,7 +106,17 @@ def test_server_without_its_extra_says_which_to_install(
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["call"], ["host"], ["serve"], ["token", "create"], ["key", "create"], ["demo"]]
+    "command",
+    [
+        [],
+        ["call"],
+        ["host"],
+        ["serve"],
+        ["watch"],
+        ["token", "create"],
+        ["key", "create"],
+        ["demo"],
+    ],
 )
 def test_help_shows_switches_without_a_value(command: list[str]) -> None:
     shown = CliRunner().invoke(make_app(), [*command, "--help"], env={"COLUMNS": "200"}).stdout

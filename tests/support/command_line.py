@@ -94,7 +94,7 @@ class CommandLine:
     @contextmanager
     def start(self, *arguments: str, **variables: str) -> Iterator[Running]:
         """Run a command for as long as the block runs; what is left then is killed."""
-        with _heard_interrupts():
+        with heard_interrupts():
             process = subprocess.Popen(
                 [sys.executable, "-m", "toolbus", *arguments],
                 cwd=self.folder,
@@ -142,7 +142,7 @@ class CommandLine:
 
 
 @contextmanager
-def _heard_interrupts() -> Iterator[None]:
+def heard_interrupts() -> Iterator[None]:
     """Let processes that start here hear Ctrl-C, which one in the background ignores."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

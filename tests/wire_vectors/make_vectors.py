@@ -167,6 +167,18 @@ FULL_HEADER = {
 }
 REFUSED_DETAILS = {"path": "/days", "message": '"2" is not of type "integer"'}
 CALL = (CALL_ID, "weather", "forecast")
+# As WATCH-2 has them: one that went well and is recorded, one that a host never had.
+ENDED_CALLS = [
+    [CALL_ID, PLANNER[:2], *CALL[1:], ALICE[:2], None, "yes", 2_350, TRACEPARENT],
+    [CALL_ID[::-1], ALICE[:2], "weather", "forcast", None, "not_found", "no", 0, None],
+]
+CALL_NEWS = {
+    "in_flight": 1,
+    "started": 2,
+    "ended": 2,
+    "failed": 1,
+    "calls": pack(ENDED_CALLS),
+}
 
 # name: (kind, number, who sends it, fields)
 FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
@@ -251,6 +263,7 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     ),
     "subscribe": ("subscribe", 36, [CLIENT], [9, ["toolkits"]]),
     "subscribe_end": ("subscribe", 36, [CLIENT], [10, []]),
+    "subscribe_calls": ("subscribe", 36, [CLIENT], [12, ["calls"]]),
     "subscribe_people": ("subscribe", 36, [CLIENT], [11, ["participants", "messages"]]),
     "event_joined": ("event", 4, [SERVER], [2, "participant_joined", {"participant": PERSON}]),
     "event_left": (
@@ -260,6 +273,7 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         [3, "participant_left", {"participant": {**PERSON, "attributes": {}}}],
     ),
     "event_message": ("event", 4, [SERVER], [4, "message", MESSAGE]),
+    "event_calls": ("event", 4, [SERVER], [5, "calls", CALL_NEWS]),
     "attributes": ("attributes", 48, [CLIENT], [12, {"status": "busy", "seat": [3, "B"]}]),
     "attributes_taken_away": ("attributes", 48, [CLIENT], [13, {"status": None}]),
     "send": ("send", 49, [CLIENT], [14, "alice", "note", pack(NOTE)]),
@@ -279,6 +293,7 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
 BODIES: dict[str, tuple[str, Any]] = {
     "arguments": ("arguments", ARGUMENTS),
     "arguments_none": ("arguments", {}),
+    "calls_of_event": ("calls", ENDED_CALLS),
     "chunk_empty": ("chunk", [0]),
     "chunk_json": ("chunk", [1, {"days": [{"high": -2.5, "dry": True, "note": None}]}]),
     "chunk_json_null": ("chunk", [1, None]),

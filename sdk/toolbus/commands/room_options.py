@@ -112,6 +112,11 @@ class CommandRoom(RoomClient):
 
     __slots__ = ()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server can be asked now; a lost connection comes back by itself."""
+        return self._joined.link.is_ready
+
     async def first_toolkits(self) -> FirstToolkits:
         """List toolkits by one request: those on the first page."""
         body = await self._core.caller.request(ListToolkits, {})

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json as json_codec
-import signal
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 
+from toolbus.commands.stop_signals import stop_on_signals
 from toolbus.otlp_receiver import MissingExtra, SpanReceiver
 from toolbus.trace_tree import TraceTree, as_json, build_tree, render_lines
 
@@ -117,7 +116,7 @@ async def _watch(receiver: SpanReceiver, view: _View) -> None:
     settling = Settling()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    _stop_on_signals(loop, stop.set)
+    stop_on_signals(loop, stop.set)
     async with receiver:
         typer.echo(
             f"listening: OTEL_EXPORTER_OTLP_ENDPOINT={receiver.endpoint}  (Ctrl-C ends)", err=True
@@ -151,10 +150,3 @@ def _show(receiver: SpanReceiver, view: _View, trace_ids: Iterable[str]) -> None
         view.show(build_tree(receiver.trace(trace_id)))
         receiver.mark_shown(trace_id)
     view.report_dropped(receiver.dropped)
-
-
-def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    # Not on Windows and not outside the main thread; there KeyboardInterrupt ends the command.
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
