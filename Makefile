@@ -38,10 +38,10 @@ format: $(READY) ## put the code into the agreed form
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-bench: $(READY) ## measure against a bare relay and NATS, and write tests/bench/RESULTS.md
+bench: $(READY) ## measure beside bare relays and rivals, and write tests/bench/RESULTS.md
 	@$(BIN)/python tests/bench/bench.py --write $(ARGS)
 
-bench-check: $(READY) ## fail if a promised ratio does not hold
+bench-check: $(READY) ## fail if a promised figure does not hold
 	@$(BIN)/python tests/bench/bench.py --check $(ARGS)
 
 clean: ## remove the virtual environment and caches

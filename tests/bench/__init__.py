@@ -1,1 +1,1 @@
-"""Measures a call against a bare relay, stock websockets and NATS, in one run on one machine."""
+"""Measures a call against bare relays, NATS, WAMP and MCP, in one run on one machine."""

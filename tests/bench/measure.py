@@ -28,6 +28,11 @@ class Load:
     def as_json(self) -> dict[str, int]:
         return asdict(self)
 
+    def scaled(self, share: float) -> Load:
+        """The same with fewer calls, and at least one each that is in flight."""
+        calls, warm_up = int(self.calls * share), int(self.warm_up_calls * share)
+        return Load(max(calls, self.in_flight), self.in_flight, max(warm_up, self.in_flight))
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

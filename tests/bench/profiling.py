@@ -16,11 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench.legs import LEGS, LOOPS, ROLES, Leg
 from bench.measure import Load
-from bench.options import LEGS, LOOPS
-from bench.rounds import LOAD_TIMEOUT_S, ROLES, Leg, running
+from bench.rounds import LOAD_TIMEOUT_S, running
 
 OURS = ("/toolbus/", "/toolbus_server/")
+WATCHED = [leg.name for leg in LEGS if not leg.is_rival and not leg.traced_share]
 
 
 async def put_under(load: Load, leg: Leg, *, loop: str, flags: dict[str, list[str]]) -> None:
@@ -66,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Where a call's time goes in one process.")
     parser.add_argument("--process", choices=ROLES, required=True)
     parser.add_argument("--count", action="store_true", help="count calls instead of sampling time")
-    parser.add_argument("--leg", choices=[leg.name for leg in LEGS], default="toolbus")
+    parser.add_argument("--leg", choices=WATCHED, default="toolbus")
     parser.add_argument("--loop", choices=LOOPS, default="uvloop")
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--calls", type=int, default=40_000)

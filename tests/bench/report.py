@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
-from bench.verdict import (
-    ALONE,
-    IN_FLIGHT,
-    PROMISES,
-    Measure,
-    Promise,
-    Results,
-    Round,
-    alone_per_s,
-    in_flight_per_s,
-    median_of,
-    p50_us,
-)
+from bench.gathering import Gathering
+from bench.legs import ALONE, IN_FLIGHT, LEGS
+from bench.promises import PROMISES
+from bench.rounds import Figures, Round
+from bench.verdict import Promise, Ratio, Results, span_cpu_us
 
-MEANINGS = {
-    "stock": "a relay on stock websockets, `async for` and `await send`",
-    "relay": "a relay on our transport, nothing on top, each message written at once",
-    "relay-batched": "the same with the batched writes that the bus turns on",
-    "nats": "nats-server and nats-py, request and reply; checks nothing",
-    "toolbus": "grants and validation on, tracing on but unsampled",
-    "toolbus-untraced": "the same without tracing set up",
-}
+MEANINGS = {leg.name: leg.meaning for leg in LEGS}
 
 
 def machine() -> str:
@@ -54,63 +39,137 @@ def own_versions() -> dict[str, str]:
 
 def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> str:
     """The whole report; `facts` are the lines above its tables."""
-    parts = ["# What a call costs", "", *(f"- {name}: {fact}" for name, fact in facts.items()), ""]
+    missing = {f"not measured: {name}": reason for name, reason in results.missing.items()}
+    lines = {**facts, **missing}
+    parts = ["# What a call costs", "", *(f"- {name}: {fact}" for name, fact in lines.items()), ""]
     for loop in loops:
-        parts += [f"## {loop}", "", *_measured_table(results, loop), ""]
-        parts += [*_ratio_table(results, loop), ""]
+        tables = (_legs(results, loop), _gatherings(results, loop), _promises(results, loop))
+        parts += [f"## {loop}", "", *(line for table in tables if table for line in (*table, ""))]
     return "\n".join([*parts, *_legend(results), ""])
 
 
 def _legend(results: Results) -> list[str]:
-    legs = {leg for _, leg in results}
+    legs = {leg for _, leg in results.rounds}
     return [
         "Medians over the rounds, with least and greatest; each ratio is one of two medians.",
         f"{ALONE.calls:,} calls one at a time, all processes on one core (only one is ever awake);",
-        f"{IN_FLIGHT.calls:,} calls with {IN_FLIGHT.in_flight} in flight, on all cores. CPU is the",
-        "processor time per call of router, host and caller: it says what the calls cost where",
-        "other programs disturb the clock; musts are judged by the clock, on uvloop.",
+        f"{IN_FLIGHT.calls:,} calls with {IN_FLIGHT.in_flight} in flight, on all cores; fewer of",
+        "both on legs that are slow. CPU is the processor time per call of router, host and",
+        "caller: it says what the calls cost where other programs disturb the clock; musts are",
+        "judged by the clock, on uvloop.",
         "",
         *(f"- `{name}`: {meaning}" for name, meaning in MEANINGS.items() if name in legs),
     ]
 
 
-def _measured_table(results: Results, loop: str) -> list[str]:
+def _legs(results: Results, loop: str) -> list[str]:
     rows = [
+        _leg_row(name, rounds)
+        for (ran_on, name), rounds in results.rounds.items()
+        if ran_on == loop and rounds
+    ]
+    head = [
         "| leg | p50 us, alone | calls/s, alone | CPU us, alone "
         "| calls/s, 64 in flight | CPU us, 64 in flight |",
         "|---|---|---|---|---|---|",
     ]
-    for (ran_on, name), rounds in results.items():
-        if ran_on == loop:
-            alone = (_spread(rounds, p50_us), _spread(rounds, alone_per_s), _cpu(rounds, 0))
-            in_flight = (_spread(rounds, in_flight_per_s), _cpu(rounds, 1))
-            rows.append(f"| {' | '.join((name, *alone, *in_flight))} |")
-    return rows
+    return [*head, *rows] if rows else []
 
 
-def _spread(rounds: Sequence[Round], measure: Measure) -> str:
-    values = [measure(each) for each in rounds]
-    return f"**{median_of(rounds, measure):,.0f}** [{min(values):,.0f}-{max(values):,.0f}]"
+def _leg_row(name: str, rounds: Sequence[Round]) -> str:
+    alone = [each.alone for each in rounds if each.alone is not None]
+    in_flight = [each.in_flight for each in rounds if each.in_flight is not None]
+    cells = (
+        _spread(each.sample.p50_us for each in alone),
+        _spread(each.sample.per_s for each in alone),
+        _cpu(alone),
+        _spread(each.sample.per_s for each in in_flight),
+        _cpu(in_flight),
+    )
+    return f"| {' | '.join((name, *cells))} |"
 
 
-def _cpu(rounds: Sequence[Round], load: int) -> str:
-    by_role = zip(*(each[load].cpu_us for each in rounds), strict=True)
-    return " + ".join(f"{statistics.median(values):.0f}" for values in by_role)
+def _spread(numbers: Iterable[float]) -> str:
+    values = list(numbers)
+    if not values:
+        return "-"
+    return f"**{statistics.median(values):,.0f}** [{min(values):,.0f}-{max(values):,.0f}]"
 
 
-def _ratio_table(results: Results, loop: str) -> list[str]:
-    rows = ["| ratio | measured | by CPU | must | aim | verdict |", "|---|---|---|---|---|---|"]
-    for promise in PROMISES:
-        ratio = promise.ratio(results, loop)
-        by_cpu = promise.ratio(results, loop, by_cpu=True)
-        if ratio is not None and by_cpu is not None:
-            rows.append(_ratio_row(promise, ratio, by_cpu))
-    return rows
+def _cpu(figures: Sequence[Figures]) -> str:
+    by_role = zip(*(each.cpu_us for each in figures), strict=True)
+    return " + ".join(f"{statistics.median(values):.0f}" for values in by_role) or "-"
 
 
-def _ratio_row(promise: Promise, ratio: float, by_cpu: float) -> str:
-    sign = "<=" if promise.less_is_better else ">="
-    word = promise.word(ratio) if promise.is_judged else f"{promise.word(ratio)} (not judged)"
-    bounds = f"{sign} {promise.must:g}x | {promise.aim:g}x"
-    name = f"{promise.leg} / {promise.against}: {promise.title}"
-    return f"| {name} | **{ratio:.2f}x** | {by_cpu:.2f}x | {bounds} | {word} |"
+GATHERING_FIGURES: Mapping[str, Callable[[Gathering], float]] = {
+    "memory, KiB each": lambda gathering: gathering.memory_kib,
+    "resident, KiB each": lambda gathering: gathering.resident_kib,
+    "joins/s": lambda gathering: gathering.joins_per_s,
+    "server's CPU us per join": lambda gathering: gathering.join_cpu_us,
+}
+
+
+def _gatherings(results: Results, loop: str) -> list[str]:
+    gatherings = results.gatherings.get(loop)
+    if not gatherings:
+        return []
+    cells = [_spread_fine(map(measure, gatherings)) for measure in GATHERING_FIGURES.values()]
+    return [
+        f"| idle participants | {' | '.join(GATHERING_FIGURES)} |",
+        "|---" * (len(cells) + 1) + "|",
+        f"| {gatherings[0].participants:,} | {' | '.join(cells)} |",
+    ]
+
+
+def _spread_fine(numbers: Iterable[float]) -> str:
+    values = list(numbers)
+    places = 1 if max(values) < 100 else 0
+    least, greatest = min(values), max(values)
+    return (
+        f"**{statistics.median(values):,.{places}f}** [{least:,.{places}f}-{greatest:,.{places}f}]"
+    )
+
+
+def _promises(results: Results, loop: str) -> list[str]:
+    rows = [row for promise in PROMISES if (row := _promise_row(promise, results, loop))]
+    head = ["| figure | measured | by CPU | must | aim | verdict |", "|---|---|---|---|---|---|"]
+    cost_us = span_cpu_us(results, loop)
+    if cost_us is not None:
+        rows.append(f"| CPU per recorded span | **{cost_us:.0f} us** | - | - | - | not judged |")
+    return [*head, *rows] if rows else []
+
+
+def _promise_row(promise: Promise, results: Results, loop: str) -> str:
+    figure = promise.figure
+    value = figure.of(results, loop)
+    if value is None:
+        return _missing_row(promise, results)
+    by_cpu = figure.of(results, loop, by_cpu=True) if isinstance(figure, Ratio) else None
+    cells = (
+        promise.name,
+        f"**{_number(value, figure.unit)}**",
+        "-" if by_cpu is None else _number(by_cpu, figure.unit),
+        *_bounds(promise),
+        promise.word(value) if promise.is_judged else f"{promise.word(value)} (not judged)",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _missing_row(promise: Promise, results: Results) -> str:
+    """A row for what was asked for and could not be measured; none for what nobody asked for."""
+    missing = [leg for leg in promise.figure.legs or ("gathering",) if leg in results.missing]
+    if not missing:
+        return ""
+    cells = (promise.name, "-", "-", *_bounds(promise), f"not measured: {missing[0]}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _bounds(promise: Promise) -> tuple[str, str]:
+    sign = "<=" if promise.figure.less_is_better else ">="
+    unit = promise.figure.unit
+    must = "-" if promise.must is None else f"{sign} {promise.must:g}{unit}"
+    return must, f"{promise.aim:g}{unit}"
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value:.2f}{unit}" if unit == "x" else f"{value:.1f}{unit}"

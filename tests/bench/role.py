@@ -75,9 +75,9 @@ async def serve_until_told(**facts: Any) -> None:
 async def measure_when_told(call: Call) -> None:
     """Say that this caller is ready, then measure the load of each line, until stdin ends."""
     say(ready=True)
-    line = await _next_line()
+    line = await next_line()
     while line:
-        following = asyncio.ensure_future(_next_line())
+        following = asyncio.ensure_future(next_line())
         measuring = asyncio.ensure_future(measure(call, Load(**json.loads(line))))
         await asyncio.wait([following, measuring], return_when=asyncio.FIRST_COMPLETED)
         if not measuring.done():  # stdin has ended: the harness is gone
@@ -87,5 +87,6 @@ async def measure_when_told(call: Call) -> None:
         line = await following
 
 
-async def _next_line() -> str:
+async def next_line() -> str:
+    """The next line that the harness says; empty once it has gone."""
     return await asyncio.to_thread(sys.stdin.readline)

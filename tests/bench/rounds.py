@@ -1,37 +1,30 @@
-"""Runs rounds: starts a leg's three processes, measures them, and ends them by their own ids."""
+"""Runs rounds: starts a leg's processes, measures them, and ends them by their own ids."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bench.legs import ALONE, IN_FLIGHT, ROLES, SPANS_PER_CALL, Leg
 from bench.measure import Load, Sample
 
 TESTS = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 5.0
-ROLES = ("router", "host", "caller")
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """One way to get a call from a caller to a host and back."""
-
-    name: str
-    module: str
-    """What `python -m` runs with the role as its argument."""
-    python: str = sys.executable
-    environment: Mapping[str, str] = field(default_factory=dict)
+SETTLE_S = 1.5
+"""In that time a process sends the spans that it holds, and sends them every 0.5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +33,19 @@ class Figures:
 
     sample: Sample
     cpu_us: tuple[float, ...]
-    """Processor time per call of router, host and caller, in microseconds."""
+    """Processor time per call of router, host and caller, as far as the leg has them, in
+    microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one leg did in one round; None under a load that is not its own."""
+
+    alone: Figures | None
+    in_flight: Figures | None = None
+    spans_per_call: float = 0.0
+    """Spans that arrived at the receiver, where the leg has one."""
+    took_s: float = 0.0
 
 
 class Process:
@@ -106,12 +111,12 @@ def _clean_environment() -> dict[str, str]:
 async def running(
     leg: Leg, loop: str, flags: Mapping[str, Sequence[str]] | None = None
 ) -> AsyncIterator[dict[str, Process]]:
-    """All three processes of a leg, started afresh and ready; `flags` are added by role."""
+    """All processes of a leg, started afresh and ready; `flags` are added by role."""
     added = flags or {}
     where: dict[str, Any] = {}
     processes: dict[str, Process] = {}
     async with contextlib.AsyncExitStack() as stack:
-        for role in ROLES:
+        for role in leg.roles:
             starting = started(leg, role, where, "--loop", loop, *added.get(role, ()))
             processes[role] = await stack.enter_async_context(starting)
             said = await processes[role].hear(START_TIMEOUT_S)
@@ -119,15 +124,55 @@ async def running(
         yield processes
 
 
-async def run_round(leg: Leg, loop: str, loads: Sequence[Load]) -> list[Figures]:
-    """Measure each load once, on processes that live for this round alone."""
-    async with running(leg, loop) as processes:
-        return [await figures_of(processes, load) for load in loads]
+async def run_round(leg: Leg, loop: str) -> Round:
+    """Measure each of the leg's loads once, on processes that live for this round alone.
+
+    Raises:
+        RuntimeError: A process ended early, or the spans that were to be recorded were not.
+    """
+    began_s = time.monotonic()
+    figures: dict[Load, Figures] = {}
+    async with _receiver_of(leg) as (leg, receiver):
+        async with running(leg, loop) as processes:
+            for load in leg.loads:
+                figures[load] = await figures_of(
+                    processes, load.scaled(leg.share), SETTLE_S if leg.traced_share else 0.0
+                )
+        # Only now have the processes sent the last of their spans.
+        spans = 0.0 if receiver is None else await _spans_per_call(leg, receiver)
+    took_s = time.monotonic() - began_s
+    return Round(figures.get(ALONE), figures.get(IN_FLIGHT), spans, took_s)
 
 
-async def figures_of(processes: Mapping[str, Process], load: Load) -> Figures:
-    """Let the caller put a load on, and see what it took."""
-    trees = [_tree(processes[role].pid) for role in ROLES]
+@contextlib.asynccontextmanager
+async def _receiver_of(leg: Leg) -> AsyncIterator[tuple[Leg, Process | None]]:
+    """The receiver of spans that a leg needs, if it does, and the leg that sends to it."""
+    if not leg.traced_share:
+        yield leg, None
+        return
+    receiving = Leg("receiver", "bench.span_intake", "receives spans", roles=("receiver",))
+    async with started(receiving, "receiver", {}) as receiver:
+        endpoint = (await receiver.hear(START_TIMEOUT_S))["url"]
+        environment = {**leg.environment, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        yield dataclasses.replace(leg, environment=environment), receiver
+
+
+async def _spans_per_call(leg: Leg, receiver: Process) -> float:
+    await receiver.tell({"count": True})
+    spans = (await receiver.hear(START_TIMEOUT_S))["spans"]
+    loads = [load.scaled(leg.share) for load in leg.loads]
+    spans_per_call: float = spans / sum(load.calls + load.warm_up_calls for load in loads)
+    expected = SPANS_PER_CALL * leg.traced_share
+    if not expected / 2 <= spans_per_call <= expected * 2:
+        raise RuntimeError(f"{leg.name}: {spans_per_call:.3f} spans per call, not {expected}")
+    return spans_per_call
+
+
+async def figures_of(
+    processes: Mapping[str, Process], load: Load, settle_s: float = 0.0
+) -> Figures:
+    """Let the caller put a load on, and see what it took, the work of `settle_s` after it too."""
+    trees = [_tree(processes[role].pid) for role in ROLES if role in processes]
     everybody = [process for tree in trees for process in tree]
     # Of one call at a time only one process is ever awake. On one core its time is what the three
     # do; over idle cores it is mostly how long a virtual machine takes to wake another core.
@@ -135,6 +180,7 @@ async def figures_of(processes: Mapping[str, Process], load: Load) -> Figures:
         before_s = [_cpu_s(tree) for tree in trees]
         await processes["caller"].tell(load.as_json())
         sample = Sample(**await processes["caller"].hear(LOAD_TIMEOUT_S))
+        await asyncio.sleep(settle_s)
         after_s = [_cpu_s(tree) for tree in trees]
     calls = load.calls + load.warm_up_calls
     spent_s = zip(before_s, after_s, strict=True)

@@ -2,56 +2,182 @@
 
 import pytest
 
-from bench.measure import Sample
+from bench.gathering import Gathering
+from bench.measure import Load, Sample
+from bench.options import chosen_promises, legs_of
+from bench.promises import PROMISES
 from bench.report import render
-from bench.rounds import Figures
-from bench.verdict import PROMISES, Results, missed
+from bench.rivals import pip_error
+from bench.rounds import Figures, Round
+from bench.verdict import Promise, Results, missed, span_cpu_us
 
-RELAY_OVER_STOCK = next(each for each in PROMISES if each.leg == "relay")
+RELAY = [promise for promise in PROMISES if promise.row in ("relay", "stock")]
+RELAY_OVER_STOCK = next(each for each in PROMISES if each.row == "stock")
 
 
-def round_of(p50_us: float, in_flight_per_s: float) -> list[Figures]:
+def round_of(
+    p50_us: float, in_flight_per_s: float, *, cpu_us: float = 10.0, spans: float = 0.0
+) -> Round:
     alone = Sample(per_s=1e6 / p50_us, p50_us=p50_us)
     in_flight = Sample(per_s=in_flight_per_s, p50_us=64e6 / in_flight_per_s)
-    return [Figures(alone, (10.0, 10.0, 10.0)), Figures(in_flight, (40.0, 20.0, 20.0))]
+    return Round(
+        Figures(alone, (cpu_us, cpu_us, cpu_us)), Figures(in_flight, (40.0, 20.0, 20.0)), spans
+    )
 
 
-def results_of(toolbus: list[Figures]) -> Results:
-    return {
-        ("uvloop", "stock"): [round_of(150.0, 20_000)],
-        ("uvloop", "relay"): [round_of(100.0, 50_000)],
-        ("uvloop", "toolbus"): [toolbus],
+def results_of(**legs: Round | list[Round]) -> Results:
+    rounds = {
+        ("uvloop", name): value if isinstance(value, list) else [value]
+        for name, value in legs.items()
     }
+    return Results(rounds=rounds)
+
+
+def beside_relays(toolbus: Round) -> Results:
+    return results_of(stock=round_of(150.0, 20_000), relay=round_of(100.0, 50_000), toolbus=toolbus)
+
+
+def gathering_of(memory_kib: float) -> Gathering:
+    return Gathering(
+        5_000, memory_kib, memory_kib + 0.5, joins_per_s=210.4, join_cpu_us=2_208.0, took_s=40.0
+    )
+
+
+def promises_of(row: str) -> list[Promise]:
+    return [promise for promise in PROMISES if promise.row == row]
 
 
 def test_ratios_within_their_bounds_miss_nothing() -> None:
-    assert missed(results_of(round_of(149.0, 33_000)), "uvloop") == []
+    assert missed(RELAY, beside_relays(round_of(149.0, 33_000)), "uvloop") == []
 
 
 def test_a_p50_above_its_must_is_missed() -> None:
-    (promise,) = missed(results_of(round_of(151.0, 33_000)), "uvloop")
-    assert (promise.leg, promise.against, promise.must) == ("toolbus", "relay", 1.5)
+    (promise,) = missed(RELAY, beside_relays(round_of(151.0, 33_000)), "uvloop")
+    assert (promise.name, promise.must) == ("toolbus / relay: one at a time, p50", 1.5)
 
 
 def test_a_throughput_below_its_must_is_missed() -> None:
-    (promise,) = missed(results_of(round_of(149.0, 32_000)), "uvloop")
-    assert (promise.leg, promise.against, promise.must) == ("toolbus", "relay", 0.65)
+    (promise,) = missed(RELAY, beside_relays(round_of(149.0, 32_000)), "uvloop")
+    assert (promise.name, promise.must) == ("toolbus / relay: 64 in flight, calls/s", 0.65)
 
 
-def test_a_leg_that_was_not_measured_is_missed() -> None:
-    assert RELAY_OVER_STOCK in missed({}, "uvloop")
+def test_what_was_not_measured_is_missed() -> None:
+    judged = [promise for promise in PROMISES if promise.is_judged]
+    assert missed(PROMISES, Results(), "uvloop") == judged
 
 
 def test_every_round_counts_in_the_median() -> None:
-    results = {
-        ("uvloop", "stock"): [round_of(100.0, 1_000)] * 3,
-        ("uvloop", "relay"): [round_of(p50_us, 1_000) for p50_us in (50.0, 200.0, 400.0)],
+    relay = [round_of(p50_us, 1_000) for p50_us in (50.0, 200.0, 400.0)]
+    results = results_of(stock=[round_of(100.0, 1_000)] * 3, relay=relay)
+    assert RELAY_OVER_STOCK.figure.of(results, "uvloop") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("alone_us", "in_flight", "failed"), [(80, 9e3, 0), (85, 7.9e3, 2)])
+def test_nats_is_judged_one_at_a_time_and_in_flight(
+    alone_us: float, in_flight: float, failed: int
+) -> None:
+    results = results_of(nats=round_of(100.0, 10_000), toolbus=round_of(alone_us, in_flight))
+    assert len(missed(promises_of("nats"), results, "uvloop")) == failed
+
+
+def test_one_percent_traced_is_judged_against_none() -> None:
+    (promise,) = promises_of("traced")
+    assert promise.figure.legs == ("toolbus-1%", "toolbus")
+    results = Results(
+        {
+            ("uvloop", "toolbus"): [round_of(100.0, 10_000)],
+            ("uvloop", "toolbus-1%"): [round_of(100.0, 8_900)],
+        }
+    )
+    assert missed([promise], results, "uvloop") == [promise]
+
+
+def test_ten_thousand_toolkits_may_cost_a_tenth_more() -> None:
+    (promise,) = promises_of("toolkits")
+    few, many = round_of(100.0, 1_000), round_of(110.0, 1_000)
+    results = Results({("uvloop", "toolbus-10"): [few], ("uvloop", "toolbus-10000"): [many]})
+    assert missed([promise], results, "uvloop") == []
+    results.rounds["uvloop", "toolbus-10000"] = [round_of(111.0, 1_000)]
+    assert missed([promise], results, "uvloop") == [promise]
+
+
+@pytest.mark.parametrize(
+    ("memory_kib", "word"), [(18.0, "aim met"), (24.0, "must met"), (24.1, "missed")]
+)
+def test_memory_of_an_idle_participant_is_judged_in_kib(memory_kib: float, word: str) -> None:
+    (promise,) = promises_of("idle")
+    results = Results(gatherings={"uvloop": [gathering_of(memory_kib)]})
+    assert promise.word(promise.figure.of(results, "uvloop") or 0) == word
+    assert missed([promise], results, "uvloop") == ([promise] if word == "missed" else [])
+
+
+def test_a_rival_that_is_only_aimed_at_is_never_missed() -> None:
+    rivals = promises_of("rivals")
+    results = results_of(
+        crossbar=round_of(100.0, 1_000), fastmcp=round_of(100.0, 1_000), toolbus=round_of(90.0, 2e3)
+    )
+    assert {promise.word(promise.figure.of(results, "uvloop") or 0) for promise in rivals} == {
+        "below aim"
     }
-    assert RELAY_OVER_STOCK.ratio(results, "uvloop") == pytest.approx(0.5)
+    assert missed(rivals, results, "uvloop") == []
+
+
+def test_a_miss_is_lost_only_when_even_its_kindest_rounds_miss() -> None:
+    p50, _ = promises_of("relay")
+    relay = [round_of(100.0, 1_000), round_of(120.0, 1_000)]
+    near = results_of(relay=relay, toolbus=[round_of(170.0, 1_000), round_of(190.0, 1_000)])
+    far = results_of(relay=relay, toolbus=[round_of(181.0, 1_000), round_of(190.0, 1_000)])
+    assert p50.is_missed(near, "uvloop")
+    assert not p50.is_lost(near, "uvloop")
+    assert p50.is_lost(far, "uvloop")
+
+
+def test_cpu_of_a_span_is_what_a_call_with_four_costs_more() -> None:
+    results = results_of(toolbus=round_of(100.0, 1_000, cpu_us=100.0))
+    results.rounds["uvloop", "toolbus-100%"] = [round_of(300.0, 1_000, cpu_us=180.0, spans=4.0)]
+    assert span_cpu_us(results, "uvloop") == pytest.approx(60.0)
+
+
+def test_a_row_runs_the_legs_of_its_figures() -> None:
+    promises = chosen_promises(["traced"], judged=True)
+    assert [leg.name for leg in legs_of(promises, printed=False)] == ["toolbus", "toolbus-1%"]
+    assert "toolbus-100%" in [leg.name for leg in legs_of(promises, printed=True)]
+
+
+def test_a_check_runs_no_leg_that_nothing_judges() -> None:
+    legs = {leg.name for leg in legs_of(chosen_promises(None, judged=True), printed=False)}
+    assert {"nats", "toolbus-1%", "toolbus-10000"} <= legs
+    assert not {"crossbar", "fastmcp", "relay-batched"} & legs
+
+
+def test_a_smaller_load_still_has_every_call_in_flight() -> None:
+    assert Load(20_000, 64, 2_000).scaled(0.01) == Load(200, 64, 64)
+
+
+def test_pips_own_error_is_the_reason() -> None:
+    said = "WARNING: old\nERROR: No matching distribution found for x==1\n[notice] a new release\n"
+    assert pip_error(said) == "No matching distribution found for x==1"
 
 
 def test_report_shows_medians_spread_and_verdict() -> None:
-    text = render(results_of(round_of(110.0, 30_000)), ["uvloop"], {"machine": "some"})
-    assert "| toolbus / relay: one at a time, p50 | **1.10x** | 1.00x | <= 1.5x | 1.2x |" in text
+    text = render(beside_relays(round_of(110.0, 30_000)), ["uvloop"], {"machine": "some"})
+    row = "| toolbus / relay: one at a time, p50 | **1.10x** | 1.00x | <= 1.5x | 1.2x | aim met |"
+    assert row in text
     assert "| **0.60x** | 1.00x | >= 0.65x | 0.85x | missed |" in text
     assert "| relay | **100** [100-100] |" in text
+
+
+def test_report_shows_what_a_gathering_cost() -> None:
+    results = Results(gatherings={"uvloop": [gathering_of(20.0), gathering_of(22.0)]})
+    text = render(results, ["uvloop"], {})
+    assert "| 5,000 | **21.0** [20.0-22.0] | **21.5** [20.5-22.5] | **210** [210-210] |" in text
+    assert "| **21.0 KiB** | - | <= 24 KiB | 18 KiB | must met |" in text
+
+
+def test_report_names_what_is_missing_and_why() -> None:
+    results = beside_relays(round_of(110.0, 30_000))
+    results.missing["crossbar"] = "pip: no matching distribution"
+    text = render(results, ["uvloop"], {})
+    assert "- not measured: crossbar: pip: no matching distribution" in text
+    assert "| - | - | - | 5x | not measured: crossbar |" in text
+    assert "| crossbar |" not in text

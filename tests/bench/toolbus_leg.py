@@ -29,6 +29,7 @@ async def route(_where: Where) -> None:
             url=server.url,
             host_token=server.token("host", room=ROOM, api=ApiScope.host_default()),
             caller_token=server.token("caller", room=ROOM, api=ApiScope.agent_default()),
+            neighbour_token=server.token("neighbour", room=ROOM, api=ApiScope.host_default()),
         )
 
 

@@ -1,45 +1,60 @@
-"""The promised ratios: which leg by which, what must hold, and what is aimed at."""
+"""The promises: which figure of a run, what must hold, and what is aimed at."""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
-from bench.measure import Load
-from bench.rounds import Figures
-
-ALONE = Load(calls=4_000)
-IN_FLIGHT = Load(calls=20_000, in_flight=64)
-LOADS = (ALONE, IN_FLIGHT)
-
-Round: TypeAlias = Sequence[Figures]
-"""What one leg did in one round under each of `LOADS`."""
-
-Results: TypeAlias = Mapping[tuple[str, str], Sequence[Round]]
-"""All rounds by loop and leg."""
+from bench.gathering import Gathering
+from bench.rounds import Figures, Round
 
 Measure: TypeAlias = Callable[[Round], float]
 """Takes one number out of a round."""
 
 
+@dataclass(slots=True)
+class Results:
+    """Everything that was measured in one run."""
+
+    rounds: dict[tuple[str, str], list[Round]] = field(default_factory=dict)
+    """By loop and leg."""
+    gatherings: dict[str, list[Gathering]] = field(default_factory=dict)
+    """By loop."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """What could not be measured, and why."""
+
+    def of(self, loop: str, leg: str) -> Sequence[Round]:
+        return self.rounds.get((loop, leg), ())
+
+
+def _alone(round_: Round) -> Figures:
+    assert round_.alone is not None, "a leg is asked for a load that is not its own"
+    return round_.alone
+
+
+def _in_flight(round_: Round) -> Figures:
+    assert round_.in_flight is not None, "a leg is asked for a load that is not its own"
+    return round_.in_flight
+
+
 def p50_us(round_: Round) -> float:
-    return round_[0].sample.p50_us
+    return _alone(round_).sample.p50_us
 
 
 def alone_per_s(round_: Round) -> float:
-    return round_[0].sample.per_s
+    return _alone(round_).sample.per_s
 
 
 def in_flight_per_s(round_: Round) -> float:
-    return round_[1].sample.per_s
+    return _in_flight(round_).sample.per_s
 
 
 def alone_cpu_us(round_: Round) -> float:
-    """Processor time of one call at a time, over all three processes."""
-    return sum(round_[0].cpu_us)
+    """Processor time of one call at a time, over all processes."""
+    return sum(_alone(round_).cpu_us)
 
 
 def alone_cpu_per_s(round_: Round) -> float:
@@ -49,7 +64,7 @@ def alone_cpu_per_s(round_: Round) -> float:
 
 def in_flight_cpu_per_s(round_: Round) -> float:
     """Calls per second that the processor time would allow: the busiest process, or all cores."""
-    cpu_us = round_[1].cpu_us
+    cpu_us = _in_flight(round_).cpu_us
     return 1e6 / max(*cpu_us, sum(cpu_us) / (os.cpu_count() or 1))
 
 
@@ -61,64 +76,151 @@ BY_CPU: Mapping[Measure, Measure] = {
 """What to compare instead where other programs disturb the clock on the wall."""
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A ratio of two legs' medians in one run, and its bounds."""
+class Figure(Protocol):
+    """One number of a run, from all its rounds."""
 
-    title: str
+    @property
+    def name(self) -> str:
+        """Of what it is a number."""
+
+    @property
+    def unit(self) -> str:
+        """What stands behind the number."""
+
+    @property
+    def legs(self) -> tuple[str, ...]:
+        """The legs that must be measured for it."""
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether bounds are ceilings."""
+
+    def of(self, results: Results, loop: str) -> float | None:
+        """The number, by medians over the rounds; None where it was not measured."""
+
+    def best(self, results: Results, loop: str) -> float | None:
+        """What the number would be if only its kindest rounds counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of two legs' medians in one run."""
+
     leg: str
     against: str
     measure: Measure
-    must: float
-    aim: float
-    is_judged: bool = True
-    """Whether `--check` fails on it; others are printed."""
+    unit: str = "x"
+
+    @property
+    def name(self) -> str:
+        return f"{self.leg} / {self.against}"
+
+    @property
+    def legs(self) -> tuple[str, ...]:
+        return (self.leg, self.against)
 
     @property
     def less_is_better(self) -> bool:
         return self.measure is p50_us
 
-    def ratio(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
-        """The measured ratio; None if one of the legs was not measured."""
-        leg, against = results.get((loop, self.leg)), results.get((loop, self.against))
+    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
+        measure = BY_CPU[self.measure] if by_cpu else self.measure
+        return self._ratio(results, loop, measure, statistics.median, statistics.median)
+
+    def best(self, results: Results, loop: str) -> float | None:
+        kindest, harshest = (min, max) if self.less_is_better else (max, min)
+        return self._ratio(results, loop, self.measure, kindest, harshest)
+
+    def _ratio(
+        self,
+        results: Results,
+        loop: str,
+        measure: Measure,
+        of_leg: Callable[[Iterable[float]], float],
+        of_other: Callable[[Iterable[float]], float],
+    ) -> float | None:
+        leg, against = results.of(loop, self.leg), results.of(loop, self.against)
         if not leg or not against:
             return None
-        measure = BY_CPU[self.measure] if by_cpu else self.measure
-        return median_of(leg, measure) / median_of(against, measure)
+        return of_leg(map(measure, leg)) / of_other(map(measure, against))
 
-    def word(self, ratio: float) -> str:
-        """How the ratio stands: "aim met", "must met" or "missed"."""
+
+@dataclass(frozen=True, slots=True)
+class OfGathering:
+    """What thousands who only stay cost, each."""
+
+    measure: Callable[[Gathering], float]
+    name: str = "server memory"
+    unit: str = " KiB"
+    legs: tuple[str, ...] = ()
+    less_is_better: bool = True
+
+    def of(self, results: Results, loop: str) -> float | None:
+        return self._chosen(results, loop, statistics.median)
+
+    def best(self, results: Results, loop: str) -> float | None:
+        return self._chosen(results, loop, min)
+
+    def _chosen(
+        self, results: Results, loop: str, choose: Callable[[Iterable[float]], float]
+    ) -> float | None:
+        gatherings = results.gatherings.get(loop)
+        return choose(map(self.measure, gatherings)) if gatherings else None
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A figure and its bounds."""
+
+    row: str
+    """What it belongs to; `--row` chooses by it."""
+    title: str
+    figure: Figure
+    must: float | None
+    """None where something is only aimed at."""
+    aim: float
+    is_judged: bool = True
+    """Whether `--check` fails on it; others are printed."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.figure.name}: {self.title}"
+
+    def word(self, value: float) -> str:
+        """How a value stands: "aim met", "must met" or "missed"; without a must "below aim"."""
         for bound, word in ((self.aim, "aim met"), (self.must, "must met")):
-            if (ratio <= bound) if self.less_is_better else (ratio >= bound):
+            if bound is not None and (
+                value <= bound if self.figure.less_is_better else value >= bound
+            ):
                 return word
-        return "missed"
+        return "below aim" if self.must is None else "missed"
+
+    def is_missed(self, results: Results, loop: str) -> bool:
+        """Whether it does not hold, or was not measured."""
+        value = self.figure.of(results, loop)
+        return value is None or self.word(value) == "missed"
+
+    def is_lost(self, results: Results, loop: str) -> bool:
+        """Whether even its kindest rounds miss it, so that more of them would hardly mend it."""
+        best = self.figure.best(results, loop)
+        return best is None or self.word(best) == "missed"
 
 
-PROMISES = (
-    Promise("one at a time, p50", "toolbus", "relay", p50_us, must=1.5, aim=1.2),
-    Promise("64 in flight, calls/s", "toolbus", "relay", in_flight_per_s, must=0.65, aim=0.85),
-    Promise("one at a time, p50", "toolbus", "relay-batched", p50_us, 1.5, 1.2, is_judged=False),
-    Promise(
-        "64 in flight, calls/s",
-        "toolbus",
-        "relay-batched",
-        in_flight_per_s,
-        0.65,
-        0.85,
-        is_judged=False,
-    ),
-    Promise("one at a time, calls/s", "relay", "stock", alone_per_s, must=0.95, aim=1.0),
-    Promise("64 in flight, calls/s", "relay", "stock", in_flight_per_s, must=0.95, aim=1.0),
-    Promise("one at a time, calls/s", "toolbus", "nats", alone_per_s, 1.2, 1.4, is_judged=False),
-    Promise("64 in flight, calls/s", "toolbus", "nats", in_flight_per_s, 0.8, 1.0, is_judged=False),
-)
-
-
-def median_of(rounds: Sequence[Round], measure: Measure) -> float:
-    return statistics.median(measure(each) for each in rounds)
-
-
-def missed(results: Results, loop: str) -> list[Promise]:
+def missed(promises: Iterable[Promise], results: Results, loop: str) -> list[Promise]:
     """The judged promises that do not hold on this loop, or were not measured."""
-    ratios = {each: each.ratio(results, loop) for each in PROMISES if each.is_judged}
-    return [each for each, ratio in ratios.items() if ratio is None or each.word(ratio) == "missed"]
+    return [each for each in promises if each.is_judged and each.is_missed(results, loop)]
+
+
+def span_cpu_us(results: Results, loop: str) -> float | None:
+    """Processor time of recording, sending and being asked for one span, over all processes.
+
+    What a call costs more where all are recorded than where none is, by its spans.
+    """
+    none, every = results.of(loop, "toolbus"), results.of(loop, "toolbus-100%")
+    if not none or not every:
+        return None
+    spans = statistics.median(each.spans_per_call for each in every)
+    more_us = statistics.median(map(alone_cpu_us, every)) - statistics.median(
+        map(alone_cpu_us, none)
+    )
+    return more_us / spans

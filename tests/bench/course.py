@@ -1,0 +1,101 @@
+"""The course of a run: which legs in which order, round after round, and how long each took.
+
+Rounds are interleaved: each runs every leg once, the order turns from round to round, and processes
+live for one round. Gatherings come after a round's legs, and in the first rounds only: their
+figures spread little.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from bench.contention import Contention
+from bench.gathering import GatheringRefused, gather
+from bench.legs import Leg
+from bench.rounds import run_round
+from bench.verdict import Results
+
+GATHERING = "gathering"
+
+
+class Course:
+    """Measures legs on loops, and keeps every figure.
+
+    Args:
+        legs: What to run on each loop.
+        participants: How many come to a gathering; 0 for none.
+        gathering_loops: On which loops they gather.
+    """
+
+    def __init__(
+        self,
+        legs: dict[str, Sequence[Leg]],
+        *,
+        participants: int = 0,
+        gathering_loops: Sequence[str] = (),
+    ) -> None:
+        self._legs = legs
+        self._participants = participants
+        self._gathering_loops = gathering_loops if participants else ()
+        self.rounds = 0
+        self.contention = Contention()
+        self.results = Results()
+        self.took_s: defaultdict[str, float] = defaultdict(float)
+        """By leg, over all rounds and loops."""
+
+    async def run(self, rounds: int, gatherings: int = 0) -> None:
+        """Run so many rounds more of every leg, with a gathering in the first ones."""
+        for number in range(rounds):
+            for loop, legs in self._legs.items():
+                await self._run_legs(loop, legs)
+            if number < gatherings:
+                for loop in self._gathering_loops:
+                    await self._gather(loop)
+            self.rounds += 1
+        sys.stderr.write("\r\033[K")
+
+    async def run_again(self, loop: str, names: set[str], *, gathers: bool) -> None:
+        """Run one round more of some legs, and a gathering where its figure is among them."""
+        await self._run_legs(loop, [leg for leg in self._legs[loop] if leg.name in names])
+        if gathers and loop in self._gathering_loops:
+            await self._gather(loop)
+        self.rounds += 1
+        sys.stderr.write("\r\033[K")
+
+    async def _run_legs(self, loop: str, legs: Sequence[Leg]) -> None:
+        first = self.rounds % len(legs) if legs else 0
+        for leg in (*legs[first:], *legs[:first]):
+            if leg.name in self.results.missing:
+                continue
+            self._say(leg.name, loop)
+            try:
+                round_ = await run_round(leg, loop)
+            except (RuntimeError, TimeoutError) as error:
+                if not leg.is_rival:
+                    raise
+                # What is not ours may fail to run here without failing the run.
+                self._miss(leg.name, str(error) or type(error).__name__)
+                continue
+            self.results.rounds.setdefault((loop, leg.name), []).append(round_)
+            self.took_s[leg.name] += round_.took_s
+
+    def _miss(self, what: str, reason: str) -> None:
+        self.results.missing[what] = reason
+        sys.stderr.write(f"\nNOT MEASURED: {what} ({reason})\n")
+
+    async def _gather(self, loop: str) -> None:
+        self._say(GATHERING, loop)
+        began_s = time.monotonic()
+        try:
+            gathering = await gather(self._participants, loop)
+        except GatheringRefused as refusal:
+            self._miss(GATHERING, str(refusal))
+            return
+        self.results.gatherings.setdefault(loop, []).append(gathering)
+        self.took_s[GATHERING] += time.monotonic() - began_s
+
+    def _say(self, what: str, loop: str) -> None:
+        sys.stderr.write(f"\r\033[Kround {self.rounds + 1}: {what} on {loop}")
