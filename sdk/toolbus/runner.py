@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context as ContextvarsContext
 from contextvars import copy_context
 from time import monotonic
 from typing import Any, TypeVar
@@ -149,7 +151,7 @@ class Runner:
         self._runs[dispatch.id] = run
         self._alive.add(run)
         hosted.running.add(run)
-        run.task = self.loop.create_task(self._run(run), context=self._context.copy())
+        run.task = _started(self._run(run), self.loop, self._context.copy())
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
         self._send(failed(dispatch.id, error))
@@ -332,6 +334,15 @@ class Runner:
         run.threads -= 1
         if run.ended:
             self._finish(run)
+
+
+def _started(
+    run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, context: ContextvarsContext
+) -> asyncio.Task[None]:
+    """Run a call as a task, up to where it first waits if this Python can do that at once."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(run, loop=loop, context=context, eager_start=True)
+    return loop.create_task(run, context=context)
 
 
 def _read_arguments(run: HostedCall) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -254,6 +255,7 @@ async def test_a_cancelled_call_is_stopped_and_says_nothing(stage: Stage) -> Non
 
 
 @pytest.mark.row(53)
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there a call begins as it arrives")
 async def test_a_call_cancelled_before_its_first_step_leaves_nothing(stage: Stage) -> None:
     server = stage.server(hold(stage, max_concurrency=1))
     server.dispatch(1, "hold")
