@@ -122,14 +122,21 @@ class Feed:
         """Whether the subscriber is told of a topic."""
         return topic in self._topics
 
-    def restrict(self) -> None:
-        """Tell no longer of what the subscriber's grants do not cover any more."""
+    def regrant(self, visible: Iterable[Toolkit]) -> None:
+        """Tell of what the subscriber's new grants cover, and no longer of anything else.
+
+        Args:
+            visible: The toolkits that it can list now.
+        """
         scope = self._seat.member.scope
         self._topics = frozenset(topic for topic in self._topics if TOPICS[topic](scope))
         if "participants" not in self._topics:
             self._people.clear()
         if "toolkits" not in self._topics:
             self._toolkits.clear()
+        elif changed := self._shown.symmetric_difference(visible):
+            self._toolkits |= dict.fromkeys(changed)
+            self._wait()
 
     def tell(self, change: Change) -> None:
         """Note a change of a toolkit; it is told within 20 ms, together with others."""
@@ -253,11 +260,11 @@ class Feeds:
             feed.close()
             self._stop_watching(member)
 
-    def restrict(self, member: Member) -> None:
-        """Let a participant hear no longer of what its new grants do not cover."""
+    def regrant(self, member: Member, visible: Iterable[Toolkit]) -> None:
+        """Let a participant hear of what its new grants cover: of the toolkits, those `visible`."""
         feed = self._feeds.get(member.id)
         if feed is not None:
-            feed.restrict()
+            feed.regrant(visible)
             if not feed.hears("calls"):
                 self._stop_watching(member)
 

@@ -76,8 +76,9 @@ class Registry:
         self._feeds.forget(seat.member)
 
     def regrant(self, seat: Seat) -> None:
-        """Tell a participant no longer of what its new grants do not cover."""
-        self._feeds.restrict(seat.member)
+        """Tell a participant of what its new grants cover, and no longer of anything else."""
+        listing = self._room.state.listing(seat.member, after=None)
+        self._feeds.regrant(seat.member, listing)
 
     def register(self, seat: Seat, request: Register) -> dict[str, Any]:
         """Let a participant serve a toolkit."""

@@ -29,9 +29,16 @@ MAX_PAGE_BYTES = 256 * 1024
 """A page that has more bytes than this takes no further item."""
 
 
-def bad_option(name: str, message: str) -> InvalidArguments:
-    """Make the error that refuses an option; `name` is where it stands, `message` what it is."""
-    return InvalidArguments(f"{name} {message}", details={"path": f"/{name}", "message": message})
+def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:
+    """Make the error that refuses an option.
+
+    Args:
+        name: Where the option stands.
+        message: What it is to be.
+        more: What else the error's details say.
+    """
+    details = {"path": f"/{name}", "message": message, **more}
+    return InvalidArguments(f"{name} {message}", details=details)
 
 
 def read_option(options: dict[str, Any], name: str, kind: type) -> Any:

@@ -15,10 +15,11 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
-from toolbus.errors import InvalidArguments, NoHost, NotFound, PermissionDenied
+from toolbus.errors import NoHost, NotFound, PermissionDenied
 from toolbus.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
 from toolbus_server.definition import Definition
+from toolbus_server.request_options import bad_option
 
 __all__ = [
     "Generation",
@@ -215,8 +216,7 @@ def affinity_of(tool: ToolManifest, caller: Member, given: str | None) -> str | 
         return "\0".join(caller.identity)
     if given is None or not 0 < len(given) <= _MAX_AFFINITY_CHARS:
         message = f"is 1 to {_MAX_AFFINITY_CHARS} characters, made of the argument {tool.affinity}"
-        details = {"path": "/affinity", "message": message, "argument": tool.affinity}
-        raise InvalidArguments(f"affinity {message}", details=details)
+        raise bad_option("affinity", message, argument=tool.affinity)
     return given
 
 

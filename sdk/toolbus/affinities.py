@@ -48,7 +48,9 @@ class Affinities:
 
 
 def affinity_text(arguments: bytes, argument: str) -> str:
-    """Make 32 characters of an argument's value, the same for equal JSON values.
+    """Make 32 characters of an argument's value, the same for a value that JSON writes the same.
+
+    The order of an object's keys does not matter; 1 and 1.0 are two values.
 
     Args:
         arguments: All arguments, packed.

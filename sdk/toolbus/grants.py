@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, TypeGuard
 
 from pydantic import AfterValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
@@ -282,8 +282,18 @@ class ApiScope:
         """Read the `api` claim of a token; ValueError for anything that is not exactly a scope."""
         return _SCOPES.validate_python(claims)
 
+    @classmethod
+    def known_of(cls, claims: dict[str, Any]) -> ApiScope:
+        """Read what a server, maybe a newer one, says is granted; leave out what is not known."""
+        agents = _known_fields(AgentsGrant, claims.get("agents", {}))
+        return cls.from_claims({**_known_fields(cls, claims), "agents": agents})
+
 
 _SCOPES: TypeAdapter[ApiScope] = TypeAdapter(ApiScope)
+
+
+def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: claims[each.name] for each in fields(kind) if each.name in claims}
 
 
 class ToolRights:

@@ -52,7 +52,7 @@ _FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
 _FINAL_CLOSES = {4401: "token", 4403: "room", 4404: "place"}
 _ENDS = {
     4409: "a newer connection of this instance took its place",
-    4440: "the participant's rights were revoked",
+    4440: "an administrator sent this participant away, or revoked its token",
 }
 
 
@@ -69,6 +69,8 @@ class LinkOwner:
     """
     on_down: Callable[[], None]
     """The connection is gone, with everything that was under way on it."""
+    on_end: Callable[[], None] = lambda: None
+    """The link has ended for good."""
 
 
 class _Line:
@@ -218,6 +220,7 @@ class Link:
             self.error = error
         finally:
             self._finished.set()
+            self._owner.on_end()
 
     def _raise_if_final(self, code: int | None) -> None:
         if code in _ENDS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,9 @@ from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosted_toolkit import Bounds, HostedToolkit
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit, failure_of
+from toolbus.wire import ToolkitManifest
 
-__all__ = ["LocalCall", "LocalToolkit"]
+__all__ = ["LocalCall", "LocalToolkit", "started_tools"]
 
 _logger = logging.getLogger(__name__)
 _NO_BOUNDS = Bounds(None, None)
@@ -28,11 +29,12 @@ _NO_BOUNDS = Bounds(None, None)
 
 @dataclass(slots=True, eq=False)
 class LocalCall:
-    """One call of a local tool: who makes it, and how far it has come."""
+    """One call of a local tool: who makes it, for whom, and how far it has come."""
 
     tool: str
     arguments: dict[str, Any]
     caller: Participant
+    on_behalf_of: Participant | None
     timeout_s: float
     context: ToolContext = field(init=False)
     threads: set[asyncio.Future[Any]] = field(default_factory=set)
@@ -45,6 +47,7 @@ class LocalCall:
         self.context = ToolContext(
             room_until(deadline_at),
             self.caller,
+            on_behalf_of=self.on_behalf_of,
             deadline_at=deadline_at,
             clock=clock,
             run_sync=self._on_thread,
@@ -70,7 +73,7 @@ class LocalCall:
 
 
 class LocalToolkit:
-    """A toolkit that is run here.
+    """A toolkit that is run here, in the event loop that is running when this is made.
 
     Args:
         toolkit: Whose tools are started, run and stopped.
@@ -78,6 +81,7 @@ class LocalToolkit:
 
     def __init__(self, toolkit: Toolkit) -> None:
         self._toolkit = toolkit
+        self._loop = asyncio.get_running_loop()
         self._bounds = HostedToolkit(toolkit, public=False).bounds
         self._changing = asyncio.Lock()
         self._users = 0
@@ -85,11 +89,17 @@ class LocalToolkit:
 
     @classmethod
     def of(cls, toolkit: Toolkit) -> LocalToolkit:
-        """Return the one that all share who use this toolkit here."""
-        if toolkit.in_process is None:
-            toolkit.in_process = cls(toolkit)
-        shared: LocalToolkit = toolkit.in_process
+        """Return the one that all share who use this toolkit in this event loop."""
+        shared: LocalToolkit | None = toolkit.in_process
+        if shared is None or shared._loop is not asyncio.get_running_loop():
+            # The locks of an earlier loop are no use in this one.
+            shared = toolkit.in_process = cls(toolkit)
         return shared
+
+    @property
+    def manifest(self) -> ToolkitManifest:
+        """What others are told of the toolkit. Not to be changed."""
+        return self._toolkit.manifest()
 
     @asynccontextmanager
     async def started(self, room: Any) -> AsyncIterator[None]:
@@ -98,7 +108,9 @@ class LocalToolkit:
         try:
             async with self._changing:
                 if self._started is None:
-                    self._started = await _start(self._toolkit.tools, room)
+                    async with AsyncExitStack() as stack:
+                        await stack.enter_async_context(started_tools(self._toolkit.tools, room))
+                        self._started = stack.pop_all()
             yield
         finally:
             self._users -= 1
@@ -126,15 +138,26 @@ class LocalToolkit:
             raise DeadlineExceeded(words, executed=call.executed) from error
 
     async def _execute(self, call: LocalCall) -> Chunk:
-        running: Awaitable[Chunk] = self._toolkit.execute(call.context, call.tool, call.arguments)
         try:
-            return await running
-        except asyncio.CancelledError:
-            call.context.cancel()
-            raise
-        except Exception as error:
-            failure: RoomException = failure_of(error, call.context)
+            return await self._toolkit.execute(call.context, call.tool, call.arguments)
+        except asyncio.CancelledError as error:
+            if _is_given_up():
+                call.context.cancel()
+                raise
+            itself = RuntimeError("the tool raised CancelledError")
+            raise self._told(call, itself) from error
+        except BaseException as error:  # a tool that exits ends nobody's program
+            failure = self._told(call, error)
+            if failure is error:
+                raise
             raise failure from error
+
+    def _told(self, call: LocalCall, error: BaseException) -> RoomException:
+        """Decide what the caller is told, and log what it is not."""
+        failure = failure_of(error, call.context)
+        if failure is not error and not isinstance(error, RoomException):
+            _logger.error("tool %s.%s raised", self._toolkit.name, call.tool, exc_info=error)
+        return failure
 
 
 @asynccontextmanager
@@ -154,18 +177,26 @@ async def _slot(bounds: Bounds, call: LocalCall) -> AsyncIterator[None]:
             release()
 
 
+def _is_given_up() -> bool:
+    """Whether somebody cancelled this call: its caller, its time, or the end of the turn."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _look_at(ended: asyncio.Future[Any]) -> None:
     """Keep what a function raised that nobody waits for any more from being reported as a bug."""
     if not ended.cancelled():
         ended.exception()
 
 
-async def _start(tools: tuple[Tool, ...], room: Any) -> AsyncExitStack:
+@asynccontextmanager
+async def started_tools(tools: Iterable[Tool], room: Any) -> AsyncIterator[None]:
+    """Start tools, and stop them in reverse order after the block, or where one cannot start."""
     async with AsyncExitStack() as stack:
         for tool in tools:
             await tool.start(room)
             stack.push_async_callback(_stop, tool)
-        return stack.pop_all()
+        yield
 
 
 async def _stop(tool: Tool) -> None:

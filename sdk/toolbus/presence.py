@@ -62,7 +62,8 @@ class Presence:
             RoomException: The server could not be told.
         """
         if not all(isinstance(each, BuilderInfo) for each in builders):
-            raise InvalidArguments("builders are offered as a list of BuilderInfo")
+            words = "builders are offered as BuilderInfo: builder_infos(builders) makes them"
+            raise InvalidArguments(words)
         packed = packed_json("offer", [each.to_wire() for each in builders])
         offers: list[dict[str, Any]] = unpack_body(packed)
         try:

@@ -8,23 +8,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from math import isfinite
 from typing import NamedTuple
 
-from toolbus.errors import NotFound, PermissionDenied, Unavailable
-from toolbus.grants import AgentsGrant, is_participant_name, is_tool_name, is_toolkit_name
+from toolbus.errors import (
+    ConnectionLost,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+    Unavailable,
+)
+from toolbus.grants import is_participant_name, is_tool_name, is_toolkit_name
 from toolbus.plain_json import cut
 from toolbus.room_client import RoomClient
 from toolbus.room_events import RoomEvent
 from toolbus.toolkit_proxy import ToolkitProxy
 
-__all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit", "own_grant"]
+__all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit"]
 
 REQUIRED_TIMEOUT_S = 60.0
 """How long a required toolkit is waited for unless that is said."""
 
 _MAX_LISTED = 20
+_INSTEAD_S = 2.0
 
 
 class _Missing(NamedTuple):
@@ -77,34 +84,42 @@ class RequiredToolkit:
             NotFound: It was not there in time; says what is missing and what is there.
             PermissionDenied: It is there, and none of its tools is for this participant; or it
                 is not, and no event of it may be heard.
+            Unavailable: The server could not be asked in time, or the room has ended.
         """
         seconds = REQUIRED_TIMEOUT_S if self.timeout_s is None else self.timeout_s
-        found = await self._look(room)
-        if isinstance(found, ToolkitProxy):
-            return found
-        if seconds > 0:
-            if not own_grant(room).use_tools:
-                words = f"{found.words}, and without the grant use_tools nobody tells of its coming"
-                raise PermissionDenied(words)
-            try:
-                async with asyncio.timeout(seconds) as limit:
-                    return await self._wait(room)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-            found = await self._look(room)
-            if isinstance(found, ToolkitProxy):
-                return found
-        raise await self._not_found(room, found, seconds)
+        looks: list[_Missing] = []
+        try:
+            async with asyncio.timeout(seconds or None) as limit:
+                found = await (self._look_again(room) if seconds > 0 else self._look(room))
+                if isinstance(found, ToolkitProxy):
+                    return found
+                if found is not None:
+                    looks.append(found)
+                if seconds > 0:
+                    return await self._wait(room, looks)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        if not looks:
+            words = f"no server could be asked about toolkit {self._label} within {seconds:g} s"
+            raise Unavailable(words, executed="no")
+        raise await self._not_found(room, looks[-1], seconds)
 
-    async def _wait(self, room: RoomClient) -> ToolkitProxy:
+    async def _wait(self, room: RoomClient, looks: list[_Missing]) -> ToolkitProxy:
+        """Wait until it is there; what each look finds to be missing is added to `looks`."""
+        if not room.grants.agents.use_tools:
+            missing = looks[-1].words if looks else f"toolkit {self._label} is not known"
+            words = f"{missing}, and without the grant use_tools nobody tells of its coming"
+            raise PermissionDenied(words)
         async with aclosing(room.events()) as events:
             # The subscription goes out before the question, on the same connection: whatever
             # comes after the answer is told.
             coming = asyncio.create_task(self._news(events))
             try:
                 await asyncio.sleep(0)
-                while not isinstance(found := await self._look(room), ToolkitProxy):
+                while not isinstance(found := await self._look_again(room), ToolkitProxy):
+                    if found is not None:
+                        looks.append(found)
                     await coming
                     coming = asyncio.create_task(self._news(events))
                 return found
@@ -123,6 +138,17 @@ class RequiredToolkit:
         if event.toolkit is None:
             return event.name in {"reconnected", "missed"}
         return event.toolkit.name == self.name and event.name != "toolkit_removed"
+
+    async def _look_again(self, room: RoomClient) -> ToolkitProxy | _Missing | None:
+        """Look as `_look` does; None where the line was lost, whose return will be told."""
+        try:
+            return await self._look(room)
+        except ConnectionLost:
+            return None
+        except Unavailable as error:
+            if not error.retryable:
+                raise
+            return None
 
     async def _look(self, room: RoomClient) -> ToolkitProxy | _Missing:
         try:
@@ -159,26 +185,16 @@ class RequiredToolkit:
         """Say what is there in its place, as far as this participant may know."""
         names: list[str] = []
         try:
-            async with aclosing(room.toolkits()) as listed:
+            async with asyncio.timeout(_INSTEAD_S), aclosing(room.toolkits()) as listed:
                 async for each in listed:
                     if self.participant in (None, each.owner):
                         names.append(each.name)
                     if len(names) > _MAX_LISTED:
                         break
-        except PermissionDenied:
+        except (RoomException, TimeoutError):
             return ""
         whose = "" if self.participant is None else f" of {self.participant}"
         return f"; what is there{whose}: {_names(names)}"
-
-
-def own_grant(room: RoomClient) -> AgentsGrant:
-    """Read what the room's own token grants over tools, as the server said it."""
-    welcome = room._joined.welcome
-    api = welcome.facts["api"] if welcome is not None else {}
-    granted = api.get("agents", {})
-    # A newer server may know of grants that this release does not.
-    known = [each.name for each in fields(AgentsGrant)]
-    return AgentsGrant(**{name: granted[name] for name in known if name in granted})
 
 
 def _is_time(value: object) -> bool:

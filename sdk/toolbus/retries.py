@@ -139,7 +139,7 @@ class History:
             RoomException: The error, made to speak for all attempts, if there shall be no other.
         """
         if self._waits_for_hosts(error):
-            await asyncio.sleep(random.uniform(0.5, 1) * _LOOK_AGAIN_S)
+            await _before_looking_again()
             return self._options()
         self._attempts += 1
         delay_s = self._delay(error)
@@ -217,15 +217,21 @@ class History:
         """Ask whether the definition is still the one that is known to be idempotent."""
         toolkit, participant = self._plan.key
         options = {"participant": participant, "digest": known.digest}
-        remaining_s = max(0.0, self._plan.deadline_at - self._retries.now())
-        try:
-            body = await self._retries.request(Describe, toolkit, options, timeout_s=remaining_s)
-        except RoomException as error:
-            if not self._waits_for_hosts(error):
-                return False
-            await asyncio.sleep(random.uniform(0.5, 1) * _LOOK_AGAIN_S)
-            return await self._is_unchanged(known)
+        while True:
+            left_s = max(0.0, self._plan.deadline_at - self._retries.now())
+            try:
+                body = await self._retries.request(Describe, toolkit, options, timeout_s=left_s)
+            except RoomException as error:
+                if not self._waits_for_hosts(error):
+                    return False
+                await _before_looking_again()
+            else:
+                break
         if body.get("unchanged"):
             return True
         self._retries.note(self._plan.key, body)
         return False
+
+
+async def _before_looking_again() -> None:
+    await asyncio.sleep(random.uniform(0.5, 1) * _LOOK_AGAIN_S)

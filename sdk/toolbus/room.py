@@ -35,7 +35,7 @@ from toolbus.wire import (
     pack_body,
 )
 
-__all__ = ["Core", "Room"]
+__all__ = ["Core", "Room", "call_seconds"]
 
 _MAX_TIMEOUT_S = 2**31
 
@@ -61,8 +61,12 @@ def _text(what: str, value: Any) -> str:
     return str.__str__(value)
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, int | float) and -_MAX_TIMEOUT_S < value < _MAX_TIMEOUT_S:
+def call_seconds(value: Any) -> float:
+    """Read the seconds that a call may take; None is 60. Raises InvalidArguments."""
+    if value is None:
+        return DEFAULT_TIMEOUT_S
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and -_MAX_TIMEOUT_S < value < _MAX_TIMEOUT_S:
         return float(value)
     raise InvalidArguments("timeout_s is a number of seconds, and not for ever")
 
@@ -134,8 +138,7 @@ class Room:
             toolkit, tool = _text("toolkit", toolkit), _text("tool", tool)
         if attachment is not None:
             raise InvalidArguments("attachments are not supported yet")
-        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else _seconds(timeout_s)
-        deadline_at = self._core.loop.time() + seconds
+        deadline_at = self._core.loop.time() + call_seconds(timeout_s)
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
         try:
@@ -177,7 +180,8 @@ class Room:
         Args:
             toolkit: The toolkit's name.
             tool: The tool's name.
-            arguments: Needed only where the tool's affinity goes by one of them; never sent.
+            arguments: Those of the call; they count only where the tool's affinity goes by one of
+                them, and are never sent.
             participant: The name of an owner, as in `invoke`.
             on_behalf_of: For whom the call would be made.
             pin: The digest of the definition that is meant.
@@ -191,8 +195,9 @@ class Room:
         names = _text("toolkit", toolkit), _text("tool", tool)
         explained = await self._explained(names, options)
         argument = explained.details.get("argument")
-        if explained.details.get("path") == "/affinity" and arguments and isinstance(argument, str):
-            options["affinity"] = affinity_text(packed_json("arguments", arguments), argument)
+        if explained.details.get("path") == "/affinity" and isinstance(argument, str):
+            packed = packed_json("arguments", {} if arguments is None else arguments)
+            options["affinity"] = affinity_text(packed, argument)
             explained = await self._explained(names, options)
         return explained
 

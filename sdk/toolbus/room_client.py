@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +18,12 @@ from msgspec.structs import replace
 
 from toolbus.call_news import CallNews
 from toolbus.calls import Caller, CallTable
+from toolbus.context import Participant
 from toolbus.errors import Unavailable
+from toolbus.grants import ApiScope
 from toolbus.hosted_toolkit import OfferMistake
 from toolbus.link import Link, LinkOwner
+from toolbus.local_toolkit import started_tools
 from toolbus.people import BuilderInfo
 from toolbus.presence import Presence
 from toolbus.registrations import Registration, Registrations
@@ -46,7 +48,6 @@ from toolbus.wire import (
 
 __all__ = ["RoomClient"]
 
-_logger = logging.getLogger(__name__)
 _ANSWER_S = 10.0
 
 
@@ -148,7 +149,8 @@ class RoomClient(Room):
             Result: table.settle,
             Failed: table.settle,
         }
-        link = Link(settings, LinkOwner(handlers, on_up=self._on_up, on_down=self._on_down))
+        owner = LinkOwner(handlers, on_up=self._on_up, on_down=self._on_down, on_end=self._on_end)
+        link = Link(settings, owner)
         core = Core(loop, Caller(link, table, tracing))
         runner = Runner(
             send=link.send,
@@ -170,16 +172,33 @@ class RoomClient(Room):
         return self._parts
 
     @property
+    def _welcome(self) -> Welcome:
+        welcome = self._joined.welcome
+        if welcome is None:
+            raise Unavailable("the room is not joined", executed="no", retryable=False)
+        return welcome
+
+    @property
     def name(self) -> str:
         """The room's name."""
-        welcome = self._joined.welcome
-        return welcome.room if welcome is not None else ""
+        return self._welcome.room
+
+    @property
+    def me(self) -> Participant:
+        """Who I am, as others are told; after a reconnect the id is another one."""
+        welcome = self._welcome
+        facts = welcome.facts
+        return Participant(welcome.participant, facts["name"], facts["role"], facts["issuer"])
 
     @property
     def identity(self) -> str:
         """My own name, as my token says it."""
-        welcome = self._joined.welcome
-        return str(welcome.facts.get("name", "")) if welcome is not None else ""
+        return self.me.name
+
+    @property
+    def grants(self) -> ApiScope:
+        """What my token grants, as the server said it and as far as this release knows of it."""
+        return ApiScope.known_of(self._welcome.facts["api"])
 
     async def closed(self) -> None:
         """Wait until the room has ended for good.
@@ -231,9 +250,7 @@ class RoomClient(Room):
         registration = Registration(hosted, manifest, [str.__str__(share) for share in shares])
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.withdraw, hosted)
-            for tool in toolkit.tools:
-                await tool.start(self)
-                stack.push_async_callback(_stop_tool, tool)
+            await stack.enter_async_context(started_tools(toolkit.tools, self))
             # Also where it fails: the server may have done it, and its answer may be lost.
             stack.push_async_callback(_withdraw, parts, registration)
             await parts.registrations.add(registration)
@@ -244,15 +261,16 @@ class RoomClient(Room):
     async def refresh(self) -> None:
         """Read or mint the token anew and let its grants and its life count from now on.
 
+        Who listens to events hears of what is granted now; "missed" says that it is more.
+
         Raises:
             PermissionDenied: It does not hold, or is another participant's; the old one stays.
         """
         settings, parts = self._settings, self._joined
         assert settings is not None
         facts = await parts.core.caller.request(Refresh, await settings.token())
-        parts.subscriptions.facts = facts
-        if parts.welcome is not None:
-            parts.welcome = replace(parts.welcome, facts=facts)
+        parts.welcome = replace(self._welcome, facts=facts)
+        await parts.subscriptions.regrant(facts)
 
     async def admin(self, action: str, **options: Any) -> dict[str, Any]:
         """Look after rooms; needs the grant `admin`.
@@ -295,7 +313,9 @@ class RoomClient(Room):
     async def events(
         self, topics: Collection[str] = EVENT_TOPICS
     ) -> AsyncGenerator[RoomEvent, None]:
-        """Go through what happens from now on, until the room ends, as far as you may hear of it.
+        """Go through what happens from now on, as far as you may hear of it.
+
+        It ends with the room: when you leave it, and when you were sent away, which `closed` tells.
 
         News of toolkits needs the grant `use_tools`, of participants `presence`, and messages
         `messaging`.
@@ -330,6 +350,10 @@ class RoomClient(Room):
 
     # What the link says
 
+    def _on_end(self) -> None:
+        if self._parts is not None:
+            self._parts.subscriptions.end()
+
     async def _on_up(self, welcome: Welcome) -> None:
         parts = self._joined
         is_return = parts.welcome is not None
@@ -359,11 +383,3 @@ async def _withdraw(parts: _Parts, registration: Registration) -> None:
     """Take a toolkit back and let its calls end."""
     await parts.registrations.withdraw(registration, is_ready=parts.link.is_ready)
     await parts.runner.drained(registration.hosted)
-
-
-async def _stop_tool(tool: Any) -> None:
-    """End a tool; one that fails to end keeps nothing else from ending."""
-    try:
-        await tool.stop()
-    except Exception:
-        _logger.exception("tool %s raised while it was stopped", tool.name)

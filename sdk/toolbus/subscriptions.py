@@ -162,6 +162,16 @@ class Subscriptions:
         for watcher in self._watchers:
             watcher.put(news)
 
+    async def regrant(self, facts: Mapping[str, Any]) -> None:
+        """Hear of what a newer token covers, and no longer of anything else."""
+        self.facts = facts
+        if self._watchers and not self._may_watch():
+            self._end(self._watchers)
+        if self._readers or self._watchers:
+            with suppress(RoomException):  # else the next connection will do it
+                async with self._changing:
+                    await self._tell_server(self._caller.request)
+
     async def say_again(self, deadline_at: float) -> None:
         """Subscribe on the connection that is there now, and tell readers that there was a gap."""
         self._topics = []

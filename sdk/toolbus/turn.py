@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -25,19 +24,25 @@ from toolbus.builders import (
     read_configs,
     side_by_side,
 )
-from toolbus.calls import DEFAULT_TIMEOUT_S
 from toolbus.chunks import Chunk
 from toolbus.context import Participant
-from toolbus.errors import Cancelled, InvalidArguments, NotFound, PermissionDenied, Unavailable
+from toolbus.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArguments,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
 from toolbus.grants import ToolRights
 from toolbus.local_toolkit import LocalCall, LocalToolkit
 from toolbus.plain_json import cut
-from toolbus.required_toolkit import RequiredToolkit, own_grant
-from toolbus.room import Room
+from toolbus.required_toolkit import RequiredToolkit
+from toolbus.room import Room, call_seconds
 from toolbus.room_client import RoomClient
 from toolbus.toolkit import Toolkit
-from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.wire import ToolManifest
+from toolbus.toolkit_proxy import ToolkitProxy
+from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["Turn", "TurnTool"]
 
@@ -100,11 +105,12 @@ class Turn:
 
     Where there is a sender other than the room's own participant, whatever is called in the room
     is called on its behalf: by the turn, by a builder, and by a local tool through `context.room`.
-    That needs the grant `act_for`, and the sender's being there. Tools that the grants of the
-    room's own token do not let it call are hidden, those that run here too.
+    That needs the grant `act_for`, and the sender's being there. A tool that runs here is told the
+    same as one elsewhere: the agent is its `caller`, the sender its `on_behalf_of`. Tools that the
+    grants of the room's own token do not let it call are hidden, those that run here too.
 
     Args:
-        room: The agent's room, entered.
+        room: The agent's room, entered; the `context.room` of a running tool is none.
         always: Toolkits that run here and are in every turn. Their tools, like those of a toolkit
             that is its own builder, are started with the agent's room.
         required: Toolkits elsewhere; of one that names tools, those alone are listed.
@@ -114,7 +120,8 @@ class Turn:
         sender_builders: What a sender may ask for, as its message says: its grant `builders`.
         model: Handed to the builders.
 
-    Raises `ValueError` where two of `always` and `required` have one name.
+    Raises `ValueError` where two of `always` and `required` have one name, and `TypeError` for a
+    room that is no `RoomClient`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -129,6 +136,8 @@ class Turn:
         sender_builders: Iterable[str] = (),
         model: Any = None,
     ) -> None:
+        if not isinstance(room, RoomClient):
+            raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
         self._room = room
         self._always = tuple(always)
         self._required = tuple(required)
@@ -156,25 +165,29 @@ class Turn:
         if self._is_used:
             raise RuntimeError("a turn is entered once: make another one for the next message")
         self._is_used = True
-        self._self = _self_of(self._room)
+        self._self = self._room.me
         self._principal = _principal(self._self, self._sender)
         wanted = read_configs(self._builders, self._asked, granted=self._granted)
         proxies = await side_by_side([each.find(self._room) for each in self._required])
         built = await build(self._view(), self._model, wanted)
         self._check_names(built, wanted)
         async with AsyncExitStack() as stack:
-            await self._start(stack, built)
+            here = await self._start(stack, built)
             stack.push_async_callback(self._end_calls)
-            self._list([*self._always, *proxies, *built])
+            self._list(here, proxies)
             self._stack = stack.pop_all()
         return self
 
-    async def _start(self, stack: AsyncExitStack, built: Sequence[Toolkit]) -> None:
+    async def _start(self, stack: AsyncExitStack, built: Sequence[Toolkit]) -> list[LocalToolkit]:
+        """Start what runs here: those of `always`, then those that were built."""
+        here: list[LocalToolkit] = []
         own = (*self._always, *(each for each in self._builders if isinstance(each, Toolkit)))
         for toolkit in (*self._always, *built):
             is_own = any(toolkit is each for each in own)
             room = self._room if is_own else self._view()
-            await stack.enter_async_context(LocalToolkit.of(toolkit).started(room))
+            here.append(LocalToolkit.of(toolkit))
+            await stack.enter_async_context(here[-1].started(room))
+        return here
 
     async def __aexit__(
         self,
@@ -221,6 +234,7 @@ class Turn:
         Raises:
             NotFound: The tool is not in this turn.
             Unavailable: The turn is not entered, or has ended.
+            DeadlineExceeded: There was no result in time.
             Cancelled: The turn ended before the call did.
             RoomException: Why else there is no result; `executed` says whether the tool ran.
         """
@@ -233,7 +247,9 @@ class Turn:
         if not isinstance(arguments, Mapping | None):
             words = f"arguments are one object, not {type(arguments).__name__}"
             raise InvalidArguments(words, details={"path": "", "message": words})
-        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else _seconds(timeout_s)
+        seconds = call_seconds(timeout_s)
+        if seconds <= 0:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
         return await self._tracked(entry.run(dict(arguments or {}), seconds))
 
     # Putting together
@@ -249,37 +265,54 @@ class Turn:
                 raise InvalidArguments(words, details={"path": path, "message": words})
             self._taken.add(toolkit.name)
 
-    def _list(self, toolkits: Sequence[Toolkit | ToolkitProxy]) -> None:
-        rights = ToolRights(own_grant(self._room))
-        needed = {each.name: each.tools for each in self._required}
-        for toolkit in toolkits:
-            run = self._runner_of(toolkit)
-            manifest = toolkit.manifest() if isinstance(toolkit, Toolkit) else toolkit.manifest
-            only = needed.get(manifest.name)
-            for tool in manifest.tools:
-                if rights.may_call(manifest.name, tool.name) and (not only or tool.name in only):
-                    shown = _shown(manifest.name, tool)
-                    self._entries[shown.name] = _Entry(shown, partial(run, tool.name))
+    def _list(self, here: Sequence[LocalToolkit], proxies: Sequence[ToolkitProxy]) -> None:
+        rights = ToolRights(self._room.grants.agents)
+        always = len(self._always)
+        for local in here[:always]:
+            self._add(rights, local.manifest, partial(self._run_here, local))
+        for needed, proxy in zip(self._required, proxies, strict=True):
+            run = partial(self._run_elsewhere, needed, proxy.info.digest)
+            self._add(rights, proxy.manifest, run, only=needed.tools)
+        for local in here[always:]:
+            self._add(rights, local.manifest, partial(self._run_here, local))
+
+    def _add(
+        self,
+        rights: ToolRights,
+        manifest: ToolkitManifest,
+        run: _Run,
+        *,
+        only: Sequence[str] | None = None,
+    ) -> None:
+        for tool in manifest.tools:
+            if rights.may_call(manifest.name, tool.name) and (not only or tool.name in only):
+                shown = _shown(manifest.name, tool)
+                self._entries[shown.name] = _Entry(shown, partial(run, tool.name))
 
     # Running
-
-    def _runner_of(self, toolkit: Toolkit | ToolkitProxy) -> _Run:
-        if isinstance(toolkit, Toolkit):
-            return partial(self._run_here, LocalToolkit.of(toolkit))
-        return partial(self._run_elsewhere, toolkit.info)
 
     async def _run_here(
         self, local: LocalToolkit, tool: str, arguments: dict[str, Any], timeout_s: float
     ) -> Chunk:
-        call = LocalCall(tool, arguments, self._sender or self._self, timeout_s)
+        principal = None if self._principal is None else self._sender
+        call = LocalCall(tool, arguments, self._self, principal, timeout_s)
         return await local.run(call, self._view)
 
     async def _run_elsewhere(
-        self, info: ToolkitInfo, tool: str, arguments: dict[str, Any], timeout_s: float
+        self,
+        needed: RequiredToolkit,
+        digest: str,
+        tool: str,
+        arguments: dict[str, Any],
+        timeout_s: float,
     ) -> Chunk:
-        owner = next(each.participant for each in self._required if each.name == info.name)
         chunk: Chunk = await self._view().invoke(
-            info.name, tool, arguments, participant=owner, timeout_s=timeout_s, pin=info.digest
+            needed.name,
+            tool,
+            arguments,
+            participant=needed.participant,
+            timeout_s=timeout_s,
+            pin=digest,
         )
         return chunk
 
@@ -316,15 +349,6 @@ def _names_taken(toolkits: Iterable[Toolkit | RequiredToolkit]) -> set[str]:
     return taken
 
 
-def _self_of(room: RoomClient) -> Participant:
-    """Say who the agent is in its room."""
-    welcome = room._joined.welcome
-    if welcome is None:
-        raise Unavailable("the room is not joined", executed="no", retryable=False)
-    facts = welcome.facts
-    return Participant(welcome.participant, room.identity, facts["role"], facts["issuer"])
-
-
 def _principal(agent: Participant, sender: Participant | None) -> str | None:
     """Decide for whom the calls of a turn are made; None is the agent itself.
 
@@ -342,12 +366,6 @@ def _principal(agent: Participant, sender: Participant | None) -> str | None:
 def _shown(toolkit: str, tool: ToolManifest) -> TurnTool:
     name = f"{toolkit}.{tool.name}"
     return TurnTool(name, tool.description, tool.input_schema, toolkit, tool.name)
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
-        return float(value)
-    raise InvalidArguments("timeout_s is a number of seconds, and not for ever")
 
 
 def _not_in_turn(tool: object, there: Iterable[str]) -> NotFound:

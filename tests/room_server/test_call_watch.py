@@ -243,7 +243,7 @@ def test_who_loses_the_grant_is_told_no_more(table: Watched) -> None:
     eve, alice = table.watcher(), table.seat("alice")
     table.news(eve)
     eve.member.scope = ApiScope()
-    table.feeds.restrict(eve.member)
+    table.feeds.regrant(eve.member, ())
     assert table.room.watch is None
     table.call(alice, 1)
     table.clock.advance(1)

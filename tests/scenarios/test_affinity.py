@@ -119,6 +119,26 @@ async def test_the_first_call_of_many_at_once_learns_it_without_an_error() -> No
         assert len({chunk.value for chunk in await asyncio.gather(*calls)}) == 1
 
 
+async def test_explain_names_the_host_that_a_call_with_these_arguments_meets() -> None:
+    """EXPLAIN-1, CALL-23: left out counts as null, as it does in a call."""
+    async with running_server() as server, replicas(server), server.room("alice") as alice:
+        people = {each.id: each for each in await alice.participants()}
+        met: set[str] = set()
+        for customer in (None, *(f"customer-{n}" for n in range(12))):
+            given = {} if customer is None else {"customer": customer}
+            plans = [await alice.explain("carts", "add", given)]
+            if customer is None:
+                plans.append(await alice.explain("carts", "add"))
+            ran_at = await alice.call("carts.add", item="x", **given)
+            for plan in plans:
+                assert plan.would_run
+                assert plan.affinity
+                assert plan.host is not None
+                assert plan.host.id in people
+                met.add(f"{plan.host.id} {ran_at}")
+        assert len(met) == len(REPLICAS)
+
+
 async def test_arguments_that_break_the_schema_are_the_hosts_to_refuse() -> None:
     async with running_server() as server, replicas(server), server.room("alice") as alice:
         with pytest.raises(RoomException) as refused:

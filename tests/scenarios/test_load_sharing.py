@@ -52,6 +52,7 @@ async def where_calls_go(alice: RoomClient, pair: Pair) -> list[str]:
 
 
 async def test_no_call_goes_to_a_host_that_is_behind_and_a_restart_changes_nothing() -> None:
+    """CALL-21, REG-10."""
     pair = Pair()
     async with AsyncExitStack() as people, asyncio.timeout(30):
         async with running_server(key=KEY) as first:

@@ -280,8 +280,7 @@ async def add(customer: str) -> str:
 async def test_a_room_explains_its_calls(server: TestServer) -> None:
     async with server.room("host") as host, host.host(Toolkit("carts", [add])):
         async with server.room("bob") as bob:
-            without = await bob.explain("carts", "add")
-            assert (without.would_run, without.code) == (False, "invalid_arguments")
+            assert (await bob.explain("carts", "add")).would_run
             explained = await bob.explain("carts", "add", {"customer": "c"})
             assert explained.would_run
             assert explained.affinity

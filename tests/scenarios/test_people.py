@@ -13,9 +13,15 @@ import pytest
 from support.bystanders import unharmed_server
 from support.raw_client import RawClient, details_of, raw_participant
 from support.scripted_server import Line, scripted_server
-from support.wire_talk import ask, id_of, next_of, offer, refusal
-from toolbus import AgentsGrant, ApiScope, BuilderInfo, RoomClient
-from toolbus.errors import ConnectionLost, InvalidArguments, PermissionDenied, TooLarge
+from support.wire_talk import ask, id_of, next_of, offer, refusal, toolkit_of
+from toolbus import AgentsGrant, ApiScope, BuilderInfo, RequiredToolkit, RoomClient
+from toolbus.errors import (
+    ConnectionLost,
+    InvalidArguments,
+    PermissionDenied,
+    RoomException,
+    TooLarge,
+)
 from toolbus.wire import (
     Attributes,
     Builders,
@@ -338,6 +344,33 @@ async def test_what_a_newer_token_does_not_grant_is_told_no_longer(server: TestS
         assert (event.number, event.name) == (1, "message")
 
 
+async def test_toolkits_that_a_newer_token_shows_and_hides_are_told(server: TestServer) -> None:
+    """EVENT-2, REFRESH-1."""
+    async with (
+        raw_participant(server, "host") as host,
+        raw_participant(server, "eve") as eve,
+    ):
+        await ask(host, offer(toolkit_of("weather", "forecast"), 1))
+        await ask(host, offer(toolkit_of("clock", "now"), 2))
+        await ask(
+            host,
+            offer(toolkit_of("vault", "open"), 3, public=False, shared_with=["role:guard"]),
+        )
+        await listen(eve, "toolkits")
+        grants = ApiScope(agents=AgentsGrant(use_tools=True, deny=["weather"]))
+        await ask(eve, Refresh(2, server.token("eve", api=grants, role="guard")))
+        events = [await eve.next_event() for _ in range(2)]
+        assert {(each.name, each.data["toolkit"]["name"]) for each in events} == {
+            ("toolkit_removed", "weather"),
+            ("toolkit_added", "vault"),
+        }
+        assert [each.number for each in events] == [1, 2]
+        await ask(host, Unregister(4, "weather", True))  # no news: it was hidden before
+        await ask(host, Unregister(5, "clock", True))
+        event = await eve.next_event()
+        assert (event.number, event.data["toolkit"]["name"]) == (3, "clock")
+
+
 @pytest.mark.row(44)
 async def test_a_participant_that_flaps_is_refused_for_a_while_and_its_watchers_see_little() -> (
     None
@@ -524,6 +557,64 @@ async def test_what_cannot_be_said_is_refused_and_the_room_goes_on(server: TestS
         assert await bob.list_builders(participant="bob") == [
             BuilderInfo("weather", "Forecasts.", SCHEMA)
         ]
+
+
+async def test_participant_knows_who_it_is_and_what_it_may(server: TestServer) -> None:
+    scope = ApiScope(agents=AgentsGrant(call=True, deny=("a.b",)), presence=True)
+    async with server.room("dan", api=scope, role="guest") as dan:
+        (person,) = await dan.participants()
+        assert (dan.me.id, dan.me.name) == (person.id, dan.identity)
+        assert (dan.me.role, dan.me.issuer) == ("guest", person.issuer)
+        assert dan.grants == scope
+
+
+async def test_wider_token_lets_who_listens_hear_more(server: TestServer) -> None:
+    """REFRESH-1, EVENT-1."""
+    scopes = [ApiScope(presence=True), ApiScope(presence=True, messaging=True)]
+
+    async def newest() -> str:
+        return server.token("dan", api=scopes[0])
+
+    async with (
+        RoomClient(server.url, room="lab", token=newest) as dan,
+        server.room("bob") as bob,
+        aclosing(dan.events()) as events,
+        asyncio.timeout(10),
+    ):
+        coming = asyncio.ensure_future(anext(events))
+        await dan.participants()
+        assert await bob.send("dan", "note") == 0
+        await bob.set_attributes(status="here")
+        assert (await coming).name == "participant_changed"
+        del scopes[0]
+        await dan.refresh()
+        assert dan.grants.messaging
+        assert await bob.send("dan", "note", "hello") == 1
+        told = [await anext(events)]
+        while told[-1].name != "message":
+            told.append(await anext(events))
+        assert "missed" in {each.name for each in told}
+        assert told[-1].message is not None
+        assert told[-1].message.body == "hello"
+
+
+async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer) -> None:
+    async with server.room("boss") as boss, server.room("dan") as dan, asyncio.timeout(10):
+        finding = asyncio.create_task(RequiredToolkit("missing").find(dan))
+        listening = asyncio.create_task(heard_until_the_end(dan))
+        for _ in range(3):  # as often as the search asks before it waits
+            await dan.participants()
+        await boss.admin("kick", room="lab", participant="dan")
+        assert await listening == []
+        with pytest.raises(RoomException):
+            await finding
+        with pytest.raises(PermissionDenied):
+            await dan.closed()
+
+
+async def heard_until_the_end(room: RoomClient) -> list[str]:
+    async with aclosing(room.events()) as events:
+        return [event.name async for event in events]
 
 
 async def said_after(line: Line) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.raw_client import raw_participant
+from support.scripted_server import scripted_server
 from toolbus import (
     AgentsGrant,
     ApiScope,
@@ -39,7 +40,7 @@ from toolbus.errors import (
     Unavailable,
 )
 from toolbus.room import Room
-from toolbus.wire import Register, RequestId, Result, pack_body
+from toolbus.wire import Describe, Failed, Register, RequestId, Result, Subscribe, pack_body
 from toolbus_server.testing import TestServer, room_of, running_server
 
 
@@ -279,23 +280,29 @@ async def test_caller_that_gives_up_cancels_the_local_tool() -> None:
 
 
 async def test_local_tools_fail_as_those_elsewhere_do() -> None:
+    causes = {"key": KeyError, "itself": asyncio.CancelledError, "exit": SystemExit}
+
     @tool
-    async def fail(words: str | None = None) -> None:
-        raise ToolFailed(words) if words else KeyError("secret")
+    async def fail(words: str | None = None, cause: str = "key") -> None:
+        raise ToolFailed(words) if words else causes[cause]("secret")
 
     ends = []
-    async with agent_and_host(Toolkit("far", [fail])) as (_, agent):
+    asked: list[dict[str, Any]] = [{"words": "my words"}, {}, {"cause": "itself"}]
+    asked += [{"cause": "exit"}, {"words": 7}, {"more": 1}]
+    async with agent_and_host(Toolkit("far", [fail])) as (_, agent), asyncio.timeout(10):
         async with Turn(
             agent, always=[Toolkit("near", [fail])], required=[RequiredToolkit("far")]
         ) as turn:
             for name in ("near.fail", "far.fail"):
-                for arguments in ({"words": "my words"}, {}, {"words": 7}, {"more": 1}):
+                for arguments in asked:
                     with pytest.raises(RoomException) as raised:
                         await turn.call(name, arguments)
                     error = raised.value
                     ends.append((error.code, error.executed, error.message, error.details))
-    assert ends[:4] == ends[4:]
-    assert [end[:2] for end in ends[:4]] == [
+    assert ends[:6] == ends[6:]
+    assert [end[:2] for end in ends[:6]] == [
+        ("tool_failed", "yes"),
+        ("tool_failed", "yes"),
         ("tool_failed", "yes"),
         ("tool_failed", "yes"),
         ("invalid_arguments", "no"),
@@ -313,6 +320,65 @@ async def test_arguments_that_are_no_object_are_invalid(arguments: Any) -> None:
             for seconds in (float("nan"), float("inf"), "1", True):
                 with pytest.raises(InvalidArguments):
                     await turn.call("notes.write", timeout_s=seconds)  # type: ignore[arg-type]
+
+
+async def test_what_a_local_tool_raised_is_logged_where_it_ran(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool
+    async def fail() -> None:
+        raise KeyError("its own words")
+
+    async with room_of("agent") as (agent,):
+        async with Turn(agent, always=[Toolkit("near", [fail])]) as turn:
+            with pytest.raises(ToolFailed):
+                await turn.call("near.fail")
+    assert "tool near.fail raised" in caplog.text
+    assert "its own words" in caplog.text
+
+
+async def test_call_without_time_runs_nothing_here_and_elsewhere() -> None:
+    ran: list[int] = []
+
+    @tool
+    async def run() -> None:
+        ran.append(1)
+
+    async with agent_and_host(Toolkit("far", [run])) as (_, agent):
+        async with Turn(
+            agent, always=[Toolkit("near", [run])], required=[RequiredToolkit("far")]
+        ) as turn:
+            for name in ("near.run", "far.run"):
+                for seconds in (0, -1):
+                    with pytest.raises(DeadlineExceeded) as raised:
+                        await turn.call(name, timeout_s=seconds)
+                    assert raised.value.executed == "no"
+                with pytest.raises(InvalidArguments):
+                    await turn.call(name, timeout_s=1e12)
+    assert ran == []
+
+
+def test_toolkit_serves_turns_of_one_event_loop_after_another() -> None:
+    go = threading.Event()
+
+    @tool
+    def work() -> None:
+        go.wait(10)
+
+    notes = Toolkit("near", [work])  # its one slot is waited for, in both loops
+
+    async def answer() -> None:
+        go.clear()
+        async with room_of("agent") as (agent,), asyncio.timeout(10):
+            async with Turn(agent, always=[notes]) as turn:
+                first = asyncio.create_task(turn.call("near.work"))
+                with pytest.raises(DeadlineExceeded):
+                    await turn.call("near.work", timeout_s=0.05)
+                go.set()
+                await first
+
+    for _ in range(2):
+        asyncio.run(answer())
 
 
 async def test_local_tool_keeps_its_time_and_the_callers() -> None:
@@ -431,7 +497,8 @@ class Asking(ToolkitBuilder[ToolkitConfig]):
         @tool
         async def ask(context: ToolContext) -> str:
             proxy = await context.room.toolkit("greeter")
-            greeting: str = await proxy.greet(name=context.caller.name)
+            principal = context.on_behalf_of or context.caller
+            greeting: str = await proxy.greet(name=principal.name)
             return greeting
 
         return Toolkit("asking", [ask])
@@ -480,6 +547,37 @@ async def test_tools_that_were_built_are_started_for_the_sender_and_shared_ones_
             assert lent.room is agent
             said = await built[0].room.call("greeter.greet", name="x")
             assert said == "hello x, from agent for bob"
+
+
+async def test_tool_that_runs_here_is_told_the_same_of_its_call_as_one_elsewhere() -> None:
+    @tool
+    async def tell(context: ToolContext) -> list[str]:
+        principal = context.on_behalf_of
+        assert principal is None or principal.issuer == context.caller.issuer
+        return [context.caller.id, context.caller.name, principal.name if principal else ""]
+
+    async with agent_and_host(Toolkit("far", [tell])) as (server, agent), server.room("bob"):
+        for sender in (None, agent.me, visitor(agent, "bob")):
+            async with Turn(
+                agent,
+                always=[Toolkit("near", [tell])],
+                required=[RequiredToolkit("far")],
+                sender=sender,
+            ) as turn:
+                told = await turn.call("near.tell")
+                assert told == await turn.call("far.tell")
+                assert told == [agent.me.id, "agent", "bob" if sender and sender.id == "" else ""]
+
+
+async def test_turn_is_not_made_with_the_room_of_a_running_tool() -> None:
+    @tool
+    async def ask(context: ToolContext) -> str:
+        with pytest.raises(TypeError, match="an agent's RoomClient, not Room"):
+            Turn(context.room)
+        return "refused"
+
+    async with agent_and_host(Toolkit("far", [ask])) as (_, agent):
+        assert await agent.call("far.ask") == "refused"
 
 
 async def test_agent_that_is_the_sender_acts_for_itself() -> None:
@@ -697,6 +795,37 @@ async def test_waiting_needs_the_grant_to_hear_of_toolkits() -> None:
             await RequiredToolkit("other").find(agent)
         with pytest.raises(NotFound, match=r"other is not there$"):
             await RequiredToolkit("other", timeout_s=0).find(agent)
+
+
+async def test_waiting_outlives_a_connection_that_is_lost_while_it_asks() -> None:
+    manifest = greeter().manifest().model_dump(mode="json")
+    owner = {"name": "host", "issuer": "test"}
+    summary = {key: manifest[key] for key in ("name", "title", "description", "version")}
+    summary |= {"digest": "d", "public": True, "owner": owner, "hosts": 1, "tools": ["greet"]}
+    grants = ApiScope(agents=AgentsGrant(use_tools=True, call=True))
+    async with scripted_server(grants) as server, asyncio.timeout(20):
+        async with RoomClient(server.url, room="lab", token="t") as agent:
+            line = await server.next_line()
+            finding = asyncio.ensure_future(RequiredToolkit("greeter").find(agent))
+            asked = await line.next_of(Describe)
+            await line.send(Failed(asked.id, "not_found", "no", False, "nothing", None, None))
+            await line.answer(Subscribe, {"topics": ["toolkits"]})
+            await line.next_of(Describe)
+            await line.connection.close()
+            line = await server.next_line()
+            await line.answer(Subscribe, {"topics": ["toolkits"]})
+            await line.answer(Describe, {"toolkit": summary, "manifest": manifest})
+            await line.answer(Subscribe, {"topics": []})
+            assert (await finding).info.hosts == 1
+            await line.connection.close()
+
+
+async def test_requirement_keeps_its_time_where_no_server_is_left_to_ask() -> None:
+    async with AsyncExitStack() as people, asyncio.timeout(15):
+        async with running_server() as server:
+            agent = await people.enter_async_context(server.room("agent"))
+        with pytest.raises(Unavailable, match="no server could be asked about toolkit greeter"):
+            await RequiredToolkit("greeter", timeout_s=0.1).find(agent)
 
 
 async def test_waiting_ends_with_the_room() -> None:

@@ -335,3 +335,14 @@ def test_names_in_routes_are_ascii(accepts: object) -> None:
     assert callable(accepts)
     for name in ("а", "é", "ﬁ", "aé", "a１"):  # noqa: RUF001  # look-alikes are the point
         assert not accepts(name), name
+
+
+def test_what_a_newer_server_grants_and_this_release_does_not_know_is_left_out() -> None:
+    claims = {
+        "agents": {"call": True, "deny": ["a.b"], "fly": True},
+        "presence": True,
+        "levitate": ["*"],
+    }
+    known = ApiScope(agents=AgentsGrant(call=True, deny=("a.b",)), presence=True)
+    assert ApiScope.known_of(claims) == known
+    assert ApiScope.known_of({}) == ApiScope()

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from toolbus import ApiScope
 from toolbus.wire import (
     SUBPROTOCOL,
     Frame,
@@ -57,9 +58,10 @@ class Line:
 
 
 class ScriptedServer:
-    """Welcomes whoever comes, and hands the connections to the test."""
+    """Welcomes whoever comes, with the grants `api`, and hands the connections to the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: ApiScope) -> None:
+        self.api = api.to_claims()
         self.lines: asyncio.Queue[Line] = asyncio.Queue()
         self.url = ""
 
@@ -70,16 +72,17 @@ class ScriptedServer:
 
     async def handle(self, connection: ServerConnection) -> None:
         line = Line(connection)
-        facts = {"name": "alice", "issuer": "test", "role": "user", "api": {}, "limits": {}}
-        await line.send(Welcome(1, "p1", "lab", "s1", {**facts, "heartbeat_ms": 0}))
+        facts: dict[str, Any] = {"name": "alice", "issuer": "test", "role": "user", "limits": {}}
+        facts |= {"api": self.api, "heartbeat_ms": 0}
+        await line.send(Welcome(1, "p1", "lab", "s1", facts))
         self.lines.put_nowait(line)
         await connection.wait_closed()
 
 
 @asynccontextmanager
-async def scripted_server() -> AsyncIterator[ScriptedServer]:
-    """Run one on loopback for as long as the block runs."""
-    server = ScriptedServer()
+async def scripted_server(api: ApiScope | None = None) -> AsyncIterator[ScriptedServer]:
+    """Run one on loopback for as long as the block runs; it grants nothing unless told."""
+    server = ScriptedServer(api or ApiScope())
     async with serve(
         server.handle, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)], compression=None
     ) as listening:

@@ -48,6 +48,11 @@ ANSWER = "answer"
 _WAIT_S = 5.0
 
 
+def _asker(context: ToolContext) -> str:
+    """Name whoever sent the message: the agent calls its own tools on behalf of that one."""
+    return (context.on_behalf_of or context.caller).name
+
+
 class LargestConfig(ToolkitConfig):
     """The largest packages of one source."""
 
@@ -69,7 +74,7 @@ class Largest(ToolkitBuilder[LargestConfig]):
             room = context.room
             answer = await room.call("sql.query", sql=query, parameters=[config.source])
             names = ", ".join(str(row[0]) for row in answer["rows"])
-            return f"of {config.source}, for {context.caller.name}: {names}"
+            return f"of {config.source}, for {_asker(context)}: {names}"
 
         return Toolkit("largest", [packages])
 
@@ -89,7 +94,7 @@ class Greeting(ToolkitBuilder[GreetingConfig]):
         @tool
         async def say(context: ToolContext) -> str:
             """Greet whoever asks."""
-            return f"{config.word}, {context.caller.name}"
+            return f"{config.word}, {_asker(context)}"
 
         return Toolkit("greeting", [say])
 

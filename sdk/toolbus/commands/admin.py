@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.commands.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.errors import NotFound
 from toolbus.exit_codes import UsageMistake, printable
 
 __all__ = ["admin"]
@@ -16,6 +17,12 @@ __all__ = ["admin"]
 _COLUMNS = ("name", "participants", "toolkits", "calls")
 
 admin: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+class Nobody(NotFound):
+    """Who shall be sent away is not there."""
+
+    next_step = "`toolbus admin rooms` shows in which rooms somebody is"
 
 
 @admin.callback()
@@ -44,6 +51,8 @@ def _kick(
     """Send a participant out of the room; it may come back with a good token."""
     name = options.settle().room
     done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
+    if not done["closed"]:
+        raise Nobody(f"nobody named {participant!r} is in room {name}")
     _say(options, done, f"closed {done['closed']} connections of {printable(participant)}")
 
 
