@@ -27,6 +27,7 @@ from toolbus.wire import (
     pack_body,
     unpack_body,
 )
+from toolbus_server.unfolding import unfolds_beyond
 
 __all__ = ["Definition", "check_schema", "read_definition"]
 
@@ -39,6 +40,8 @@ _MAX_PARTS = 4_096
 _VALUES = frozenset({"enum", "const", "default", "examples"})
 _MAX_PATTERN_BYTES = 64 * 1024
 """A pattern that compiles to more is refused: compiling is work that others wait for."""
+_MAX_UNFOLDED = 256
+"""Parts that the compiler looks at for what is unevaluated, each as often as a way leads there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +51,8 @@ class Definition:
     manifest: ToolkitManifest
     digest: str
     tools: dict[str, ToolManifest]
+    words: str = ""
+    """All that a search looks at, as it compares it: what is not in here need not be looked for."""
 
 
 def read_definition(packed: bytes) -> Definition:
@@ -71,7 +76,13 @@ def read_definition(packed: bytes) -> Definition:
             if schema is not None and packed_schema not in checked:
                 check_schema(schema, f"/tools/{index}/{part}")
                 checked.add(packed_schema)
-    return Definition(manifest, _digest(manifest), tools)
+    return Definition(manifest, _digest(manifest), tools, "\n".join(_words_of(manifest)).casefold())
+
+
+def _words_of(manifest: ToolkitManifest) -> Iterator[str]:
+    yield from (manifest.name, manifest.title, manifest.description)
+    for tool in manifest.tools:
+        yield from (tool.name, tool.title, tool.description)
 
 
 def _refused(path: str, message: str) -> InvalidArguments:
@@ -122,6 +133,9 @@ def check_schema(schema: dict[str, Any], path: str) -> None:
         raise _refused(path, f"more than {_MAX_RESOURCES} parts with an $id of their own")
     if len(parts) > _MAX_PARTS:
         raise _refused(path, f"more than {_MAX_PARTS} objects in one schema")
+    if unfolds_beyond(_MAX_UNFOLDED, schema):
+        words = f"more than {_MAX_UNFOLDED} parts to look at for what is unevaluated"
+        raise _refused(path, words)
     try:
         jsonschema_rs.validator_for(
             schema,

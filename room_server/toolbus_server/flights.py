@@ -25,6 +25,8 @@ __all__ = ["Ending", "Flight", "Port", "Room", "Seat", "Watch"]
 # What one participant may say to others or have told of itself within 10 s.
 _MESSAGES = 1_000
 _CHANGES = 2_000
+# Half of what there is: others wait for it, and are not given up for silence (CONN-7) meanwhile.
+_WORK_S = 5.0
 _WINDOW_S = 10.0
 
 
@@ -73,6 +75,8 @@ class Seat:
     """Those it sends (PROTOCOL.md, SEND-2)."""
     changes: Meter = field(default_factory=partial(Meter, _CHANGES, _WINDOW_S))
     """What it changes of what others see: its toolkits, its attributes, its offers."""
+    work: Meter = field(default_factory=partial(Meter, _WORK_S, _WINDOW_S))
+    """Seconds that the server worked on its requests, calls left out (PROTOCOL.md, REG-20)."""
 
 
 @dataclass(slots=True, eq=False)

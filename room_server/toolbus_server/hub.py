@@ -128,11 +128,13 @@ class Hub:
     def revise(self, name: str, occupant: Occupant, newer: Member) -> None:
         """Let a participant go on with what a newer token of its own grants."""
         open_room, member = self.rooms[name], occupant.seat.member
+        role = member.role
         member.revise(newer)
         changes = open_room.room.state.revise(member)
         open_room.registry.publish(changes)
         open_room.registry.regrant(occupant.seat)
-        open_room.feeds.announce(member, was_there=True)
+        if member.role != role:  # of its grants nobody is told
+            open_room.feeds.announce(member, was_there=True)
 
     def leave(self, name: str, occupant: Occupant, *, reserve: bool = True) -> None:
         """Let a participant go: its calls end, its toolkits go, an empty room goes. Idempotent.

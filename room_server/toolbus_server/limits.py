@@ -40,24 +40,24 @@ class Meter:
     """Counts events and says when they come too often. Knows no clock: time is handed in.
 
     Args:
-        allowed: How many events may come within one window.
+        allowed: How many events may come within one window, or how much of anything.
         window_s: How long a window lasts.
     """
 
     __slots__ = ("_allowed", "_count", "_window_ends", "_window_s")
 
-    def __init__(self, allowed: int, window_s: float) -> None:
+    def __init__(self, allowed: float, window_s: float) -> None:
         self._allowed = allowed
         self._window_s = window_s
         self._window_ends = 0.0
-        self._count = 0
+        self._count = 0.0
 
-    def exceeded(self, now: float) -> bool:
-        """Count one event; return whether it is one too many for its window."""
+    def exceeded(self, now: float, amount: float = 1) -> bool:
+        """Count one event, or another amount; return whether it is too much for its window."""
         if now >= self._window_ends:
             self._window_ends = now + self._window_s
-            self._count = 0
-        self._count += 1
+            self._count = 0.0
+        self._count += amount
         return self._count > self._allowed
 
     def pause_s(self, now: float) -> float:

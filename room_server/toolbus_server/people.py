@@ -21,6 +21,7 @@ from toolbus.errors import (
 from toolbus.grants import ToolPatterns, is_toolkit_name
 from toolbus.wire import (
     MAX_DEPTH,
+    MAX_FRAME_BYTES,
     Attributes,
     BadBody,
     Builders,
@@ -154,6 +155,7 @@ class People:
 
         Raises:
             InvalidArguments: An offer is malformed, or neither or both of the two is asked for.
+            TooLarge: What that one offers does not fit one frame.
         """
         offer = read_option(request.options, "offer", list)
         participant = read_option(request.options, "participant", str)
@@ -164,7 +166,7 @@ class People:
             return {}
         patterns = ToolPatterns(seat.member.scope.agents.builders)
         named = self._state.all_named(str(participant))
-        return {"builders": list(_covered(named, patterns))}
+        return {"builders": _fitting(_covered(named, patterns))}
 
 
 def _checked_attributes(attributes: dict[str, Any]) -> bytes:
@@ -183,8 +185,8 @@ def _checked_attributes(attributes: dict[str, Any]) -> bytes:
     return packed
 
 
-def _read_offers(offers: list[Any]) -> list[dict[str, Any]]:
-    """Read what a participant builds, without the keys that this release does not know."""
+def _read_offers(offers: list[Any]) -> dict[bytes, dict[str, Any]]:
+    """Read what a participant builds, by its packed form, without keys not known here."""
     if len(offers) > _MAX_OFFERS:
         raise bad_option("offer", f"names at most {_MAX_OFFERS} toolkits")
     read = [_read_offer(offer, f"offer/{index}") for index, offer in enumerate(offers)]
@@ -192,7 +194,7 @@ def _read_offers(offers: list[Any]) -> list[dict[str, Any]]:
         raise bad_option("offer", "names a toolkit twice")
     if len(pack_body(read)) > _MAX_OFFERS_BYTES:
         raise bad_option("offer", f"has at most {_MAX_OFFERS_BYTES} bytes")
-    return read
+    return {pack_body(each): each for each in read}
 
 
 def _read_offer(offer: Any, path: str) -> dict[str, Any]:
@@ -219,8 +221,20 @@ def _covered(members: Iterable[Member], patterns: ToolPatterns) -> Iterable[dict
     """Go through what these build and the patterns cover; what replicas say alike comes once."""
     seen: set[bytes] = set()
     for member in members:
-        for offer in member.offers:
-            packed = pack_body(offer)
-            if patterns.covers_toolkit(offer["name"]) and packed not in seen:
+        for packed, offer in member.offers.items():
+            if packed not in seen:
                 seen.add(packed)
-                yield offer
+                if patterns.covers_toolkit(offer["name"]):
+                    yield offer
+
+
+def _fitting(offers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Collect what goes into one answer. Raises TooLarge as soon as it is too much for a frame."""
+    fitting: list[dict[str, Any]] = []
+    size = 0
+    for offer in offers:
+        size += len(pack_body(offer))
+        if size > MAX_FRAME_BYTES:
+            raise TooLarge("the answer does not fit one frame", executed="no")
+        fitting.append(offer)
+    return fitting

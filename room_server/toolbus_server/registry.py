@@ -137,8 +137,12 @@ class Registry:
                 return {"toolkits": page, "cursor": cursor_text(last.order)}
             last = toolkit
             if wanted:
+                everything = toolkit.serving.definition.words
+                effort += 1 + len(everything) // 256
+                if wanted not in everything:
+                    continue
                 words = words_of(toolkit, seat.member)
-                effort += len(words) + sum(map(len, words)) // 256
+                effort += len(words)
                 if not any(wanted in word.casefold() for word in words):
                     continue
             page.append(toolkit_summary(toolkit, seat))

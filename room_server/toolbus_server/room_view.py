@@ -77,8 +77,8 @@ class Member:
     """When it came, as Unix time in ms."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """What it says of itself; replaced as a whole, never changed."""
-    offers: list[dict[str, Any]] = field(default_factory=list)
-    """The toolkits that it builds on request."""
+    offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """The toolkits that it builds on request, by their packed form."""
     _may_call: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -260,8 +260,14 @@ class RoomView:
         return not self._members
 
     def named(self, name: str) -> Member | None:
-        """Find a participant by the name in its token; of several instances, the first."""
-        return next(iter(self._by_name.get(name, {}).values()), None)
+        """Find a participant by the name in its token; of several instances, the first.
+
+        None also where two identities have that name: nobody can tell which of them is meant.
+        """
+        members = self._by_name.get(name, {}).values()
+        first = next(iter(members), None)
+        is_one = all(first.identity == each.identity for each in members) if first else False
+        return first if is_one else None
 
     def all_named(self, name: str) -> list[Member]:
         """Find all participants of a name, of whatever issuer."""

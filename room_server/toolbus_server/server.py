@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from asyncio import BaseTransport
-from collections.abc import Hashable
+from collections.abc import Awaitable, Hashable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -92,6 +92,14 @@ class _Connection(ServerTransport):
         for key in counted:
             self._crowd.leave(key)
         super().connection_lost(exc)
+
+    async def drop(self) -> None:
+        """End a connection on which no frame stood behind the request, without a word.
+
+        websockets has given it up by then, and would call an answer a bug.
+        """
+        self.transport.abort()
+        await self.wait_closed()
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close; those who are too slow are counted."""
@@ -214,8 +222,12 @@ class RoomServer:
         await self._server.wait_closed()
         self._server = None
 
-    def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
+    def _process_request(
+        self, connection: ServerConnection, request: Request
+    ) -> Response | Awaitable[None] | None:
         assert isinstance(connection, _Connection)
+        if connection.protocol.eof_sent:
+            return connection.drop()
         answer = self._endpoints.answer(request)
         if answer is not None:
             return answer

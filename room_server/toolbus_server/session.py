@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import thread_time
 from typing import Any, TypeAlias, get_args
 
 from toolbus.errors import (
@@ -74,8 +75,8 @@ _Request: TypeAlias = (
     | Participants
     | Builders
 )
-_CHANGES = frozenset({Register, Unregister, Attributes, Builders})
-"""Requests that change what others see: one participant may make only so many."""
+_CHANGES = frozenset({Register, Unregister, Attributes, Builders, Refresh})
+"""Requests that change what others see, or cost as much: one participant makes only so many."""
 _logger = logging.getLogger(__name__)
 # A newer client may try a kind now and then; one that keeps at it is a flood (CONN-9).
 _UNKNOWN_KINDS = 100
@@ -207,9 +208,9 @@ class Session:
 
     def _on_request(self, request: _Request) -> None:
         """Answer what is no call."""
+        began = thread_time()
         try:
-            if type(request) in _CHANGES:
-                self._count_change()
+            self._count(request)
             body = _ANSWERS[type(request)](self, request)
             self._send(self._result(request.id, body))
         except RoomException as error:
@@ -217,11 +218,16 @@ class Session:
         except Exception:
             _logger.exception("a request of kind %s met a bug", type(request).__name__)
             self._send(failed(request.id, Internal("a bug of the server's, logged there")))
+        finally:
+            # Of this thread alone: what else the machine does is not counted against anybody.
+            self.seat.work.exceeded(self._loop.time(), thread_time() - began)
 
-    def _count_change(self) -> None:
-        now, changes = self._loop.time(), self.seat.changes
-        if changes.exceeded(now):
+    def _count(self, request: _Request) -> None:
+        now, changes, work = self._loop.time(), self.seat.changes, self.seat.work
+        if type(request) in _CHANGES and changes.exceeded(now):
             raise QuotaExceeded("too many changes", retry_after_s=changes.pause_s(now))
+        if work.exceeded(now, 0.0):
+            raise QuotaExceeded("too much work for others to wait", retry_after_s=work.pause_s(now))
 
     def _result(self, request_id: int, body: dict[str, Any]) -> Result:
         packed = pack_body(body)

@@ -489,7 +489,7 @@ async def test_offers_are_at_most_32_kib_together(server: TestServer) -> None:
         more = [*offers, build(description="x" * 5_000)]
         assert await refused_path(bob, Builders(2, {"offer": more})) == "/offer"
         (seat,) = server.server.hub.rooms["lab"].room.seats.values()
-        assert [each["name"] for each in seat.member.offers] == ["t0", "t1", "t2"]
+        assert [each["name"] for each in seat.member.offers.values()] == ["t0", "t1", "t2"]
 
 
 # Through the SDK
