@@ -120,8 +120,10 @@ class Admission:
         """The keys whose tokens are accepted; replaced as a whole."""
         self.draining = False
         """Set when the server is told to stop: nobody comes in any more."""
-        self.crowd: Crowd = Crowd(settings.max_per_address, settings.max_per_identity)
-        """How many there are of one address and of one identity."""
+        self.crowd: Crowd = Crowd(
+            settings.max_per_address, settings.max_per_identity, settings.max_per_room
+        )
+        """How many there are of one address and of one identity, and in one room."""
         self.revocations: Revocations = Revocations()
         """Which tokens count no more."""
         self.refused: Counter[str] = Counter()
@@ -160,11 +162,16 @@ class Admission:
         current = self._epoch_of(request.room, identity, request.instance)
         if current is not None and request.epoch <= current:
             raise _Refused(_REPLACED, "old_epoch")
-        # A successor takes a place that is taken already.
-        if current is None and self.crowd.is_full(identity):
-            raise _Refused(_TOO_MANY, "identity_full")
+        if current is None:  # a successor takes a place that is taken already
+            self._check_crowd(identity, request.room)
         member = _member_of(token, request.instance, request.epoch)
         return Admitted(request.room, member, token.expires_at + LEEWAY_S)
+
+    def _check_crowd(self, identity: Identity, room: str) -> None:
+        if self.crowd.is_full(identity):
+            raise _Refused(_TOO_MANY, "identity_full")
+        if self.crowd.is_room_full(room):
+            raise _Refused(_TOO_MANY, "room_full")
 
     def renew(self, member: Member, room: str, jwt: str) -> Admitted | None:
         """Judge a token that shall take the place of a participant's own.

@@ -52,6 +52,7 @@ class Choices:
     trusted_origins: list[str]
     max_per_address: int
     max_per_identity: int
+    max_per_room: int
     metrics: Switch
 
     def settle(self, variables: Mapping[str, str]) -> ServerSettings:
@@ -79,6 +80,7 @@ class Choices:
             trusted_origins=tuple(map(_origin, self.trusted_origins)),
             max_per_address=self.max_per_address,
             max_per_identity=self.max_per_identity,
+            max_per_room=self.max_per_room,
             metrics=self.metrics == "on",
         )
 

@@ -50,6 +50,7 @@ _FILE_SETTINGS = MappingProxyType(
         "trusted_origins": "trusted_origins",
         "max_per_address": "max_per_address",
         "max_per_identity": "max_per_identity",
+        "max_per_room": "max_per_room",
         "metrics": "metrics",
     }
 )
@@ -135,6 +136,14 @@ _PerIdentityFlag = Annotated[
         min=0,
     ),
 ]
+_PerRoomFlag = Annotated[
+    int,
+    typer.Option(
+        help="Participants of one room; 0 for any number.",
+        envvar="TOOLBUS_MAX_PER_ROOM",
+        min=0,
+    ),
+]
 _MetricsFlag = Annotated[
     Switch, typer.Option(help="Whether /metrics is answered.", envvar="TOOLBUS_METRICS")
 ]
@@ -163,6 +172,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     trusted_origins: _OriginsFlag = [],  # noqa: B006 - typer makes a new one
     max_per_address: _PerAddressFlag = 10_000,
     max_per_identity: _PerIdentityFlag = 4_096,
+    max_per_room: _PerRoomFlag = 10_000,
     metrics: _MetricsFlag = "on",
     json: _JsonFlag = False,
     _config: _ConfigFlag = None,
@@ -185,6 +195,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             trusted_origins,
             max_per_address,
             max_per_identity,
+            max_per_room,
             metrics,
         )
         settings = choices.settle(environ)

@@ -1,4 +1,4 @@
-"""How many connections there are of one address and of one identity, and how many there may be.
+"""How many connections one address, one identity and one room has, and how many each may have.
 
 It counts and compares. What becomes of one too many is decided in `admission` and `server`.
 """
@@ -31,17 +31,20 @@ class Crowd:
     Args:
         max_per_address: How many one address may have; 0 for any number.
         max_per_identity: How many participants one identity may have; 0 for any number.
+        max_per_room: How many participants one room may have; 0 for any number.
     """
 
-    def __init__(self, max_per_address: int, max_per_identity: int) -> None:
+    def __init__(self, max_per_address: int, max_per_identity: int, max_per_room: int) -> None:
         self._max_per_address = max_per_address
         self._max_per_identity = max_per_identity
+        self._max_per_room = max_per_room
+        # Addresses and rooms lie side by side: the one has a dot or a colon in it, the other none.
         self._counts: dict[Hashable, int] = {}
         self.dropped = 0
         """Connections of an overfull address that were dropped unheard."""
 
     def enter(self, key: Hashable) -> None:
-        """Count a connection of an address, or a participant of an identity."""
+        """Count a connection of an address, or a participant of an identity or a room."""
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def leave(self, key: Hashable) -> None:
@@ -63,6 +66,10 @@ class Crowd:
     def is_full(self, identity: Hashable) -> bool:
         """Whether an identity has all the participants it may have."""
         return self._exceeds(identity, self._max_per_identity, -1)
+
+    def is_room_full(self, room: str) -> bool:
+        """Whether a room has all the participants it may have."""
+        return self._exceeds(room, self._max_per_room, -1)
 
     def _exceeds(self, key: Hashable, most: int, spare: int = 0) -> bool:
         return most > 0 and self._counts.get(key, 0) > most + spare

@@ -10,22 +10,25 @@ has not taken the last of that yet misses the next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from toolbus.grants import ApiScope
 from toolbus.wire import Event, encode
 from toolbus_server.call_watch import CallCounts, CallWatch
 from toolbus_server.room_state import Change
 from toolbus_server.room_view import Member, Toolkit
+from toolbus_server.rounds import Rounds
 from toolbus_server.routing import Room, Seat
 
 __all__ = ["TOPICS", "Feed", "Feeds", "participant_summary", "toolkit_summary"]
 
+_logger = logging.getLogger(__name__)
 COALESCE_S = 0.02
-"""How long news is held back to be told together (PROTOCOL.md, EVENT-3)."""
+"""How long news is held back at least, to be told together (PROTOCOL.md, EVENT-3)."""
 TOPICS: dict[str, Callable[[ApiScope], bool]] = {
     "toolkits": lambda scope: scope.agents.use_tools,
     "participants": lambda scope: scope.presence,
@@ -65,6 +68,22 @@ def participant_summary(member: Member) -> dict[str, Any]:
     }
 
 
+def _news_of_participant(member: Member) -> dict[str, Any]:
+    summary = participant_summary(member)
+    return summary if member.is_there else summary | {"attributes": {}}
+
+
+def _news_of_toolkit(toolkit: Toolkit, seat: Seat) -> dict[str, Any]:
+    summary = toolkit_summary(toolkit, seat)
+    return summary | {"tools": summary["tools"][:_MAX_TOOLS]}
+
+
+def _end_of_toolkit(toolkit: Toolkit, seat: Seat) -> dict[str, Any]:
+    # What it said of itself last may be others' alone, and whether it goes on for them too.
+    hidden = {"title": "", "description": "", "version": "", "digest": "", "tools": [], "hosts": 0}
+    return toolkit_summary(toolkit, seat) | hidden
+
+
 class _Ticket(Struct, eq=False):
     """What may be refused carries this; it is never taken back."""
 
@@ -78,6 +97,7 @@ class Feed:
     Args:
         seat: The subscriber.
         loop: For the timer that ends the waiting.
+        rounds: Where it then takes its turn.
     """
 
     __slots__ = (
@@ -85,6 +105,7 @@ class Feed:
         "_loop",
         "_number",
         "_people",
+        "_rounds",
         "_seat",
         "_shown",
         "_ticket",
@@ -93,9 +114,10 @@ class Feed:
         "_topics",
     )
 
-    def __init__(self, seat: Seat, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, seat: Seat, loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
         self._seat = seat
         self._loop = loop
+        self._rounds = rounds
         self._number = 0
         self._topics: frozenset[str] = frozenset()
         self._toolkits: dict[Toolkit, None] = {}
@@ -103,6 +125,7 @@ class Feed:
         self._people: dict[Member, bool] = {}
         """Whom there is news of, and whether they were there when it began to be held back."""
         self._timer: asyncio.TimerHandle | None = None
+        """Set until all of that is told that was due when it ended."""
         self._counts: CallCounts | None = None
         """Of calls, as the subscriber was told last, or as they were when it came."""
         self._ticket: _Ticket | None = None
@@ -139,7 +162,7 @@ class Feed:
             self._wait()
 
     def tell(self, change: Change) -> None:
-        """Note a change of a toolkit; it is told within 20 ms, together with others."""
+        """Note a change of a toolkit; it is told in 20 ms or so, together with others."""
         if "toolkits" in self._topics:
             self._toolkits[change.toolkit] = None
             self._wait()
@@ -185,45 +208,70 @@ class Feed:
 
     def close(self) -> None:
         """Stop telling."""
+        self._people.clear()
+        self._toolkits.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def _wait(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(COALESCE_S, self._flush)
+            self._timer = self._loop.call_later(COALESCE_S, self._fall_due)
 
-    def _flush(self) -> None:
+    def _fall_due(self) -> None:
+        self._rounds.add(self._flush())
+
+    def _flush(self) -> Iterator[None]:
+        """Tell what has waited, one thing with each step."""
+        try:
+            yield from self._tell_all()
+        except Exception:
+            _logger.exception("%r could not be told of its room", self._seat.member.identity.name)
         self._timer = None
-        people, self._people = self._people, {}
-        toolkits, self._toolkits = self._toolkits, {}
-        for member, was_there in people.items():
-            self._flush_participant(member, was_there)
-        for toolkit in toolkits:
-            self._flush_toolkit(toolkit)
+        if self._people or self._toolkits:
+            self._wait()
+
+    def _tell_all(self) -> Iterator[None]:
+        # Between two steps things change: what is not told yet is told as it then is.
+        for member in list(self._people):
+            was_there = self._people.pop(member, None)
+            if was_there is not None:
+                self._flush_participant(member, was_there)
+                yield
+        for toolkit in list(self._toolkits):
+            if toolkit in self._toolkits:
+                del self._toolkits[toolkit]
+                self._flush_toolkit(toolkit)
+                yield
 
     def _flush_participant(self, member: Member, was_there: bool) -> None:
-        summary = participant_summary(member)
         if member.is_there:
             name = "participant_changed" if was_there else "participant_joined"
-            self._send(name, {"participant": summary})
         elif was_there:
-            self._send("participant_left", {"participant": summary | {"attributes": {}}})
+            name = "participant_left"
+        else:
+            return
+        summary = self._rounds.packed(member, None, lambda: _news_of_participant(member))
+        self._send(name, {"participant": summary})
 
     def _flush_toolkit(self, toolkit: Toolkit) -> None:
         is_there = toolkit.is_there and toolkit.is_listed_for(self._seat.member)
         was_there = toolkit in self._shown
         if not is_there and not was_there:
             return
-        summary = toolkit_summary(toolkit, self._seat)
-        summary["tools"] = summary["tools"][:_MAX_TOOLS]
         if is_there:
             self._shown.add(toolkit)
-            self._send("toolkit_changed" if was_there else "toolkit_added", {"toolkit": summary})
-            return
-        self._shown.discard(toolkit)
-        # What it said of itself last may be others' alone, and whether it goes on for them too.
-        summary |= {"title": "", "description": "", "version": "", "digest": "", "tools": []}
-        self._send("toolkit_removed", {"toolkit": summary | {"hosts": 0}})
+            name = "toolkit_changed" if was_there else "toolkit_added"
+        else:
+            self._shown.discard(toolkit)
+            name = "toolkit_removed"
+        self._send(name, {"toolkit": self._news_of_toolkit(toolkit, is_there)})
+
+    def _news_of_toolkit(self, toolkit: Toolkit, is_there: bool) -> Raw:
+        """Pack what all are told alike who have the same rights: these decide which tools."""
+        if not is_there:
+            return self._rounds.packed(toolkit, None, lambda: _end_of_toolkit(toolkit, self._seat))
+        rights = self._seat.member.rights
+        return self._rounds.packed(toolkit, rights, lambda: _news_of_toolkit(toolkit, self._seat))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
@@ -236,9 +284,11 @@ class Feeds:
     Args:
         room: The room, whose calls are followed while one of them watches those.
         loop: For the clock and the timer of that.
+        rounds: Keeps what is packed for all of them.
     """
 
-    def __init__(self, room: Room, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, room: Room, loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
+        self._rounds = rounds
         self._feeds: dict[str, Feed] = {}
         self._watchers: dict[str, Feed] = {}
         """Those who are told of calls."""
@@ -279,11 +329,13 @@ class Feeds:
     def publish(self, changes: Iterable[Change]) -> None:
         """Tell of toolkits to everyone who can see them."""
         for change in changes:
+            self._rounds.forget(change.toolkit)
             for feed in self._feeds.values():
                 feed.tell(change)
 
     def announce(self, member: Member, *, was_there: bool) -> None:
         """Tell that a participant came, changed or went: what it is now is told."""
+        self._rounds.forget(member)
         for feed in self._feeds.values():
             feed.tell_of(member, was_there=was_there)
 

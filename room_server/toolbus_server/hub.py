@@ -19,6 +19,7 @@ from toolbus_server.people import People
 from toolbus_server.registry import Registry
 from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Identity, Member, Reservation, Toolkit
+from toolbus_server.rounds import Rounds
 from toolbus_server.routing import Room, Router, Seat
 from toolbus_server.telemetry import ServerTelemetry
 
@@ -82,6 +83,8 @@ class Hub:
         self.limits = limits
         self.router = Router(loop, limits, telemetry)
         self.rooms: dict[str, OpenRoom] = {}
+        self.rounds: Rounds = Rounds(loop)
+        """Who is told the news of all rooms, in turns."""
         self.denied = 0
         """Registrations without the grant for them, in rooms that have ended."""
         self._random = random or Random()
@@ -114,7 +117,7 @@ class Hub:
 
     def _open(self, name: str) -> OpenRoom:
         room = Room(RoomState(name, self._random))
-        feeds = Feeds(room, self._loop)
+        feeds = Feeds(room, self._loop, self.rounds)
         registry = Registry(room, self.limits, feeds)
         return OpenRoom(room, registry, People(room.state, feeds, self._loop.time), feeds)
 

@@ -24,6 +24,8 @@ class Limits:
     """Calls that one participant may have in flight; one more is `quota_exceeded`."""
     max_toolkits: int = 1_024
     """Toolkits that one participant may host; one more is `quota_exceeded`."""
+    max_room_toolkits: int = 20_000
+    """Toolkits that one room may have, with kept names; one more is `quota_exceeded`."""
     max_hops: int = 16
     """Calls within calls; one deeper is `loop_detected`."""
     call_timeout_ms: int = 60_000

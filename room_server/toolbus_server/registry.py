@@ -56,7 +56,7 @@ class Registry:
 
     Args:
         room: The room.
-        limits: How many toolkits one participant may host.
+        limits: How many toolkits one participant may host, and one room may have.
         feeds: The room's subscribers.
     """
 
@@ -94,9 +94,7 @@ class Registry:
         name = definition.manifest.name
         if not member.rights.may_register(name, public):
             raise self._denied(member, public, name)
-        is_new = not any(t.name == name and t.public == public for t in member.toolkits)
-        if is_new and len(member.toolkits) >= self._limits.max_toolkits:
-            raise QuotaExceeded(f"one participant hosts at most {self._limits.max_toolkits}")
+        self._check_room_for(member, name, public)
         done = self._room.state.register(
             member,
             definition,
@@ -106,6 +104,17 @@ class Registry:
         )
         self.publish(done.changes)
         return {"digest": definition.digest, "generation": done.generation.number}
+
+    def _check_room_for(self, member: Member, name: str, public: bool) -> None:
+        """Refuse what would be one too many. Raises QuotaExceeded or AlreadyExists."""
+        state, limits = self._room.state, self._limits
+        is_new = not any(t.name == name and t.public == public for t in member.toolkits)
+        if is_new and len(member.toolkits) >= limits.max_toolkits:
+            raise QuotaExceeded(f"one participant hosts at most {limits.max_toolkits}")
+        if not is_new or state.toolkit_count < limits.max_room_toolkits:
+            return
+        if state.existing(member.identity, name, public) is None:
+            raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
 
     def _denied(self, member: Member, public: bool, name: str) -> PermissionDenied:
         kind = "public" if public else "private"

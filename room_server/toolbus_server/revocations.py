@@ -1,11 +1,13 @@
 """Which tokens count no more although they have not expired.
 
 What is remembered goes by itself: a token lives for a day at most, so that a day later nothing is
-left that could be shown. Pure: time is handed in.
+left that could be shown. There is a limit all the same (PROTOCOL.md, ADMIN-4); what is forgotten
+too early is logged. Time is handed in.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TypeVar
 
 from toolbus.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, VerifiedToken
@@ -15,8 +17,10 @@ __all__ = ["Revocations"]
 
 K = TypeVar("K")
 
+_logger = logging.getLogger(__name__)
 _KEPT_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
 _MAX_KEPT = 100_000
+"""Of identities, and of tokens."""
 
 
 class Revocations:
@@ -52,10 +56,17 @@ class Revocations:
 
 
 def _keep(kept: dict[K, float], key: K, now: float) -> None:
-    """Remember a key from now on, and forget what no token can be covered by any more."""
+    """Remember a key from now on; forget what can cover no token any more, and what is too much."""
     kept.pop(key, None)
     kept[key] = now
-    for old, at in list(kept.items()):
-        if at + _KEPT_S >= now and len(kept) <= _MAX_KEPT:
-            break
+    surplus = len(kept) - _MAX_KEPT
+    forgotten: list[K] = []
+    for old, at in kept.items():
+        if at + _KEPT_S >= now:
+            if len(forgotten) >= surplus:
+                break
+            words = "over %d revocations are remembered: %r counts again, revoked %d s ago"
+            _logger.warning(words, _MAX_KEPT, old, now - at)
+        forgotten.append(old)
+    for old in forgotten:
         del kept[old]

@@ -147,7 +147,7 @@ class RoomState(RoomView):
             AlreadyExists: The public name belongs to another identity.
         """
         name = definition.manifest.name
-        existing = self._existing(member.identity, name, public)
+        existing = self.existing(member.identity, name, public)
         toolkit = existing or Toolkit(name, member.identity, public)
         joined = self._join_generation(toolkit, member, definition, generation)
         joined.shared_with = shared_with
@@ -157,7 +157,12 @@ class RoomState(RoomView):
         self._add(toolkit)
         return Registration(toolkit, joined, [Change("toolkit_added", toolkit)])
 
-    def _existing(self, identity: Identity, name: str, public: bool) -> Toolkit | None:
+    def existing(self, identity: Identity, name: str, public: bool) -> Toolkit | None:
+        """Find the toolkit that a registration by this identity would join, if it is there.
+
+        Raises:
+            AlreadyExists: The public name belongs to another identity.
+        """
         if not public:
             return self._private.get((identity, name))
         toolkit = self._public.get(name)

@@ -235,6 +235,7 @@ class RoomServer:
         connection.decision = decision
         if isinstance(decision, Admitted):
             connection.count(decision.member.identity)
+            connection.count(decision.room)
             return None
         if decision.close_code is not None and offered_bearer(request.headers):
             return None

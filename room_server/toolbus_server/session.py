@@ -258,7 +258,7 @@ _ANSWERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     ListToolkits: lambda self, r: self._open_room.registry.list_toolkits(self.seat, r),
     Describe: lambda self, r: self._open_room.registry.describe(self.seat, r),
     Subscribe: lambda self, r: self._open_room.registry.subscribe(
-        self.seat, Feed(self.seat, self._loop), r
+        self.seat, Feed(self.seat, self._loop, self._hub.rounds), r
     ),
     Explain: lambda self, r: explain(self._hub.router, self._open_room.room, self.seat, r),
     Refresh: Session._refresh,

@@ -46,5 +46,7 @@ class ServerSettings:
     """
     max_per_identity: int = 4_096
     """Participants that one identity may have at a time; 0 for any number."""
+    max_per_room: int = 10_000
+    """Participants that one room may have at a time; 0 for any number."""
     metrics: bool = True
     """Whether `/metrics` is answered."""

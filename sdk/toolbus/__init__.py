@@ -73,6 +73,7 @@ from toolbus.required_toolkit import (
 from toolbus.room import Room
 from toolbus.room_client import RoomClient
 from toolbus.room_events import (
+    EventStream,
     RoomEvent,
 )
 from toolbus.tokens import (
@@ -91,10 +92,8 @@ from toolbus.toolkit_proxy import (
     ToolkitInfo,
     ToolkitProxy,
 )
-from toolbus.turn import (
-    Turn,
-    TurnTool,
-)
+from toolbus.turn import Turn
+from toolbus.turn_tool import TurnTool
 
 __all__ = [
     "AgentsGrant",
@@ -112,6 +111,7 @@ __all__ = [
     "DuplicateCallId",
     "EmptyChunk",
     "EndedCall",
+    "EventStream",
     "Executed",
     "Explanation",
     "FileChunk",

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from toolbus.chunks import Chunk
+from toolbus.chunks import Chunk, pack_result
 from toolbus.context import Participant, ToolContext
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosted_toolkit import Bounds, HostedToolkit
@@ -25,6 +28,7 @@ __all__ = ["LocalCall", "LocalToolkit", "started_tools"]
 
 _logger = logging.getLogger(__name__)
 _NO_BOUNDS = Bounds(None, None)
+_THREADS = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +40,8 @@ class LocalCall:
     caller: Participant
     on_behalf_of: Participant | None
     timeout_s: float
+    threads_of: Callable[[], ThreadPoolExecutor] = field(init=False)
+    """Gives the threads that its toolkit's functions run on."""
     context: ToolContext = field(init=False)
     threads: set[asyncio.Future[Any]] = field(default_factory=set)
     """What runs on threads, which nothing can stop."""
@@ -54,7 +60,9 @@ class LocalCall:
         )
 
     async def _on_thread(self, function: Callable[[], Any]) -> Any:
-        running = asyncio.ensure_future(asyncio.to_thread(function))
+        loop = asyncio.get_running_loop()
+        within = copy_context()
+        running = loop.run_in_executor(self.threads_of(), partial(within.run, function))
         running.add_done_callback(_look_at)
         self.threads.add(running)
         return await asyncio.shield(running)
@@ -86,6 +94,7 @@ class LocalToolkit:
         self._changing = asyncio.Lock()
         self._users = 0
         self._started: AsyncExitStack | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
     @classmethod
     def of(cls, toolkit: Toolkit) -> LocalToolkit:
@@ -115,9 +124,24 @@ class LocalToolkit:
         finally:
             self._users -= 1
             async with self._changing:
+                if not self._users:
+                    self._leave_threads()
                 if not self._users and self._started is not None:
                     stack, self._started = self._started, None
                     await stack.aclose()
+
+    def _threads_of_its_own(self) -> ThreadPoolExecutor:
+        """Give the threads of this toolkit: as many as its tools may use at a time."""
+        if self._threads is None:
+            asked_for = sum(tool.max_concurrency or 1 for tool in self._toolkit.tools)
+            self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
+        return self._threads
+
+    def _leave_threads(self) -> None:
+        """Let threads end once their functions have; nobody waits for these."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
 
     async def run(self, call: LocalCall, room_until: Callable[[float], Any]) -> Chunk:
         """Run a call within the tool's bounds and its own time, waiting for a free slot.
@@ -125,6 +149,7 @@ class LocalToolkit:
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
+        call.threads_of = self._threads_of_its_own
         call.enter(room_until)
         bounds = self._bounds.get(call.tool, _NO_BOUNDS)
         seconds = min(call.timeout_s, bounds.timeout_s or call.timeout_s)
@@ -139,7 +164,9 @@ class LocalToolkit:
 
     async def _execute(self, call: LocalCall) -> Chunk:
         try:
-            return await self._toolkit.execute(call.context, call.tool, call.arguments)
+            chunk = await self._toolkit.execute(call.context, call.tool, call.arguments)
+            _hold_to_one_frame(call, chunk)
+            return chunk
         except asyncio.CancelledError as error:
             if _is_given_up():
                 call.context.cancel()
@@ -175,6 +202,15 @@ async def _slot(bounds: Bounds, call: LocalCall) -> AsyncIterator[None]:
             asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: release())
         else:
             release()
+
+
+def _hold_to_one_frame(call: LocalCall, chunk: Chunk) -> None:
+    """Refuse a result that could not come from elsewhere, so that tools may move there."""
+    try:
+        pack_result(chunk)
+    except RoomException as error:
+        error.executed = call.context.executed
+        raise call.context.fail(error) from error.__cause__
 
 
 def _is_given_up() -> bool:

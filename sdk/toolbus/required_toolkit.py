@@ -6,7 +6,7 @@ Waits on the room's events and never asks at intervals; says what is missing whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from math import isfinite
@@ -111,23 +111,15 @@ class RequiredToolkit:
             missing = looks[-1].words if looks else f"toolkit {self._label} is not known"
             words = f"{missing}, and without the grant use_tools nobody tells of its coming"
             raise PermissionDenied(words)
-        async with aclosing(room.events()) as events:
-            # The subscription goes out before the question, on the same connection: whatever
-            # comes after the answer is told.
-            coming = asyncio.create_task(self._news(events))
-            try:
-                await asyncio.sleep(0)
-                while not isinstance(found := await self._look_again(room), ToolkitProxy):
-                    if found is not None:
-                        looks.append(found)
-                    await coming
-                    coming = asyncio.create_task(self._news(events))
-                return found
-            finally:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+        # Of toolkits alone: whoever asks for messages counts among those who took them.
+        async with room.events(["toolkits"]) as events:
+            while not isinstance(found := await self._look_again(room), ToolkitProxy):
+                if found is not None:
+                    looks.append(found)
+                await self._news(events)
+            return found
 
-    async def _news(self, events: AsyncGenerator[RoomEvent, None]) -> None:
+    async def _news(self, events: AsyncIterator[RoomEvent]) -> None:
         """Wait for an event that may change what a look finds."""
         async for event in events:
             if self._may_matter(event):

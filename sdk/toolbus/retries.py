@@ -92,6 +92,8 @@ class Retries:
         self._returned_at = returned_at
         self.known: dict[ToolkitKey, Known | None] = {}
         """By toolkit; None while it is asked for, or where it may not be read."""
+        self.on_description: Callable[[ToolkitKey, dict[str, Any]], None] = lambda _key, _body: None
+        """Told of every description that is read."""
 
     @property
     def others_may_be_late(self) -> bool:
@@ -118,6 +120,7 @@ class Retries:
         tools = body["manifest"]["tools"]
         idempotent = frozenset(tool["name"] for tool in tools if tool["idempotent"])
         self.known[key] = Known(body["toolkit"]["digest"], idempotent)
+        self.on_description(key, body)
 
 
 class History:

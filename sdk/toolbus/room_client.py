@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -28,7 +28,7 @@ from toolbus.people import BuilderInfo
 from toolbus.presence import Presence
 from toolbus.registrations import Registration, Registrations
 from toolbus.room import Core, Room
-from toolbus.room_events import RoomEvent
+from toolbus.room_events import EventStream, RoomEvent
 from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
 from toolbus.subscriptions import EVENT_TOPICS, Subscriptions
@@ -152,6 +152,7 @@ class RoomClient(Room):
         owner = LinkOwner(handlers, on_up=self._on_up, on_down=self._on_down, on_end=self._on_end)
         link = Link(settings, owner)
         core = Core(loop, Caller(link, table, tracing))
+        core.caller.retries.on_description = core.caller.affinities.note
         runner = Runner(
             send=link.send,
             room_of=partial(Room, core),
@@ -310,12 +311,13 @@ class RoomClient(Room):
 
     # Listening
 
-    async def events(
-        self, topics: Collection[str] = EVENT_TOPICS
-    ) -> AsyncGenerator[RoomEvent, None]:
+    def events(self, topics: Collection[str] = EVENT_TOPICS) -> EventStream[RoomEvent]:
         """Go through what happens from now on, as far as you may hear of it.
 
-        It ends with the room: when you leave it, and when you were sent away, which `closed` tells.
+        `async with room.events() as events:` has subscribed once the block runs, and
+        `async for event in events:` goes through what happened since then; without the block it
+        subscribes when the first event is asked for. It ends with the room: when you leave it, and
+        when you were sent away, which `closed` tells.
 
         News of toolkits needs the grant `use_tools`, of participants `presence`, and messages
         `messaging`.
@@ -328,13 +330,12 @@ class RoomClient(Room):
             PermissionDenied: You may hear of none of them.
             InvalidArguments: There is no such topic.
         """
-        async with self._joined.subscriptions.events(topics) as reader:
-            while (event := await reader.get()) is not None:
-                yield event
+        return EventStream(lambda: self._joined.subscriptions.events(topics))
 
-    async def watch_calls(self) -> AsyncGenerator[CallNews, None]:
+    def watch_calls(self) -> EventStream[CallNews]:
         """Go through what becomes of all calls in the room from now on, until the room ends.
 
+        To be entered, or read at once, as `events()` is.
         The first news comes within a moment and says how many are in flight, further ones ten times
         a second at most. It is no part of `events()`, which everybody reads who waits for anything:
         as long as somebody watches calls, each of them costs the server a little more.
@@ -342,11 +343,7 @@ class RoomClient(Room):
         Raises:
             PermissionDenied: You lack the grant `observe`.
         """
-        subscriptions = self._joined.subscriptions
-        async with subscriptions.calls() as reader:
-            while (news := await reader.get()) is not None:
-                yield news
-            subscriptions.check_calls()
+        return EventStream(lambda: self._joined.subscriptions.calls())
 
     # What the link says
 

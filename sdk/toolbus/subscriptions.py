@@ -69,12 +69,18 @@ class Subscriptions:
 
     @asynccontextmanager
     async def calls(self) -> AsyncIterator[EventQueue[CallNews]]:
-        """Read what becomes of calls. Raises PermissionDenied without the grant."""
-        queue: EventQueue[CallNews] = EventQueue([_CALLS], lambda news: replace(news, has_gap=True))
+        """Read what becomes of calls.
+
+        Raises:
+            PermissionDenied: The grant is missing; `at_end` raises it where that became so.
+        """
+        queue: EventQueue[CallNews] = EventQueue(
+            [_CALLS], lambda news: replace(news, has_gap=True), at_end=self._check_calls
+        )
         async with self._reading(self._watchers, queue):
             yield queue
 
-    def check_calls(self) -> None:
+    def _check_calls(self) -> None:
         """Raise PermissionDenied if a newer token does not let calls be observed any more."""
         if not self._may_watch():
             raise PermissionDenied("no grant to hear of calls")
@@ -146,6 +152,9 @@ class Subscriptions:
             return
         news = RoomEvent.from_wire(event)
         if news is not None:
+            told = news.toolkit
+            if told is not None and told.digest:  # one that is removed has none
+                self._caller.affinities.note_event(told.name, told.owner, told.digest)
             topic = topic_of(news)
             for reader in self._readers:
                 if topic in reader.topics:

@@ -36,31 +36,20 @@ from toolbus.errors import (
 )
 from toolbus.grants import ToolRights
 from toolbus.local_toolkit import LocalCall, LocalToolkit
+from toolbus.people import Message
 from toolbus.plain_json import cut
 from toolbus.required_toolkit import RequiredToolkit
 from toolbus.room import Room, call_seconds
 from toolbus.room_client import RoomClient
 from toolbus.toolkit import Toolkit
 from toolbus.toolkit_proxy import ToolkitProxy
-from toolbus.wire import ToolkitManifest, ToolManifest
+from toolbus.turn_tool import TurnTool
+from toolbus.wire import ToolkitManifest
 
-__all__ = ["Turn", "TurnTool"]
+__all__ = ["Turn"]
 
 _logger = logging.getLogger(__name__)
 _END_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTool:
-    """A tool that a turn can call, as a model is told of it."""
-
-    name: str
-    """`toolkit.tool`."""
-    description: str
-    input_schema: dict[str, Any]
-    """A JSON Schema of the arguments. Not to be changed."""
-    toolkit: str
-    tool: str
 
 
 _Run: TypeAlias = Callable[[str, dict[str, Any], float], Coroutine[Any, Any, Chunk]]
@@ -103,37 +92,41 @@ class Turn:
     tools in reverse order, also when entering fails half-way. A toolkit that several turns use at a
     time is started by the first and stopped by the last of them. A turn is entered once.
 
-    Where there is a sender other than the room's own participant, whatever is called in the room
+    A message is passed as it came: `Turn(room, message=message)`. Only what its sender's grant
+    `builders` covers is built, and, unless the sender is the agent, whatever is called in the room
     is called on its behalf: by the turn, by a builder, and by a local tool through `context.room`.
     That needs the grant `act_for`, and the sender's being there. A tool that runs here is told the
     same as one elsewhere: the agent is its `caller`, the sender its `on_behalf_of`. Tools that the
     grants of the room's own token do not let it call are hidden, those that run here too.
 
+    Without a message the agent acts for itself, with all that it may. So what somebody else wrote
+    is refused there: `tools` are then configs that this program made, and never JSON.
+
     Args:
         room: The agent's room, entered; the `context.room` of a running tool is none.
+        message: What is answered; its body's `tools` are the configs it asks for, as JSON.
         always: Toolkits that run here and are in every turn. Their tools, like those of a toolkit
             that is its own builder, are started with the agent's room.
         required: Toolkits elsewhere; of one that names tools, those alone are listed.
         builders: Who can be asked for toolkits.
-        tools: What is asked for: configs as JSON objects, as a message brings them, or as objects.
-        sender: Who asks; the agent itself where there is none.
-        sender_builders: What a sender may ask for, as its message says: its grant `builders`.
+        tools: Without a message, what the agent itself wants: objects of its builders' types. With
+            one, what the message asks for, where that is not its body's `tools`; it is held to the
+            sender's grant all the same.
         model: Handed to the builders.
 
     Raises `ValueError` where two of `always` and `required` have one name, and `TypeError` for a
-    room that is no `RoomClient`.
+    room that is no `RoomClient`, a message that is none, and JSON without a message.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
         room: RoomClient,
         *,
+        message: Message | None = None,
         always: Iterable[Toolkit] = (),
         required: Iterable[RequiredToolkit] = (),
         builders: Iterable[AnyBuilder] = (),
         tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None = None,
-        sender: Participant | None = None,
-        sender_builders: Iterable[str] = (),
         model: Any = None,
     ) -> None:
         if not isinstance(room, RoomClient):
@@ -142,9 +135,9 @@ class Turn:
         self._always = tuple(always)
         self._required = tuple(required)
         self._builders = tuple(builders)
-        self._asked = tools
-        self._sender = sender
-        self._granted = None if sender is None else tuple(sender_builders)
+        self._asked = _asked_for(message, tools)
+        self._sender = None if message is None else message.sender
+        self._granted = None if message is None else message.builders
         self._model = model
         self._taken = _names_taken((*self._always, *self._required))
         self._entries: dict[str, _Entry] = {}
@@ -157,7 +150,8 @@ class Turn:
 
         Raises:
             RuntimeError: The turn was entered before.
-            InvalidArguments: An entry of `tools` is wrong, or makes a toolkit whose name is taken.
+            InvalidArguments: A config is wrong, or makes a toolkit whose name is taken; its path
+                begins with `/tools`.
             NotFound: Nobody builds what an entry asks for, or a required toolkit is missing.
             PermissionDenied: The sender may not ask for it.
             Exception: What a builder, or the `start` of a tool, raises.
@@ -286,7 +280,7 @@ class Turn:
     ) -> None:
         for tool in manifest.tools:
             if rights.may_call(manifest.name, tool.name) and (not only or tool.name in only):
-                shown = _shown(manifest.name, tool)
+                shown = TurnTool.of(manifest, tool)
                 self._entries[shown.name] = _Entry(shown, partial(run, tool.name))
 
     # Running
@@ -363,9 +357,23 @@ def _principal(agent: Participant, sender: Participant | None) -> str | None:
     return sender.name
 
 
-def _shown(toolkit: str, tool: ToolManifest) -> TurnTool:
-    name = f"{toolkit}.{tool.name}"
-    return TurnTool(name, tool.description, tool.input_schema, toolkit, tool.name)
+def _asked_for(
+    message: Message | None, tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None
+) -> Sequence[Mapping[str, Any] | ToolkitConfig] | None:
+    """Find the configs; those of a message are checked where the turn is entered."""
+    if message is None:
+        own = tuple(tools or ())
+        if not all(isinstance(each, ToolkitConfig) for each in own):
+            raise TypeError(
+                "without message= the configs in tools are objects of this program's own: what"
+                " somebody asks for in JSON is built for that one, from its message"
+            )
+        return own
+    if not isinstance(message, Message):
+        raise TypeError(f"message is a Message, not {type(message).__name__}")
+    if tools is not None:
+        return tools
+    return message.body.get("tools") if isinstance(message.body, Mapping) else None
 
 
 def _not_in_turn(tool: object, there: Iterable[str]) -> NotFound:

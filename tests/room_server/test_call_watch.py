@@ -12,6 +12,7 @@ from toolbus.grants import ApiScope
 from toolbus.wire import Call, Cancel, Event, Failed, Result, unpack_body
 from toolbus_server.call_watch import FLUSH_S, MAX_CALLS
 from toolbus_server.feed import Feed, Feeds
+from toolbus_server.rounds import Rounds
 from toolbus_server.routing import Seat
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -22,7 +23,8 @@ class Watched(Table):
 
     def __init__(self) -> None:
         super().__init__()
-        self.feeds = Feeds(self.room, self.clock.as_loop())
+        self.rounds = Rounds(self.clock.as_loop())
+        self.feeds = Feeds(self.room, self.clock.as_loop(), self.rounds)
 
     def watcher(self, name: str = "eve") -> Seat:
         seat = self.seat(name)
@@ -30,7 +32,7 @@ class Watched(Table):
         return seat
 
     def subscribe(self, seat: Seat) -> None:
-        feed = Feed(seat, self.clock.as_loop())
+        feed = Feed(seat, self.clock.as_loop(), self.rounds)
         feed.begin(["calls"], ())
         self.feeds.add(seat.member, feed)
 

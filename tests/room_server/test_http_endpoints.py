@@ -385,8 +385,54 @@ async def test_one_participant_too_many_of_an_identity_is_refused_and_successors
 
 
 @pytest.mark.row(84)
+async def test_one_participant_too_many_of_a_room_is_refused_until_one_goes() -> None:
+    """CONN-5, CONN-11: other rooms are open, and so is this one to a successor."""
+    async with running_server(settings=settings(max_per_room=2)) as server:
+        token = server.token("eve", room="*")
+        async with (
+            raw_participant(server, "ann", instance="one") as ann,
+            raw_participant(server, "bob"),
+        ):
+            head = await ask(server, "/rooms/lab", bearer(token))
+            assert (head.status, head.headers["retry-after"]) == (429, "1")
+            assert await code_for_browser(server, "/rooms/lab", token) == 4429
+            assert server.server.admission.refused == {"room_full": 2}
+            assert (await numbers(server))["toolbus_connections_refused_total room_full"] == 2
+            assert (await ask(server, "/rooms/den", bearer(token))).status == 101
+            async with raw_participant(server, "ann", instance="one", epoch=2):
+                assert await ann.close_code() == 4409
+        async with asyncio.timeout(5):
+            while (await ask(server, "/rooms/lab", bearer(token))).status != 101:
+                pass
+
+
+@pytest.mark.row(84)
+async def test_who_may_not_enter_a_full_room_is_not_told_that_it_is_full() -> None:
+    async with (
+        running_server(settings=settings(max_per_room=1)) as server,
+        raw_participant(server, "ann"),
+    ):
+        elsewhere = server.token("eve", room="den")
+        assert (await ask(server, "/rooms/lab", bearer(elsewhere))).status == 403
+        assert (await ask(server, "/rooms/lab", bearer("none"))).status == 401
+
+
+@pytest.mark.row(84)
+async def test_of_many_who_come_at_once_a_room_takes_as_many_as_it_may() -> None:
+    """None of them has its seat yet when the next one is judged."""
+    full_with_five = settings(max_per_room=5)
+    async with running_server(settings=full_with_five) as server, AsyncExitStack() as stack:
+        token = server.token("eve")
+        clients = [await stack.enter_async_context(raw_connection(server.url)) for _ in range(20)]
+        heads = await asyncio.gather(
+            *(client.upgrade("/rooms/lab", bearer(token)) for client in clients)
+        )
+        assert sorted(head.status for head in heads) == [101] * 5 + [429] * 15
+
+
+@pytest.mark.row(84)
 async def test_caps_of_zero_are_none() -> None:
-    unlimited = settings(max_per_address=0, max_per_identity=0)
+    unlimited = settings(max_per_address=0, max_per_identity=0, max_per_room=0)
     async with unharmed_server(settings=unlimited) as server, AsyncExitStack() as stack:
         for number in range(20):
             name = raw_participant(server, "bob", instance=str(number))
@@ -434,6 +480,27 @@ def test_flags_of_serve_reach_the_server(tmp_path: Path) -> None:
         asyncio.run(_check_choices(url))
 
 
+@pytest.mark.parametrize("says", ["flag", "variable", "file"])
+def test_cap_of_a_room_reaches_the_server(tmp_path: Path, says: str) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text("max_per_room = 1\n")
+    flags = {"flag": ("--max-per-room", "1"), "file": ("--config", str(config))}.get(says, ())
+    variables = {"TOOLBUS_MAX_PER_ROOM": "1"} if says == "variable" else {}
+    toolbus = CommandLine(tmp_path, variables)
+    with toolbus.serving("--dev", *flags) as (_, url):
+        keys = str(tmp_path / "home" / "dev-keys.toml")
+        who = ("--name", "ann", "--preset", "user", "--room", "lab")
+        minted = toolbus.run_here("token", "create", "--keys", keys, *who)
+        assert minted.code == 0, minted.err
+        asyncio.run(_check_cap_of_a_room(url, minted.out.strip()))
+
+
+async def _check_cap_of_a_room(url: str, token: str) -> None:
+    async with raw_connection(url) as first, raw_connection(url) as second:
+        assert (await first.upgrade("/rooms/lab", bearer(token))).status == 101
+        assert (await second.upgrade("/rooms/lab", bearer(token))).status == 429
+
+
 async def _check_choices(url: str) -> None:
     async def status(path: str, origin: str) -> int:
         async with raw_connection(url) as client:
@@ -455,6 +522,7 @@ async def _check_choices(url: str) -> None:
         ("--trusted-origins", "http://["),
         ("--max-per-address", "-1"),
         ("--max-per-identity", "many"),
+        ("--max-per-room", "-1"),
         ("--metrics", "perhaps"),
     ],
 )

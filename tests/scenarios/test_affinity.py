@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from support.raw_client import details_of, raw_participant
 from support.room_watch import until_hosts
 from toolbus import Key, KeyRing, Toolkit, tool
-from toolbus.errors import InvalidArguments, RoomException
+from toolbus.errors import DefinitionChanged, InvalidArguments, RoomException
 from toolbus.wire import Call, CallId, Failed, RequestId, Result, pack_body
 from toolbus_server import ServerSettings
 from toolbus_server.testing import TestServer, running_server
@@ -20,10 +20,10 @@ from toolbus_server.testing import TestServer, running_server
 REPLICAS = ("one", "two", "three")
 
 
-def carts(instance: str) -> Toolkit:
+def carts(instance: str, by: str = "customer") -> Toolkit:
     """Make a toolkit whose tools say at which replica they ran."""
 
-    @tool(affinity="customer")
+    @tool(affinity=by)
     async def add(item: str, customer: str | dict[str, int] | None = None) -> str:
         return instance
 
@@ -39,11 +39,13 @@ def carts(instance: str) -> Toolkit:
 
 
 @asynccontextmanager
-async def replicas(server: TestServer) -> AsyncIterator[AsyncExitStack]:
+async def replicas(
+    server: TestServer, by: str = "customer", instances: Sequence[str] = REPLICAS
+) -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
-        for instance in REPLICAS:
+        for instance in instances:
             host = await stack.enter_async_context(server.room("host", instance=instance))
-            await stack.enter_async_context(host.host(carts(instance)))
+            await stack.enter_async_context(host.host(carts(instance, by)))
         yield stack
 
 
@@ -137,6 +139,48 @@ async def test_explain_names_the_host_that_a_call_with_these_arguments_meets() -
                 assert plan.host.id in people
                 met.add(f"{plan.host.id} {ran_at}")
         assert len(met) == len(REPLICAS)
+
+
+@pytest.mark.parametrize("told_by", ["description", "event", "refused pin"])
+async def test_new_definition_that_goes_by_another_argument_gets_no_text_of_the_old_one(
+    told_by: str,
+) -> None:
+    """CALL-23."""
+    newer = ("four", "five", "six")
+    async with running_server() as server, server.room("alice") as alice, asyncio.timeout(20):
+        async with replicas(server), alice.events() as events:
+            assert await alice.call("carts.add", item="x", customer="c") in REPLICAS
+            old = (await alice.toolkit("carts")).info.digest
+            if told_by != "event":
+                await events.aclose()
+            async with replicas(server, "item", newer):
+                if told_by == "description":
+                    await alice.toolkit("carts")
+                if told_by == "refused pin":
+                    with pytest.raises(DefinitionChanged):
+                        await alice.invoke("carts", "anywhere", pin=old)
+                if told_by == "event":
+                    while (event := await anext(events)).toolkit is None or (
+                        event.toolkit.digest == old
+                    ):
+                        pass
+                met = {
+                    (await alice.call("carts.add", item=item, customer=f"c{n}"), item)
+                    for n in range(5)
+                    for item in "abcdefghijklmnopqrst"
+                }
+    assert len(met) == 20  # one host for each item
+    assert {host for host, _ in met} == set(newer)
+
+
+async def test_tool_without_an_affinity_any_more_is_sent_none() -> None:
+    async with running_server() as server, server.room("alice") as alice:
+        async with replicas(server):
+            await alice.call("carts.add", item="x", customer="c")
+            async with replicas(server, "none", ("four",)):
+                await alice.toolkit("carts")
+                assert alice._core.caller.affinities.known == {}
+                assert await alice.call("carts.add", item="x", customer="c") == "four"
 
 
 async def test_arguments_that_break_the_schema_are_the_hosts_to_refuse() -> None:

@@ -125,21 +125,18 @@ async def test_a_host_that_lost_its_connection_serves_again_and_says_so(
         server.room("alice") as alice,
         server.room("host") as host,
         host.host(Toolkit("work", [nap])),
+        alice.events() as events,
     ):
-        events = alice.events()
-        news = asyncio.ensure_future(anext(events))
-        await until_hosts(alice, "work", 1)
         url = server.url
         drop(server, "host")
         async with asyncio.timeout(10):
-            event = await news
+            event = await anext(events)
             while event.toolkit is None or event.toolkit.hosts == 0:
                 event = await anext(events)
             assert event.name == "toolkit_changed"  # its name was kept for it
             assert await alice.call("work.nap", seconds=0) == 0
             async for _ in host.toolkits():
                 pass  # asked by the host itself, so its link is up again
-        await events.aclose()
     said = [record.getMessage() for record in caplog.records if record.name == "toolbus.link"]
     assert said == [
         f"lost the connection to {url}: trying again",

@@ -262,16 +262,9 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
 
 async def serving(caller: RoomClient) -> None:
     """Wait until both hosts are there."""
-    events = caller.events()
-    async with asyncio.timeout(30):
-        news = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0)  # the subscription goes out before the list is asked for
+    async with asyncio.timeout(30), caller.events() as events:
         while await caller_hosts(caller) < 2:
-            await news
-            news = asyncio.ensure_future(anext(events))
-    news.cancel()
-    await asyncio.wait([news])
-    await events.aclose()
+            await anext(events)
 
 
 async def caller_hosts(caller: RoomClient) -> int:

@@ -269,6 +269,34 @@ def test_a_revocation_is_forgotten_when_nothing_is_left_to_be_shown() -> None:
     assert not revocations.covers(replace(a_token(0.0), jti="t1"))
 
 
+def test_the_oldest_of_too_many_revocations_is_forgotten_and_the_log_says_whose(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ADMIN-4: of identities and of tokens as many each."""
+    monkeypatch.setattr("toolbus_server.revocations._MAX_KEPT", 3)
+    revocations = Revocations()
+    for number in range(3):
+        revocations.revoke_identity(Identity("acme", f"n{number}"), 1_000.0 + number)
+        revocations.revoke_token(f"t{number}", 1_000.0 + number)
+    revocations.revoke_identity(Identity("acme", "n0"), 1_003.0)  # the latest now
+    assert (len(revocations), caplog.messages) == (6, [])
+
+    revocations.revoke_identity(Identity("acme", "n3"), 1_009.0)
+    revocations.revoke_token("t3", 1_010.0)
+    covered = [revocations.covers(a_token(0.0, name=f"n{number}", jti="")) for number in range(4)]
+    assert covered == [True, False, True, True]
+    covered = [revocations.covers(a_token(0.0, name="bob", jti=f"t{n}")) for n in range(4)]
+    assert covered == [False, True, True, True]
+    identity, token = caplog.messages
+    assert "name='n1') counts again, revoked 8 s ago" in identity
+    assert "'t0' counts again, revoked 10 s ago" in token
+
+    caplog.clear()
+    revocations.revoke_token("later", 1_010.5 + _KEPT_S)  # nothing of these could be shown
+    assert caplog.messages == []
+    assert revocations.covers(a_token(0.0, name="bob", jti="later"))
+
+
 # Through the SDK
 
 

@@ -4,8 +4,8 @@ through the SDK."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -274,9 +274,9 @@ async def test_many_hosts_that_come_at_once_are_told_in_one_go(
     """EVENT-3."""
     flushes, flush = list[int](), feed.Feed._flush
 
-    def counted(each: feed.Feed) -> None:
+    def counted(each: feed.Feed) -> Iterator[None]:
         flushes.append(1)
-        flush(each)
+        return flush(each)
 
     monkeypatch.setattr(feed, "COALESCE_S", 1.5)
     monkeypatch.setattr(feed.Feed, "_flush", counted)
@@ -497,12 +497,10 @@ async def test_offers_are_at_most_32_kib_together(server: TestServer) -> None:
 
 async def test_people_see_each_other_through_the_sdk(server: TestServer) -> None:
     """PEOPLE-1, PEOPLE-2, PEOPLE-3."""
-    async with server.room("ann") as ann, aclosing(ann.events()) as events:
-        first = asyncio.ensure_future(anext(events))
-        await ann.participants()  # asked on the same connection, so that the subscription is there
+    async with server.room("ann") as ann, ann.events() as events:
         await ann.set_attributes(mood="curious")
         async with asyncio.timeout(5), server.room("bob", role="agent") as bob:
-            told = [await first, await anext(events)]
+            told = [await anext(events), await anext(events)]
             assert {each.name for each in told} == {"participant_changed", "participant_joined"}
             words = ["red"]
             await bob.set_attributes(status="busy", self=1, words=words)
@@ -524,14 +522,12 @@ async def test_who_may_hear_of_little_hears_of_that(server: TestServer) -> None:
     """EVENT-1."""
     async with (
         server.room("dan", api=ApiScope(presence=True)) as dan,
-        aclosing(dan.events()) as events,
         server.room("eve", api=ApiScope()) as eve,
+        dan.events() as events,
     ):
-        coming = asyncio.ensure_future(anext(events))
-        await dan.participants()
         await dan.set_attributes(status="here")
         async with asyncio.timeout(5):
-            assert (await coming).name == "participant_changed"
+            assert (await anext(events)).name == "participant_changed"
         with pytest.raises(PermissionDenied):
             await anext(eve.events())
         with pytest.raises(PermissionDenied):
@@ -578,14 +574,12 @@ async def test_wider_token_lets_who_listens_hear_more(server: TestServer) -> Non
     async with (
         RoomClient(server.url, room="lab", token=newest) as dan,
         server.room("bob") as bob,
-        aclosing(dan.events()) as events,
+        dan.events() as events,
         asyncio.timeout(10),
     ):
-        coming = asyncio.ensure_future(anext(events))
-        await dan.participants()
         assert await bob.send("dan", "note") == 0
         await bob.set_attributes(status="here")
-        assert (await coming).name == "participant_changed"
+        assert (await anext(events)).name == "participant_changed"
         del scopes[0]
         await dan.refresh()
         assert dan.grants.messaging
@@ -601,20 +595,15 @@ async def test_wider_token_lets_who_listens_hear_more(server: TestServer) -> Non
 async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer) -> None:
     async with server.room("boss") as boss, server.room("dan") as dan, asyncio.timeout(10):
         finding = asyncio.create_task(RequiredToolkit("missing").find(dan))
-        listening = asyncio.create_task(heard_until_the_end(dan))
-        for _ in range(3):  # as often as the search asks before it waits
-            await dan.participants()
-        await boss.admin("kick", room="lab", participant="dan")
-        assert await listening == []
+        async with dan.events() as events:
+            for _ in range(3):  # as often as the search asks before it waits
+                await dan.participants()
+            await boss.admin("kick", room="lab", participant="dan")
+            assert [event.name async for event in events] == []
         with pytest.raises(RoomException):
             await finding
         with pytest.raises(PermissionDenied):
             await dan.closed()
-
-
-async def heard_until_the_end(room: RoomClient) -> list[str]:
-    async with aclosing(room.events()) as events:
-        return [event.name async for event in events]
 
 
 async def said_after(line: Line) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ from support.wire_talk import (
     refusal,
     toolkit_of,
 )
-from toolbus import AgentsGrant, ApiScope, TooLarge
+from toolbus import AgentsGrant, ApiScope, KeyRing, TooLarge
 from toolbus.wire import (
     Describe,
     ListToolkits,
@@ -29,7 +29,7 @@ from toolbus.wire import (
     Unregister,
     pack_body,
 )
-from toolbus_server import feed
+from toolbus_server import ServerSettings, feed
 from toolbus_server.definition import read_definition
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
@@ -279,6 +279,40 @@ async def test_participant_hosts_so_many_toolkits_and_no_more() -> None:
             host.send_frame(offer({"name": f"t{number}"}, number))
         failed = await refusal(host, offer({"name": "last"}, 5_000))
         assert (failed.code, failed.executed) == ("quota_exceeded", "no")
+
+
+async def test_room_has_so_many_toolkits_and_what_is_there_goes_on() -> None:
+    """REG-21, REG-6: hosts join what is there, a kept name is taken up, another's is another's."""
+    limits = Limits(max_room_toolkits=3)
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, limits=limits)
+    async with (
+        running_server(settings=settings) as server,
+        raw_participant(server, "ann", instance="1") as ann,
+        raw_participant(server, "bob") as bob,
+    ):
+        assert bob.welcome is not None
+        assert bob.welcome.facts["limits"]["max_room_toolkits"] == 3
+        await ask(ann, offer())
+        await ask(ann, offer(toolkit_of("mine", "x"), 2, public=False))
+        async with raw_participant(server, "lost", instance="1") as lost:
+            await ask(lost, offer(toolkit_of("kept", "x")))
+        for public in (True, False):
+            failed = await refusal(bob, offer(toolkit_of("more", "x"), 3, public=public))
+            assert (failed.code, failed.executed) == ("quota_exceeded", "no")
+        assert (await refusal(bob, offer(request_id=4))).code == "already_exists"
+        assert sorted(await listed(ann)) == ["echo", "kept", "mine"]
+        answer(ann, await call_through(bob, ann, call_of()))
+        assert isinstance(await bob.reply_to(7), Result)
+
+        await ask(ann, offer(toolkit_of("echo", "say", version="2"), 5))
+        async with (
+            raw_participant(server, "ann", instance="2") as second,
+            raw_participant(server, "lost", instance="2") as back,
+        ):
+            await ask(second, offer(toolkit_of("echo", "say", version="2")))
+            await ask(back, offer(toolkit_of("kept", "x")))
+        await ask(ann, Unregister(6, "mine", False))
+        await ask(bob, offer(toolkit_of("more", "x"), 7))
 
 
 async def test_answer_that_does_not_fit_one_frame_is_too_large() -> None:

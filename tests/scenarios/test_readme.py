@@ -8,13 +8,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from support.room_watch import toolkit_events
+from support.room_watch import next_toolkit_event
 from support.snippets import Block, Step, blocks_of, steps_of
 from support.terminals import Service, Terminals
 from toolbus import AgentsGrant, ApiScope, RoomClient
@@ -128,13 +127,11 @@ class Reader:
 
 async def _until_hosted(url: str, start: Callable[[], Service]) -> None:
     """Start a service that prints nothing, and wait until the room tells of its toolkit."""
-    async with RoomClient(url) as room, aclosing(toolkit_events(room)) as events:
-        event = asyncio.ensure_future(anext(events))
-        # The list is asked for on the same connection, so that the subscription is there with it.
+    async with RoomClient(url) as room, room.events(["toolkits"]) as events:
         assert [each.name async for each in room.toolkits()] == []
         start()
         async with asyncio.timeout(60):
-            assert (await event).name == "toolkit_added"
+            assert (await next_toolkit_event(events)).name == "toolkit_added"
 
 
 @pytest.fixture

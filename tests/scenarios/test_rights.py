@@ -89,7 +89,7 @@ async def test_without_grants_one_may_join_and_nothing_else(server: TestServer) 
         with pytest.raises(PermissionDenied):
             await eve.toolkit("box")
         with pytest.raises(PermissionDenied):
-            await anext(eve.events())
+            await eve.events().__aenter__()
 
 
 @pytest.mark.usefixtures("host")
@@ -359,15 +359,12 @@ async def test_events_tell_only_of_what_may_be_seen(
     async with (
         server.room("owner") as owner,
         server.room("eve", api=may(use_tools=True, allow=["seen.read"])) as eve,
+        eve.events() as events,
     ):
-        events = eve.events()
-        news = asyncio.ensure_future(anext(events))
-        await listed(eve)
         async with owner.host(box("unseen")), owner.host(box("seen")), asyncio.timeout(5):
-            event = await news
+            event = await anext(events)
             assert event.toolkit is not None
             assert (event.toolkit.name, event.toolkit.tools) == ("seen", ("read",))
-        await events.aclose()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,10 +15,12 @@ from support.scripted_server import scripted_server
 from toolbus import (
     AgentsGrant,
     ApiScope,
+    EventStream,
     Message,
     Participant,
     RequiredToolkit,
     RoomClient,
+    RoomEvent,
     Tool,
     ToolContext,
     ToolFailed,
@@ -37,10 +39,20 @@ from toolbus.errors import (
     NotFound,
     PermissionDenied,
     RoomException,
+    TooLarge,
     Unavailable,
 )
 from toolbus.room import Room
-from toolbus.wire import Describe, Failed, Register, RequestId, Result, Subscribe, pack_body
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    Describe,
+    Failed,
+    Register,
+    RequestId,
+    Result,
+    Subscribe,
+    pack_body,
+)
 from toolbus_server.testing import TestServer, room_of, running_server
 
 
@@ -98,8 +110,11 @@ def names(turn: Turn) -> list[str]:
     return [each.name for each in turn.tools]
 
 
-def visitor(room: RoomClient, name: str) -> Participant:
-    return Participant(id="", name=name, issuer="toolbus-test")
+def message_of(
+    name: str, *asked: Any, builders: Sequence[str] = (), issuer: str = "toolbus-test"
+) -> Message:
+    sender = Participant(id="", name=name, issuer=issuer)
+    return Message(sender, "question", {"tools": list(asked)}, True, tuple(builders))
 
 
 @asynccontextmanager
@@ -125,7 +140,7 @@ async def test_turn_has_its_own_required_and_dynamic_tools_with_their_schemas() 
             always=[Toolkit("notes", [Recorded("write", diary)])],
             required=[RequiredToolkit("greeter", ["greet"])],
             builders=[Diary("extra", diary), Diary("unasked", diary)],
-            tools=[{"name": "extra"}],
+            tools=[ToolkitConfig(name="extra")],
         ) as turn:
             assert names(turn) == ["notes.write", "greeter.greet", "extra.extra"]
             greet = turn.tools[1]
@@ -142,12 +157,39 @@ async def test_turn_has_its_own_required_and_dynamic_tools_with_their_schemas() 
     assert diary == ["+write", "+extra", "-extra", "-write"]
 
 
+async def test_words_for_models_reach_the_turn_from_here_and_elsewhere() -> None:
+    @tool(title="Look up", rules=["Ask for one city at a time."], read_only=True)
+    async def look(city: str) -> str:
+        """Look a city up."""
+        return city
+
+    @tool
+    async def change(city: str) -> None: ...
+
+    def toolkit(name: str) -> Toolkit:
+        return Toolkit(name, [look, change], rules=["Use metric units.", "Be brief."])
+
+    async with agent_and_host(toolkit("far")) as (_, agent):
+        parts = {"always": [toolkit("near")], "required": [RequiredToolkit("far")]}
+        async with Turn(agent, **parts) as turn:  # type: ignore[arg-type]  # each by its own name
+            assert [(each.name, each.title) for each in turn.tools] == [
+                ("near.look", "Look up"),
+                ("near.change", "Change"),
+                ("far.look", "Look up"),
+                ("far.change", "Change"),
+            ]
+            told = [(each.rules, each.read_only) for each in turn.tools]
+            assert told == [(("Ask for one city at a time.",), True), ((), False)] * 2
+            together = {each.toolkit_rules for each in turn.tools}
+            assert together == {("Use metric units.", "Be brief.")}
+
+
 async def test_each_turn_sees_what_its_own_message_asked_for() -> None:
     diary: list[str] = []
     builders = [Diary("one", diary), Diary("two", diary)]
     async with room_of("agent") as (agent,):
-        async with Turn(agent, builders=builders, tools=[{"name": "one"}]) as first:
-            async with Turn(agent, builders=builders, tools=[{"name": "two"}]) as second:
+        async with Turn(agent, builders=builders, tools=[ToolkitConfig(name="one")]) as first:
+            async with Turn(agent, builders=builders, tools=[ToolkitConfig(name="two")]) as second:
                 assert (names(first), names(second)) == (["one.one"], ["two.two"])
         async with Turn(agent, builders=builders) as third:
             assert names(third) == []
@@ -181,7 +223,7 @@ def test_two_toolkits_of_one_name_are_refused() -> None:
 async def test_dynamic_toolkit_with_a_name_that_is_taken_is_named_with_its_path() -> None:
     diary: list[str] = []
     builders = [Diary("extra", diary), Diary("notes", diary)]
-    asked = [{"name": "extra"}, {"name": "notes"}]
+    asked = [ToolkitConfig(name=each) for each in ("extra", "notes")]
     async with room_of("agent") as (agent,):
         turn = Turn(agent, always=[Toolkit("notes")], builders=builders, tools=asked)
         with pytest.raises(InvalidArguments, match="/tools/1/name: there is a toolkit notes"):
@@ -195,7 +237,7 @@ async def test_dynamic_toolkit_with_a_name_that_is_taken_is_named_with_its_path(
 async def test_tools_that_were_started_are_stopped_when_another_cannot_start() -> None:
     diary: list[str] = []
     builders = [Diary("one", diary), Diary("two", diary), Diary("bad", diary, fails=True)]
-    asked = [{"name": "one"}, {"name": "two"}, {"name": "bad"}]
+    asked = [ToolkitConfig(name=each) for each in ("one", "two", "bad")]
     async with room_of("agent") as (agent,):
         turn = Turn(agent, builders=builders, tools=asked)
         with pytest.raises(OSError, match="no disk"):
@@ -210,7 +252,7 @@ async def test_toolkit_that_two_turns_use_is_started_once_and_stopped_after_the_
     notes = Toolkit("notes", [Recorded("write", diary)])
     async with room_of("agent") as (agent,):
         async with Turn(agent, always=[notes]):
-            async with Turn(agent, builders=[notes], tools=[{"name": "notes"}]) as inner:
+            async with Turn(agent, builders=[notes], tools=[ToolkitConfig(name="notes")]) as inner:
                 assert await inner.call("notes.write") == "write for agent"
             assert diary == ["+write"]
         assert diary == ["+write", "-write"]
@@ -320,6 +362,62 @@ async def test_arguments_that_are_no_object_are_invalid(arguments: Any) -> None:
             for seconds in (float("nan"), float("inf"), "1", True):
                 with pytest.raises(InvalidArguments):
                     await turn.call("notes.write", timeout_s=seconds)  # type: ignore[arg-type]
+
+
+async def test_result_that_fits_no_frame_fails_here_as_it_does_elsewhere() -> None:
+    limit = MAX_FRAME_BYTES - 32
+    header = len(pack_body(["x" * limit])) - limit + 1  # the kind, before the text
+
+    @tool
+    async def give(count: int) -> str:
+        return "x" * count
+
+    @tool
+    def file(count: int) -> bytes:
+        return b"x" * count
+
+    ends = []
+    async with agent_and_host(Toolkit("far", [give, file])) as (_, agent), asyncio.timeout(10):
+        async with Turn(
+            agent,
+            always=[Toolkit("near", [give, file])],
+            required=[RequiredToolkit("far")],
+        ) as turn:
+            for kit in ("near", "far"):
+                assert len(await turn.call(f"{kit}.give", {"count": limit - header})) > 2**19
+                for name, count in (("give", limit - header + 1), ("file", 3 * limit)):
+                    with pytest.raises(TooLarge) as raised:
+                        await turn.call(f"{kit}.{name}", {"count": count})
+                    error = raised.value
+                    ends.append((error.executed, error.retryable, error.message, error.details))
+    assert ends[:2] == ends[2:]
+    assert {end[:2] for end in ends} == {("yes", False)}
+
+
+async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_threads() -> None:
+    here, go = threading.Barrier(65), threading.Event()
+
+    @tool(max_concurrency=64)
+    def work() -> str:
+        here.wait(10)
+        return threading.current_thread().name
+
+    async with room_of("agent") as (agent,), asyncio.timeout(20):
+        default = [asyncio.create_task(asyncio.to_thread(go.wait, 10)) for _ in range(64)]
+        async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
+            calls = [asyncio.create_task(turn.call("near.work")) for _ in range(64)]
+            meeting = threading.Thread(target=here.wait, args=(10,))
+            meeting.start()
+            names_of_threads = set(await asyncio.gather(*calls))
+        go.set()
+        await asyncio.gather(*default)
+    meeting.join()
+    assert len(names_of_threads) == 64
+    left = {each.name for each in threading.enumerate()} & names_of_threads
+    for each in threading.enumerate():
+        if each.name in left:
+            each.join(5)
+            assert not each.is_alive()
 
 
 async def test_what_a_local_tool_raised_is_logged_where_it_ran(
@@ -511,9 +609,7 @@ async def test_what_a_message_asks_for_runs_on_the_senders_behalf() -> None:
             agent,
             required=[RequiredToolkit("greeter")],
             builders=[asking],
-            tools=[{"name": "asking"}],
-            sender=visitor(agent, "bob"),
-            sender_builders=["ask*"],
+            message=message_of("bob", {"name": "asking"}, builders=["ask*"]),
             model="m",
         ) as turn:
             assert asking.heard == ["hello m, from agent for bob", "would run: True"]
@@ -539,9 +635,7 @@ async def test_tools_that_were_built_are_started_for_the_sender_and_shared_ones_
             agent,
             always=[Toolkit("own", [own])],
             builders=[Toolkit("lent", [lent]), Building("extra", diary)],
-            tools=[{"name": "lent"}, {"name": "extra"}],
-            sender=visitor(agent, "bob"),
-            sender_builders=["*"],
+            message=message_of("bob", {"name": "lent"}, {"name": "extra"}, builders=["*"]),
         ):
             assert own.room is agent
             assert lent.room is agent
@@ -557,16 +651,17 @@ async def test_tool_that_runs_here_is_told_the_same_of_its_call_as_one_elsewhere
         return [context.caller.id, context.caller.name, principal.name if principal else ""]
 
     async with agent_and_host(Toolkit("far", [tell])) as (server, agent), server.room("bob"):
-        for sender in (None, agent.me, visitor(agent, "bob")):
+        own = Message(agent.me, "note", None, True)
+        for message in (None, own, message_of("bob")):
             async with Turn(
                 agent,
                 always=[Toolkit("near", [tell])],
                 required=[RequiredToolkit("far")],
-                sender=sender,
+                message=message,
             ) as turn:
                 told = await turn.call("near.tell")
                 assert told == await turn.call("far.tell")
-                assert told == [agent.me.id, "agent", "bob" if sender and sender.id == "" else ""]
+                assert told == [agent.me.id, "agent", "bob" if message not in (None, own) else ""]
 
 
 async def test_turn_is_not_made_with_the_room_of_a_running_tool() -> None:
@@ -583,7 +678,7 @@ async def test_turn_is_not_made_with_the_room_of_a_running_tool() -> None:
 async def test_agent_that_is_the_sender_acts_for_itself() -> None:
     async with agent_and_host(greeter()) as (_, agent):
         async with Turn(
-            agent, required=[RequiredToolkit("greeter")], sender=visitor(agent, "agent")
+            agent, required=[RequiredToolkit("greeter")], message=message_of("agent")
         ) as turn:
             said = await turn.call("greeter.greet", {"name": "x"})
             assert said == "hello x, from agent for agent"
@@ -591,16 +686,15 @@ async def test_agent_that_is_the_sender_acts_for_itself() -> None:
 
 async def test_sender_of_another_issuer_with_the_agents_name_is_refused() -> None:
     async with room_of("agent") as (agent,):
-        twin = Participant(id="", name="agent", issuer="elsewhere")
         with pytest.raises(PermissionDenied):
-            await Turn(agent, sender=twin).__aenter__()
+            await Turn(agent, message=message_of("agent", issuer="elsewhere")).__aenter__()
 
 
 async def test_agent_without_the_grant_to_act_for_its_sender_reaches_nothing_for_it() -> None:
     api = ApiScope(agents=AgentsGrant(use_tools=True, call=True))
     async with agent_and_host(greeter(), api=api) as (server, agent), server.room("bob"):
         async with Turn(
-            agent, required=[RequiredToolkit("greeter")], sender=visitor(agent, "bob")
+            agent, required=[RequiredToolkit("greeter")], message=message_of("bob")
         ) as turn:
             with pytest.raises(PermissionDenied):
                 await turn.call("greeter.greet", {"name": "x"})
@@ -616,13 +710,55 @@ async def test_sender_without_the_grant_for_a_builder_is_denied_and_nothing_is_b
         turn = Turn(
             agent,
             builders=[asking, Diary("extra", diary)],
-            tools=[{"name": "extra"}, {"name": "asking"}],
-            sender=visitor(agent, "bob"),
-            sender_builders=["extra"],
+            message=message_of("bob", {"name": "extra"}, {"name": "asking"}, builders=["extra"]),
         )
         with pytest.raises(PermissionDenied, match="/tools/1: no grant to ask for asking"):
             await turn.__aenter__()
     assert (asking.heard, diary) == ([], [])
+
+
+async def test_what_a_message_asks_for_elsewhere_in_its_body_needs_the_senders_grant_too() -> None:
+    diary: list[str] = []
+    builders = [Diary("extra", diary), Diary("hidden", diary)]
+    async with room_of("agent", "bob") as (agent, _):
+        for name, granted in (("extra", True), ("hidden", False)):
+            message = message_of("bob", {"name": "nothing"}, builders=["extra"])
+            turn = Turn(agent, builders=builders, message=message, tools=[{"name": name}])
+            if granted:
+                async with turn:
+                    assert names(turn) == ["extra.extra"]
+                continue
+            with pytest.raises(PermissionDenied, match="/tools/0: no grant to ask for hidden"):
+                await turn.__aenter__()
+    assert diary == ["+extra", "-extra"]
+
+
+@pytest.mark.parametrize("tools", [[{"name": "extra"}], "extra", {"name": "extra"}, [None]])
+def test_json_without_its_message_is_refused(tools: Any) -> None:
+    """What somebody else wrote would be built, and would call, as the agent itself."""
+    room = RoomClient("ws://127.0.0.1:1")
+    with pytest.raises(TypeError, match="from its message"):
+        Turn(room, builders=[Diary("extra", [])], tools=tools)
+    with pytest.raises(TypeError, match="message is a Message, not Participant"):
+        Turn(room, message=Participant(id="", name="bob"))  # type: ignore[arg-type]  # tested
+
+
+@pytest.mark.parametrize("body", [None, "tools", ["tools"], {}, {"tools": None}, {"tools": []}])
+async def test_message_that_asks_for_nothing_gets_a_turn_without_dynamic_toolkits(
+    body: Any,
+) -> None:
+    async with room_of("agent", "bob") as (agent, bob):
+        message = Message(bob.me, "question", body, True)
+        async with Turn(agent, message=message, builders=[Diary("extra", [])]) as turn:
+            assert names(turn) == []
+
+
+@pytest.mark.parametrize("tools", ["extra", 7, {"name": "extra"}, [7]])
+async def test_message_whose_tools_are_no_configs_is_refused_with_its_path(tools: Any) -> None:
+    async with room_of("agent", "bob") as (agent, bob):
+        message = Message(bob.me, "question", {"tools": tools}, True, ("*",))
+        with pytest.raises(InvalidArguments, match=r"^/tools"):
+            await Turn(agent, message=message, builders=[Diary("extra", [])]).__aenter__()
 
 
 # By message
@@ -636,45 +772,37 @@ async def test_message_asks_for_toolkits_with_the_senders_grant() -> None:
     api = ApiScope(agents=grant, messaging=True)
     async with agent_and_host(greeter()) as (server, agent), asyncio.timeout(20):
         await agent.offer_builders(builder_infos(builders))
-        listening = asyncio.create_task(anext(messages := messages_of(agent)))
-        await agent.toolkit("greeter")
-        async with server.room("bob", api=api) as bob:
+        async with agent.events(["messages"]) as events, server.room("bob", api=api) as bob:
             offered = await bob.list_builders("agent")
             assert [each.name for each in offered] == ["asking", "extra"]
             assert offered[0].schema["properties"]["name"] == {"type": "string", "const": "asking"}
             wanted = [{"name": each.name} for each in offered]
             await bob.send("agent", "question", {"text": "hello", "tools": wanted})
-            message = await listening
+            message = await next_message(events)
             async with Turn(
                 agent,
                 builders=builders,
-                tools=message.body["tools"],
-                sender=message.sender,
-                sender_builders=message.builders,
+                message=message,
                 model="m",
             ) as turn:
                 assert names(turn) == ["asking.ask", "extra.extra"]
                 assert await turn.call("asking.ask") == "hello bob, from agent for bob"
             await bob.send("agent", "question", {"tools": [{"name": "hidden"}]})
-            message = await anext(messages)
+            message = await next_message(events)
             refused = Turn(
                 agent,
                 builders=builders,
-                tools=message.body["tools"],
-                sender=message.sender,
-                sender_builders=message.builders,
+                message=message,
             )
             with pytest.raises(PermissionDenied, match="/tools/0: no grant to ask for hidden"):
                 await refused.__aenter__()
-        await messages.aclose()
     assert diary == ["+extra", "-extra"]
 
 
-async def messages_of(room: RoomClient) -> AsyncGenerator[Message, None]:
-    async with aclosing(room.events()) as events:
-        async for event in events:
-            if event.message is not None:
-                yield event.message
+async def next_message(events: EventStream[RoomEvent]) -> Message:
+    while (message := (await anext(events)).message) is None:
+        pass
+    return message
 
 
 # What is required
@@ -744,7 +872,7 @@ async def test_turn_whose_required_toolkit_is_missing_builds_nothing() -> None:
             always=[Toolkit("notes", [Recorded("write", diary)])],
             required=[RequiredToolkit("greeter", timeout_s=0)],
             builders=[Diary("extra", diary)],
-            tools=[{"name": "extra"}],
+            tools=[ToolkitConfig(name="extra")],
         )
         with pytest.raises(NotFound, match="greeter is not there"):
             await turn.__aenter__()
@@ -760,22 +888,15 @@ async def test_toolkit_whose_last_host_was_lost_is_waited_for_until_it_is_back()
             lost.send_frame(Register(RequestId(1), pack_body(manifest), {}))
             assert isinstance(await lost.reply_to(1), Result)
             assert (await needed.find(agent)).info.hosts == 1
-            finding_loss = asyncio.create_task(until_reserved(agent, "greeter"))
-            await agent.toolkit("greeter")
-            lost.abort()
-            await finding_loss
+            async with agent.events(["toolkits"]) as events:
+                lost.abort()
+                assert (event := await anext(events)).toolkit is not None
+                assert (event.toolkit.name, event.toolkit.hosts) == ("greeter", 0)
         with pytest.raises(NotFound, match="toolkit greeter has no host at the moment"):
             await RequiredToolkit("greeter", timeout_s=0).find(agent)
         finding = asyncio.create_task(needed.find(agent))
         async with server.room("host") as back, back.host(greeter()):
             assert (await finding).info.hosts == 1
-
-
-async def until_reserved(room: RoomClient, name: str) -> None:
-    async with aclosing(room.events()) as events:
-        async for event in events:
-            if event.toolkit is not None and (event.toolkit.name, event.toolkit.hosts) == (name, 0):
-                return
 
 
 async def test_private_toolkit_of_an_owner_is_required_and_called_by_its_owner() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ class Sum:
         self.failed += news.failed
         self.calls += news.calls
 
-    async def until(self, news: AsyncGenerator[CallNews, None], ended: int) -> None:
+    async def until(self, news: AsyncIterator[CallNews], ended: int) -> None:
         """Read on until so many calls have ended in all."""
         async with asyncio.timeout(20):
             while self.ended < ended or self.in_flight < 0:
@@ -106,9 +105,9 @@ async def test_watching_needs_the_grant_and_a_refusal_changes_nothing(server: Te
         assert not is_watched(server)
         async with server.room("ann"):
             assert (await bob.next_event()).name == "participant_joined"
-    async with server.room("bob", api=blind) as room, aclosing(room.watch_calls()) as news:
+    async with server.room("bob", api=blind) as room:
         with pytest.raises(PermissionDenied):
-            await anext(news)
+            await room.watch_calls().__aenter__()
 
 
 async def test_a_watcher_hears_of_every_call_of_its_room_and_nothing_of_what_it_says(
@@ -162,7 +161,7 @@ async def test_a_killed_host_ends_what_was_in_flight_for_a_watcher_that_came_in_
     ):
         calling = asyncio.ensure_future(ann.invoke("work", "wait"))
         await host.wrote("began wait")
-        async with aclosing(eve.watch_calls()) as news:
+        async with eve.watch_calls() as news:
             first = await anext(news)
             assert (first.in_flight, first.started, first.ended, first.calls) == (1, 0, 0, ())
             await host.kill()
@@ -198,7 +197,7 @@ async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: Te
         server.room("ann") as ann,
         raw_participant(server, "rob") as rob,
         server.room("eve", api=OBSERVER) as eve,
-        aclosing(eve.watch_calls()) as news,
+        eve.watch_calls() as news,
     ):
         assert (await anext(news)).in_flight == 0
         told = await asyncio.gather(
@@ -277,7 +276,7 @@ async def test_many_calls_make_few_events_with_exact_counts(server: TestServer) 
         host.host(Toolkit("work", [work])),
         server.room("ann") as ann,
         server.room("eve") as eve,
-        aclosing(eve.watch_calls()) as news,
+        eve.watch_calls() as news,
     ):
         heard = Sum()
         heard.add(await anext(news))
@@ -304,7 +303,7 @@ async def test_a_watcher_comes_back_to_a_restarted_server_and_is_told_of_the_gap
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
     async with running_server(key=key, settings=settings) as first, asyncio.timeout(30):
         eve = first.room("eve")
-        async with eve, aclosing(eve.watch_calls()) as news:
+        async with eve, eve.watch_calls() as news:
             assert not (await anext(news)).has_gap
             port = int(first.url.rpartition(":")[2])
             await first.server.stop()
@@ -321,13 +320,10 @@ async def test_a_watcher_comes_back_to_a_restarted_server_and_is_told_of_the_gap
 async def test_who_reads_events_keeps_them_while_somebody_watches_beside_it(
     server: TestServer,
 ) -> None:
-    async with server.room("eve") as eve, asyncio.timeout(20):
-        events = eve.events()
-        coming = asyncio.ensure_future(anext(events))
-        await eve.participants()
-        async with aclosing(eve.watch_calls()) as news:
+    async with server.room("eve") as eve, eve.events() as events, asyncio.timeout(20):
+        async with eve.watch_calls() as news:
             await anext(news)
-            assert (await coming).name == "missed"
+            assert (await anext(events)).name == "missed"
             async with server.room("ann"):
                 assert await joined(events) == "ann"
             assert is_watched(server)
@@ -335,10 +331,9 @@ async def test_who_reads_events_keeps_them_while_somebody_watches_beside_it(
         assert not is_watched(server)
         async with server.room("bob"):
             assert await joined(events) == "bob"
-        await events.aclose()
 
 
-async def joined(events: AsyncGenerator[RoomEvent, None]) -> str:
+async def joined(events: AsyncIterator[RoomEvent]) -> str:
     while (event := await anext(events)).name != "participant_joined":
         pass
     assert event.participant is not None
@@ -349,18 +344,14 @@ async def test_events_of_some_topics_leave_the_others_where_they_are(server: Tes
     async with (
         server.room("ann") as ann,
         server.room("eve") as eve,
-        aclosing(eve.events(["participants"])) as events,
+        eve.events(["participants"]) as events,
         asyncio.timeout(10),
     ):
-        coming = asyncio.ensure_future(anext(events))
-        await eve.participants()
         assert await ann.send("eve", "note") == 0
-        async with aclosing(eve.events(["messages"])) as messages:
-            message = asyncio.ensure_future(anext(messages))
-            await eve.participants()
+        async with eve.events(["messages"]) as messages:
             assert await ann.send("eve", "note") == 1
-            assert (await message).name == "message"
-            assert (await coming).name == "missed"
+            assert (await anext(messages)).name == "message"
+            assert (await anext(events)).name == "missed"
             async with server.room("bob"):
                 assert (await anext(events)).name == "participant_joined"
         for wrong in (["calls"], ["x"], [], "toolkits"):
@@ -376,7 +367,7 @@ async def test_a_watcher_whose_next_token_lacks_the_grant_is_refused(server: Tes
         return server.token("eve", api=scopes.pop(0))
 
     eve = RoomClient(server.url, room="lab", token=token)
-    async with eve, aclosing(eve.watch_calls()) as news, asyncio.timeout(20):
+    async with eve, eve.watch_calls() as news, asyncio.timeout(20):
         await anext(news)
         open_room = server.server.hub.rooms["lab"]
         (occupant,) = open_room.occupants.values()
@@ -385,6 +376,6 @@ async def test_a_watcher_whose_next_token_lacks_the_grant_is_refused(server: Tes
             await exhausted(news)
 
 
-async def exhausted(news: AsyncGenerator[CallNews, None]) -> None:
+async def exhausted(news: AsyncIterator[CallNews]) -> None:
     async for _ in news:
         pass

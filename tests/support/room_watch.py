@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
-from toolbus import RoomClient, RoomEvent
+from toolbus import EventStream, RoomClient, RoomEvent
 from toolbus.toolkit_proxy import ToolkitInfo
 
 
 async def until_hosts(room: RoomClient, name: str, hosts: int) -> None:
     """Wait until a toolkit has so many hosts; 0 is until it is gone."""
-    async with asyncio.timeout(20), aclosing(room.events()) as events:
-        news = asyncio.ensure_future(anext(events))
-        try:
-            while await _hosts_of(room, name) != hosts:
-                await news
-                news = asyncio.ensure_future(anext(events))
-        finally:
-            news.cancel()
-            await asyncio.wait([news])
+    async with asyncio.timeout(20), room.events() as events:
+        while await _hosts_of(room, name) != hosts:
+            await anext(events)
 
 
 async def _hosts_of(room: RoomClient, name: str) -> int:
@@ -32,9 +24,8 @@ async def listed(room: RoomClient, search: str | None = None) -> list[ToolkitInf
     return [toolkit async for toolkit in room.toolkits(search)]
 
 
-async def toolkit_events(room: RoomClient) -> AsyncGenerator[RoomEvent, None]:
-    """Go through the events that are of toolkits."""
-    async with aclosing(room.events()) as events:
-        async for event in events:
-            if event.toolkit is not None:
-                yield event
+async def next_toolkit_event(events: EventStream[RoomEvent]) -> RoomEvent:
+    """Wait for the next event that is of a toolkit."""
+    while (event := await anext(events)).toolkit is None:
+        pass
+    return event

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from pydantic import Field
@@ -17,10 +17,12 @@ from pydantic import Field
 from toolbus import (
     AgentsGrant,
     ApiScope,
+    EventStream,
     Message,
     RequiredToolkit,
     Room,
     RoomClient,
+    RoomEvent,
     RoomException,
     ToolContext,
     Toolkit,
@@ -109,37 +111,32 @@ async def working_agent(room: RoomClient) -> AsyncIterator[None]:
 
     Inside the block it listens, and others can list what it builds.
     """
-    working = asyncio.create_task(_work(room))
-    try:
-        await asyncio.sleep(0)
-        # The subscription went out before this, on the same connection.
-        await room.offer_builders(builder_infos(_BUILDERS))
-        yield
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+    async with room.events(["messages"]) as events:
+        working = asyncio.create_task(_work(room, events))
+        try:
+            await room.offer_builders(builder_infos(_BUILDERS))
+            yield
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
 
-async def _work(room: RoomClient) -> None:
-    async with aclosing(room.events()) as events:
-        async for event in events:
-            message = event.message
-            if message is not None and message.name == QUESTION:
-                answer = await _answer(room, message)
-                with suppress(RoomException):  # whoever asked may have left
-                    await room.send(message.sender.name, ANSWER, answer)
+async def _work(room: RoomClient, events: EventStream[RoomEvent]) -> None:
+    async for event in events:
+        message = event.message
+        if message is not None and message.name == QUESTION:
+            answer = await _answer(room, message)
+            with suppress(RoomException):  # whoever asked may have left
+                await room.send(message.sender.name, ANSWER, answer)
 
 
 async def _answer(room: RoomClient, message: Message) -> dict[str, Any]:
     """Answer one message from a turn of its own."""
-    asked = message.body.get("tools") if isinstance(message.body, dict) else None
     turn = Turn(
         room,
+        message=message,
         required=[RequiredToolkit("sql", timeout_s=_WAIT_S)],
         builders=_BUILDERS,
-        tools=asked,
-        sender=message.sender,
-        sender_builders=message.builders,
     )
     try:
         async with turn:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -250,7 +250,7 @@ class _Hosts:
 
     async def watch(self, room: RoomClient) -> None:
         """Follow the events; begun before there is a host, it misses none."""
-        async with aclosing(room.events()) as events:
+        async with room.events() as events:
             async for event in events:
                 if event.toolkit is not None:
                     gone = event.name == "toolkit_removed"

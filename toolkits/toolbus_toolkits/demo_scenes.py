@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 
-from toolbus import Executed, RoomClient, RoomEvent, RoomException
+from toolbus import EventStream, Executed, RoomClient, RoomEvent, RoomException
 from toolbus.semantics import SERVICE_INSTANCE_ID
 from toolbus.trace_tree import SpanRecord, TraceTree, build_tree, render_lines
 from toolbus.wire import ToolManifest
@@ -246,7 +245,7 @@ async def _try_to_write(cast: Cast) -> str:
 
 async def _ask_agent(cast: Cast, stage: Stage) -> str:
     agent = RoomClient(cast.url, room=ROOM, token=cast.token(AGENT, AGENT_SCOPE))
-    async with agent, working_agent(agent), aclosing(cast.room.events()) as events:
+    async with agent, working_agent(agent), cast.room.events(["messages"]) as events:
         offered = [each.name for each in await cast.room.list_builders(AGENT)]
         answers = [await _answer_to(cast, events, tools) for tools in _ASKED]
     rows = [_turn_row(tools, answer) for tools, answer in zip(_ASKED, answers, strict=True)]
@@ -270,18 +269,9 @@ def _turn_row(tools: list[dict[str, Any]], answer: dict[str, Any]) -> tuple[str,
 
 
 async def _answer_to(
-    cast: Cast, events: AsyncGenerator[RoomEvent, None], tools: list[dict[str, Any]]
+    cast: Cast, events: EventStream[RoomEvent], tools: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    coming = asyncio.create_task(_next_answer(events))
-    try:
-        await cast.room.send(AGENT, QUESTION, {"tools": tools})
-        return await coming
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-
-
-async def _next_answer(events: AsyncGenerator[RoomEvent, None]) -> dict[str, Any]:
+    await cast.room.send(AGENT, QUESTION, {"tools": tools})
     async for event in events:
         message = event.message
         if message is not None and (message.name, message.sender.name) == (ANSWER, AGENT):

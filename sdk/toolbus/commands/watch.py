@@ -13,7 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -140,7 +140,7 @@ class _Watching:
 
     async def _read_calls(self) -> None:
         loop = asyncio.get_running_loop()
-        async with aclosing(self.room.watch_calls()) as news:
+        async with self.room.watch_calls() as news:
             async for each in news:
                 self.rates.note(each, loop.time())
                 self.told.set()
@@ -150,7 +150,7 @@ class _Watching:
         self.stale.set()
         # Without presence and use_tools nothing of them is shown.
         with suppress(PermissionDenied):
-            async with aclosing(self.room.events(_TOPICS)) as events:
+            async with self.room.events(_TOPICS) as events:
                 async for event in events:
                     self.census.note(event)
                     if event.name in _GAPS:
