@@ -1,7 +1,7 @@
 """The pieces a result is made of, and how a tool's plain return value becomes one.
 
-`as_chunk` lets nothing pass that cannot be sent. How large a result may be is the wire's matter;
-`pack_result` holds one to it.
+`as_chunk` lets nothing pass that cannot be sent. How large a chunk may be is the wire's matter, not
+decided here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
-from toolbus.errors import InvalidResult, TooLarge
 from toolbus.plain_json import NotJson, is_plain, json_pointer, plain_json, plain_text, unsendable
-from toolbus.wire import MAX_FRAME_BYTES, BadBody, pack_body
 
 __all__ = [
     "Chunk",
@@ -31,12 +29,9 @@ __all__ = [
     "TextChunk",
     "as_chunk",
     "chunk_from_wire",
-    "pack_result",
 ]
 
 T = TypeVar("T")
-# A result's frame is its body and a few bytes of kind, id and length.
-_MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 
 
 class _Piece(NotJson):
@@ -203,22 +198,6 @@ def chunk_from_wire(fields: Sequence[Any]) -> Chunk:
         case [4, str(name), str(url), *_]:
             return LinkChunk(url, name)
     raise ValueError("these fields are no chunk")
-
-
-def pack_result(chunk: Chunk) -> bytes:
-    """Pack a chunk as the body of a result.
-
-    Raises:
-        InvalidResult: It holds what cannot be sent.
-        TooLarge: With it a frame would be larger than one may be.
-    """
-    try:
-        body = pack_body(chunk.to_wire())
-    except BadBody as error:
-        raise InvalidResult(error.reason) from error
-    if len(body) > _MAX_RESULT_BYTES:
-        raise TooLarge(f"the result has {len(body)} bytes, more than one frame")
-    return body
 
 
 def _checked(piece: _Piece) -> Chunk:

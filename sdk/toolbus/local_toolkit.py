@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from toolbus.chunks import Chunk, pack_result
+from toolbus.chunks import Chunk
 from toolbus.context import Participant, ToolContext
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosted_toolkit import Bounds, HostedToolkit
 from toolbus.tool import Tool
-from toolbus.toolkit import Toolkit, failure_of
+from toolbus.toolkit import Toolkit, failure_of, packed_result
 from toolbus.wire import ToolkitManifest
 
 __all__ = ["LocalCall", "LocalToolkit", "started_tools"]
@@ -165,7 +165,7 @@ class LocalToolkit:
     async def _execute(self, call: LocalCall) -> Chunk:
         try:
             chunk = await self._toolkit.execute(call.context, call.tool, call.arguments)
-            _hold_to_one_frame(call, chunk)
+            packed_result(call.context, chunk)  # what could not come from elsewhere is refused
             return chunk
         except asyncio.CancelledError as error:
             if _is_given_up():
@@ -202,15 +202,6 @@ async def _slot(bounds: Bounds, call: LocalCall) -> AsyncIterator[None]:
             asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: release())
         else:
             release()
-
-
-def _hold_to_one_frame(call: LocalCall, chunk: Chunk) -> None:
-    """Refuse a result that could not come from elsewhere, so that tools may move there."""
-    try:
-        pack_result(chunk)
-    except RoomException as error:
-        error.executed = call.context.executed
-        raise call.context.fail(error) from error.__cause__
 
 
 def _is_given_up() -> bool:

@@ -28,11 +28,9 @@ from toolbus.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArguments,
-    InvalidResult,
     NoHost,
     Overloaded,
     RoomException,
-    TooLarge,
     ToolFailed,
 )
 from toolbus.hosted_call import HostedCall
@@ -45,16 +43,14 @@ from toolbus.telemetry import (
     is_unsampled,
     read_trace_context,
 )
-from toolbus.toolkit import Toolkit, failure_of
+from toolbus.toolkit import Toolkit, failure_of, packed_result
 from toolbus.wire import (
-    MAX_FRAME_BYTES,
     BadBody,
     Cancel,
     Dispatch,
     Frame,
     Result,
     failed,
-    pack_body,
     unpack_body,
 )
 
@@ -66,8 +62,6 @@ MAX_INFLIGHT = 256
 """Calls that one connection runs and queues; one more is `overloaded`."""
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
-# A result's frame is its body and a few bytes of kind, id and length.
-_MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 
 
 T = TypeVar("T")
@@ -266,7 +260,7 @@ class Runner:
                 chunk = await run.hosted.toolkit.execute(run, dispatch.tool, arguments)
             else:
                 chunk = await self._execute_bounded(run, bounds, arguments)
-            body = _packed(run, chunk)
+            body = packed_result(run, chunk)
         except BaseException as error:
             reason = self._reason(run, error)
             if reason is error:
@@ -355,17 +349,6 @@ def _read_arguments(run: HostedCall) -> dict[str, Any]:
     return arguments
 
 
-def _packed(run: HostedCall, chunk: Chunk) -> bytes:
-    try:
-        body = pack_body(chunk.to_wire())
-    except BadBody as error:
-        unsendable = InvalidResult(error.reason, executed=run.executed)
-        raise run.fail(unsendable) from error
-    if len(body) > _MAX_RESULT_BYTES:
-        raise run.fail(_too_large(run, body))
-    return body
-
-
 def _who(room: str, context: ToolContext) -> dict[str, str]:
     behalf = context.on_behalf_of
     name = None if behalf is None else behalf.name
@@ -384,8 +367,3 @@ def _timed_out(run: HostedCall) -> DeadlineExceeded:
 
 def _bad_arguments(path: str, message: str) -> InvalidArguments:
     return InvalidArguments(message, details={"path": path, "message": message})
-
-
-def _too_large(run: HostedCall, body: bytes) -> TooLarge:
-    words = f"the result has {len(body)} bytes, more than one frame"
-    return TooLarge(words, executed=run.executed)

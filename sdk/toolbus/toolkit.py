@@ -13,13 +13,23 @@ from typing import Any
 
 from toolbus.chunks import Chunk
 from toolbus.context import ToolContext
-from toolbus.errors import InvalidArguments, InvalidResult, NotFound, RoomException, ToolFailed
+from toolbus.errors import (
+    InvalidArguments,
+    InvalidResult,
+    NotFound,
+    RoomException,
+    TooLarge,
+    ToolFailed,
+)
 from toolbus.plain_json import cut, plain_json
 from toolbus.tool import FunctionTool, Tool
 from toolbus.tool_definition import rules_of, title_of
-from toolbus.wire.manifest import ToolkitManifest
+from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
 
-__all__ = ["Toolkit", "failure_of"]
+__all__ = ["Toolkit", "failure_of", "packed_result"]
+
+# A result's frame is its body and a few bytes of kind, id and length.
+_MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 
 
 class Toolkit:
@@ -123,6 +133,23 @@ class Toolkit:
         except RoomException as error:
             context.fail(error)
             raise
+
+
+def packed_result(context: ToolContext, chunk: Chunk) -> bytes:
+    """Pack what a tool returned as the body of its result, here as at a host.
+
+    Raises `InvalidResult` where it holds what cannot be sent and `TooLarge` where it does not fit
+    one frame, recorded in the context.
+    """
+    try:
+        body = pack_body(chunk.to_wire())
+    except BadBody as error:
+        unsendable = InvalidResult(error.reason, executed=context.executed)
+        raise context.fail(unsendable) from error
+    if len(body) > _MAX_RESULT_BYTES:
+        words = f"the result has {len(body)} bytes, more than one frame"
+        raise context.fail(TooLarge(words, executed=context.executed))
+    return body
 
 
 def failure_of(exception: BaseException, context: ToolContext) -> RoomException:
