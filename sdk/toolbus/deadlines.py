@@ -15,7 +15,8 @@ from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Deadlines", "Ending"]
 
-_SMALL = 1_024
+# What has ended is kept at most so long: a heap that grows takes fresh memory with every call.
+_SMALL = 64
 _CLOCK_S = 0.001
 """The coarsest clock of a loop, uvloop's; a timer may run that much early by it."""
 
