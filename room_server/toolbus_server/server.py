@@ -30,8 +30,8 @@ from toolbus.transport import (
     PING_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
     ServerTransport,
-    TransportLog,
 )
+from toolbus.transport_log import TransportLog
 from toolbus.wire import SUBPROTOCOL
 from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer

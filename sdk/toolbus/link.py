@@ -28,8 +28,8 @@ from toolbus.transport import (
     PING_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
     ClientTransport,
-    TransportLog,
 )
+from toolbus.transport_log import TransportLog
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     SUBPROTOCOL,

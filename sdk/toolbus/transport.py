@@ -2,22 +2,21 @@
 
 Both ends of the bus use it: the server's sessions and the participant's link. It subclasses the
 connections of websockets' asyncio flavour, which keep the handshake, keepalive and the closing
-handshake; what it replaces is the queue between socket and reader (a message goes straight from
-`process_event` to its receiver) and the awaiting `send` (a message goes straight to the transport;
-where messages come in batches they leave in batches, one write for each turn of the loop). What
-that queue did for flow control is done here: while the transport has more than it can send,
-messages wait in a bounded, ordered outbox.
+handshake. What it replaces: the reading of ordinary messages (`message_frames` cuts them out of
+what arrived), the queue between socket and reader (a message goes straight to its receiver) and the
+awaiting `send` (a message goes straight to the transport; where messages come in batches they leave
+in batches, one write for each turn of the loop). What that queue did for flow control is done here:
+while the transport has more than it can send, messages wait in a bounded, ordered outbox.
 
-It knows nothing of frames, calls or rooms. tests/sdk/test_transport.py holds the contract with
-websockets 17.
+It knows nothing of the protocol's own frames, of calls or rooms. tests/sdk/test_transport.py holds
+the contract with websockets 17.
 """
 
 from __future__ import annotations
 
-import logging
 from asyncio import BaseTransport, TimerHandle
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -25,7 +24,9 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import DATA_OPCODES, Frame, Opcode
-from websockets.protocol import Event, State
+from websockets.protocol import Event, Side, State
+
+from toolbus.message_frames import FrameCutter, masking, unmasked
 
 __all__ = [
     "CLOSE_TIMEOUT_S",
@@ -37,7 +38,6 @@ __all__ = [
     "Receiver",
     "ServerTransport",
     "Ticket",
-    "TransportLog",
 ]
 
 WRITE_LIMIT_BYTES = 256 * 1024
@@ -84,24 +84,6 @@ class Receiver(Protocol):
         """Learn, once, that the connection is gone."""
 
 
-class TransportLog(logging.LoggerAdapter[logging.Logger]):
-    """A log for websockets that learns nothing of what travels.
-
-    At DEBUG websockets writes every header and payload, tokens and arguments among them.
-    """
-
-    def isEnabledFor(self, level: int) -> bool:  # logging's own name
-        """Say no to DEBUG, whatever the log is set to."""
-        return level > logging.DEBUG and super().isEnabledFor(level)
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Leave the connection out of the record: its request has the token."""
-        kwargs.pop("extra", None)
-        return msg, kwargs
-
-
 class _Deaf:
     """Stands in for the receiver of a connection that we have closed."""
 
@@ -127,9 +109,11 @@ class MessageConnection(Connection):
 
     __slots__ = (
         "_arrived",
+        "_cutter",
         "_flush_is_due",
         "_fragments",
         "_is_busy",
+        "_is_cutting",
         "_outbox",
         "_outbox_bytes",
         "_stall",
@@ -138,6 +122,7 @@ class MessageConnection(Connection):
         "receiver",
     )
 
+    _frame_of: Callable[[bytes], bytes]
     batches: bool
     """Whether answers to messages that came in one batch leave in one write, a turn of the loop
     later; for a reader that has many calls under way at a time."""
@@ -148,6 +133,12 @@ class MessageConnection(Connection):
         super().__init__(*args, **kwargs)
         self.batches = False
         self.receiver = None
+        limits = (self.protocol.max_message_size, self.protocol.max_fragment_size)
+        self._cutter = FrameCutter(
+            from_client=self.protocol.side is Side.SERVER,
+            max_bytes=min((limit for limit in limits if limit is not None), default=None),
+        )
+        self._is_cutting = False
         self._fragments: list[bytes] = []
         self._arrived = 0
         self._is_busy = False
@@ -167,22 +158,35 @@ class MessageConnection(Connection):
     def data_received(self, data: bytes) -> None:
         """Read what came, and take note of whether it was more than one message."""
         self._arrived = 0
-        super().data_received(data)
+        if self.receiver is not None and (self._is_cutting or self._begin_to_cut()):
+            for part in self._cutter.cut(data):
+                if isinstance(part, bytes):
+                    self._arrived += 1
+                    self.receiver.on_message(part)
+                else:
+                    super().data_received(part.data)
+                    if not self._is_cutting:  # websockets would drop the rest
+                        break
+        else:
+            self._cutter.skip(data)
+            super().data_received(data)
         self._is_busy = self._arrived > 1
 
+    def _begin_to_cut(self) -> bool:
+        # Not in what the handshake ends in: behind a refusal its body follows, and no frames.
+        self._is_cutting = self.protocol.state is State.OPEN
+        return self._is_cutting
+
     def process_event(self, event: Event) -> None:
-        """Hand a message over, refuse what is none, and leave the rest to websockets."""
-        if type(event) is not Frame or event.opcode not in DATA_OPCODES:
+        """Take a message, or a part of one, that was left to websockets, and all else back."""
+        if type(event) is Frame and event.opcode in DATA_OPCODES:
+            self._take_data(event)
+        else:
             super().process_event(event)
             if self.paused:
                 self._count_pong()
-        elif event.opcode is Opcode.BINARY and event.fin and self.receiver is not None:
-            self._arrived += 1
-            self.receiver.on_message(bytes(event.data))
-        else:
-            self._process_other(event)
 
-    def _process_other(self, frame: Frame) -> None:
+    def _take_data(self, frame: Frame) -> None:
         if self.protocol.state is State.CONNECTING:
             self.transport.abort()
         elif self.receiver is None:
@@ -196,6 +200,7 @@ class MessageConnection(Connection):
         self._fragments.append(bytes(frame.data))
         if frame.fin:
             message, self._fragments = b"".join(self._fragments), []
+            self._arrived += 1
             receiver.on_message(message)
         elif len(self._fragments) > _MAX_FRAGMENTS:
             self.close_with(1002, "too many fragments")
@@ -226,19 +231,18 @@ class MessageConnection(Connection):
             return False
         if self.paused or self._outbox:
             return self._hold(data, ticket)
-        protocol.send_binary(data)
         if ticket is not None:
             ticket.written = True
-        if self._flush_is_due:
-            if len(protocol.writes) >= _MAX_BATCH:
-                # The next hop shall work on the first of many while this one works on the rest.
-                self.transport.write(b"".join(protocol.data_to_send()))
+        if not self._flush_is_due and not (self.batches and (self._is_busy or self._arrived > 1)):
+            self.transport.write(self._frame_of(data))
             return True
-        if self.batches and (self._is_busy or self._arrived > 1):
+        protocol.writes.append(self._frame_of(data))
+        if not self._flush_is_due:
             self._flush_is_due = True
             self.loop.call_soon(self._flush)
-        else:
-            self._flush()
+        elif len(protocol.writes) >= _MAX_BATCH:
+            # The next hop shall work on the first of many while this one works on the rest.
+            self.transport.write(b"".join(protocol.data_to_send()))
         return True
 
     def _flush(self) -> None:
@@ -302,12 +306,12 @@ class MessageConnection(Connection):
         # `send`: a peer that broke a rule and then keeps its socket would stay.
         self._close_deadline = deadline
         if deadline is not None:
+            self._is_cutting = False  # whether it still reads, websockets alone knows
             self.loop.call_at(deadline, self.transport.abort)
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close. Nothing that arrives afterwards is read; returns at once."""
-        # Also where the other side has closed by itself: websockets reads all that came in one
-        # piece before it hands the first of it over, the close frame among it.
+        # Also where we are closing already: until the other side has closed too, messages come.
         if self.receiver is not None and type(self.receiver) is not _Deaf:
             self.receiver = _Deaf(self.receiver)
         if not self.is_open:
@@ -319,6 +323,7 @@ class MessageConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the receiver, once."""
         super().connection_lost(exc)
+        self.protocol.data_to_send()  # dropped: a flush may be due, and nobody takes it any more
         self._outbox = None
         self._end_stall()
         receiver, self.receiver = self.receiver, None
@@ -334,7 +339,9 @@ class ServerTransport(MessageConnection, ServerConnection):
     is depends on what its bytes have cost so far: a large message is cheap, a tiny fragment dear.
     """
 
-    __slots__ = ("_backlog",)
+    __slots__ = ("_backlog", "_turn_bytes")
+
+    _frame_of = staticmethod(unmasked)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -371,3 +378,9 @@ class ServerTransport(MessageConnection, ServerConnection):
 
 class ClientTransport(MessageConnection, ClientConnection):
     """The connection to a server, as a participant holds it."""
+
+    __slots__ = ("_frame_of",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._frame_of = masking()

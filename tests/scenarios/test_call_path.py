@@ -23,7 +23,8 @@ from toolbus_server.testing import TestServer
 OURS = [Path(package.__file__ or "").parent for package in (toolbus, toolbus_server)]
 T = TypeVar("T")
 MAX_FUNCTIONS = 25
-MAX_FILES = {"caller": 6, "server": 6, "host": 8}
+# Websocket frames are cut apart from the socket, in a file of their own.
+MAX_FILES = {"caller": 7, "server": 7, "host": 9}
 # Of contexts, frames and chunks: what only makes them of their parts, or hands a part out.
 CONSTRUCTORS = {
     "__init__",

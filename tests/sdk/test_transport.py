@@ -1,7 +1,8 @@
 """Our connections on websockets 17: what we take from it, and what we do in its place.
 
-websockets calls `process_event` with each frame it has read and leaves writing to whoever holds the
-transport. Neither is in its promises, so it is held here, over real sockets.
+websockets reads what `data_received` gives it, calls `process_event` with each frame that it has
+read, and leaves writing to whoever holds the transport. None of this is in its promises, so it is
+held here, over real sockets; test_message_frames.py has the frames that we cut and make ourselves.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any
 
 import pytest
+import uvloop
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.utils import accept_key
 
@@ -26,7 +32,8 @@ from support.raw_client import (
     websocket_frame,
 )
 from support.transport_pair import Letter, Reader, place
-from toolbus.transport import ClientTransport, TransportLog
+from toolbus.transport import ClientTransport
+from toolbus.transport_log import TransportLog
 
 # What we take from websockets
 
@@ -35,22 +42,23 @@ def test_websockets_is_of_the_major_version_that_this_holds_for() -> None:
     assert importlib.metadata.version("websockets").startswith("17.")
 
 
-async def test_process_event_is_called_with_every_frame_as_it_came() -> None:
+async def test_process_event_is_called_with_every_frame_that_is_no_ordinary_message() -> None:
     async with place() as there, there.raw_pair() as (client, connection, reader):
         client.send(websocket_frame(b"one"))
         client.send(websocket_frame(b"tw", fin=False))
         client.send(websocket_frame(b"ping", opcode=PING))
         client.send(websocket_frame(b"o", opcode=CONT))
-        assert [await reader.next(), await reader.next()] == [b"one", b"two"]
+        client.send(websocket_frame(b"three") + websocket_frame(bytes(2**16)))
+        assert [await reader.next() for _ in range(4)] == [b"one", b"two", b"three", bytes(2**16)]
 
         frames = connection.events[1:]  # the first is the request
         assert all(type(frame) is Frame for frame in frames)
         told = [(f.opcode, bytes(f.data), f.fin) for f in frames if isinstance(f, Frame)]
         assert told == [
-            (Opcode.BINARY, b"one", True),
             (Opcode.BINARY, b"tw", False),
             (Opcode.PING, b"ping", True),
             (Opcode.CONT, b"o", True),
+            (Opcode.BINARY, bytes(2**16), True),
         ]
         assert await client.read_raw() == (PONG, b"ping")
 
@@ -64,38 +72,83 @@ async def test_message_is_whole_and_written_at_once() -> None:
         assert await client.read_raw() == (BINARY, b"hello")
 
 
-async def test_message_that_comes_with_the_answer_to_the_handshake_is_not_lost() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@asynccontextmanager
+async def answering(answer: Callable[[str], list[bytes]]) -> AsyncIterator[str]:
+    """A server that answers every handshake with these pieces, made of its key."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = (await reader.readuntil(b"\r\n\r\n")).decode()
         key = next(
             line.partition(": ")[2]
             for line in request.split("\r\n")
             if line.startswith("Sec-WebSocket-Key")
         )
-        head = (
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Accept: {accept_key(key)}\r\n\r\n"
-        )
-        writer.write(head.encode() + websocket_frame(b"welcome", masked=False))
+        writer.transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        for piece in answer(key):
+            writer.write(piece)
+            await writer.drain()
         await reader.read(1)
         writer.close()
 
-    arrived = Reader()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
-    def with_reader(*args: Any, **kwargs: Any) -> ClientTransport:
+
+def accepted(key: str) -> bytes:
+    head = (
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Accept: {accept_key(key)}\r\n\r\n"
+    )
+    return head.encode()
+
+
+def client_with(reader: Reader) -> Any:
+    """A factory of connections that this one reads from their first moment."""
+
+    def made(*args: Any, **kwargs: Any) -> ClientTransport:
         connection = ClientTransport(*args, **kwargs)
-        connection.receiver = arrived
+        connection.receiver = reader
         return connection
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with connect(
-            f"ws://127.0.0.1:{port}",
-            create_connection=with_reader,  # type: ignore[arg-type]  # a factory
-            compression=None,
+    return made
+
+
+async def test_messages_that_come_with_the_answer_to_the_handshake_are_not_lost() -> None:
+    welcome = websocket_frame(b"welcome", masked=False)
+    half, rest = welcome[:4], welcome[4:]
+
+    def in_one_piece(key: str) -> list[bytes]:
+        return [accepted(key) + welcome * 2]
+
+    def with_half_a_message(key: str) -> list[bytes]:
+        return [accepted(key) + welcome + half, rest]
+
+    def byte_by_byte(key: str) -> list[bytes]:
+        return [bytes([byte]) for byte in accepted(key) + welcome * 2]
+
+    for answer in (in_one_piece, with_half_a_message, byte_by_byte):
+        arrived = Reader()
+        async with (
+            answering(answer) as url,
+            connect(url, create_connection=client_with(arrived), compression=None) as connection,
         ):
-            assert await arrived.next() == b"welcome"
-    await arrived.gone()
+            assert [await arrived.next(), await arrived.next()] == [b"welcome", b"welcome"]
+            await connection.close()
+        await arrived.gone()
+
+
+async def test_body_of_a_refused_handshake_is_not_taken_for_messages() -> None:
+    body = websocket_frame(b"no message", masked=False) * 2
+    head = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for pieces in ([head + body], [head, body], [head[:9], head[9:] + body[:5], body[5:]]):
+        arrived = Reader()
+        async with answering(lambda _, pieces=pieces: pieces) as url:  # type: ignore[misc]
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url, create_connection=client_with(arrived), compression=None)
+        assert refused.value.response.status_code == 401
+        assert refused.value.response.body == body
+        await arrived.gone()
+        assert arrived.messages.empty()
 
 
 async def test_peer_that_answers_no_ping_is_gone() -> None:
@@ -209,6 +262,74 @@ async def test_peer_that_broke_a_rule_and_stays_is_dropped() -> None:
 
         assert await client.close_code() == 1002
         await reader.gone()
+
+
+async def test_nothing_is_read_after_the_peer_closed() -> None:
+    async with place() as there, there.raw_pair() as (client, _, reader):
+        late = websocket_frame(b"late") + websocket_frame(b"late ping", opcode=PING)
+        client.send(websocket_frame(b"\x03\xe8", opcode=CLOSE) + late)
+        client.send(late)
+
+        assert await client.read_raw() == (CLOSE, b"\x03\xe8")
+        await reader.gone()
+        assert await client.reader.read() == b""
+        assert reader.messages.empty()
+
+
+async def test_messages_are_read_until_the_peer_has_answered_our_close() -> None:
+    async with place() as there, there.raw_pair() as (client, connection, reader):
+        client.send(websocket_frame(b"before"))
+        assert await reader.next() == b"before"
+        closing = asyncio.ensure_future(connection.close())
+        assert (await client.read_raw()).opcode == CLOSE
+        client.send(websocket_frame(b"meanwhile") + websocket_frame(b"\x03\xe8", opcode=CLOSE))
+
+        assert await reader.next() == b"meanwhile"
+        await closing
+        await reader.gone()
+
+
+async def test_nothing_is_read_after_websockets_gave_the_peer_up() -> None:
+    """CONN-7: its keepalive fails the connection behind our back."""
+    async with place(ping_s=0.05) as there, there.raw_pair() as (client, connection, reader):
+        client.send(websocket_frame(b"in time"))
+        assert await reader.next() == b"in time"
+        assert await client.close_code() == 1011
+        assert not connection.is_open
+        client.send(websocket_frame(b"late") * 2)
+
+        await reader.gone()
+        assert reader.messages.empty()
+
+
+def test_answers_to_a_connection_that_is_lost_are_dropped_in_silence() -> None:
+    """On uvloop a write to a transport that is gone would raise."""
+
+    async def lose_it() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: faults.append(told))
+        async with place() as there, there.raw_pair() as (_, connection, _reader):
+            connection.batches = True
+            told = asyncio.Event()
+
+            class Losing(Reader):
+                def on_message(self, data: bytes) -> None:
+                    connection.transport.abort()
+                    connection.send_message(data)
+                    told.set()
+
+            connection.receiver = losing = Losing()
+            connection.data_received(websocket_frame(b"one") + websocket_frame(b"two"))
+            assert told.is_set()
+            await losing.gone()
+            turn = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(turn.set_result, None)
+            await turn
+
+    for make_loop in (uvloop.new_event_loop, asyncio.new_event_loop):
+        faults: list[dict[str, Any]] = []
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(lose_it())
+        assert faults == []
 
 
 async def test_what_came_before_the_peer_closed_is_read() -> None:

@@ -1,0 +1,331 @@
+"""Frames that we cut and make ourselves, beside what websockets does with the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Side
+
+from support.raw_client import BINARY, CLOSE, CONT, PING, PONG, TEXT, websocket_frame
+from support.wire_end import Limit, Outcome, WireEnd, by_websockets, frames_in
+from toolbus.message_frames import FrameCutter, Other, masking, unmasked
+
+SIZES = (0, 1, 125, 126, 127, 300, 65_535)
+LARGE = 65_536
+MAX_BYTES = 70_000
+HANDSHAKE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+both_ends = pytest.mark.parametrize("from_client", [True, False], ids=["server", "client"])
+
+
+def cutter(*, from_client: bool = True, max_bytes: int | None = MAX_BYTES) -> FrameCutter:
+    """A cutter whose connection has shaken hands."""
+    made = FrameCutter(from_client=from_client, max_bytes=max_bytes)
+    made.skip(HANDSHAKE)
+    return made
+
+
+@cache
+def text_of(size: int) -> bytes:
+    return bytes(at * 7 % 251 for at in range(size))
+
+
+def with_length(payload: bytes, length_bytes: int, *, masked: bool) -> bytes:
+    """Write a binary frame whose length takes more bytes than it has to."""
+    plain = websocket_frame(payload, masked=masked)
+    body = plain[2 + (2 if len(payload) > 125 else 0) :]
+    mark, form = {2: (126, "!H"), 8: (127, "!Q")}[length_bytes]
+    head = bytes([plain[0], plain[1] & 0x80 | mark])
+    return head + struct.pack(form, len(payload)) + body
+
+
+# Cutting
+
+
+@both_ends
+@pytest.mark.parametrize("size", SIZES)
+def test_ordinary_messages_are_cut_out(size: int, *, from_client: bool) -> None:
+    frame = websocket_frame(text_of(size), masked=from_client)
+
+    assert cutter(from_client=from_client).cut(frame * 3) == [text_of(size)] * 3
+
+
+@both_ends
+def test_all_else_is_left_frame_by_frame_as_it_came(*, from_client: bool) -> None:
+    others = [
+        websocket_frame(b"ping", opcode=PING, masked=from_client),
+        websocket_frame(b"", opcode=PONG, masked=from_client),
+        websocket_frame(b"text", opcode=TEXT, masked=from_client),
+        websocket_frame(b"nothing was begun", opcode=CONT, masked=from_client),
+        websocket_frame(text_of(LARGE), masked=from_client),
+        with_length(b"in eight bytes", 8, masked=from_client),
+        websocket_frame(b"reserved", rsv=4, masked=from_client),
+        websocket_frame(b"wrong way", masked=not from_client),
+        websocket_frame(text_of(300), masked=not from_client),
+        websocket_frame(b"\x03\xe8", opcode=CLOSE, masked=from_client),
+    ]
+    message = websocket_frame(b"message", masked=from_client)
+    told = b"".join(other + message for other in others)
+
+    parts = cutter(from_client=from_client).cut(told)
+    assert parts == [part for other in others for part in (Other(other), b"message")]
+
+
+def test_message_beyond_the_limit_is_left() -> None:
+    fits, too_large = (websocket_frame(text_of(size)) for size in (200, 201))
+
+    assert cutter(max_bytes=200).cut(fits + too_large) == [text_of(200), Other(too_large)]
+
+
+def test_without_a_limit_messages_are_cut_out() -> None:
+    assert cutter(max_bytes=None).cut(websocket_frame(text_of(65_535))) == [text_of(65_535)]
+
+
+@both_ends
+@pytest.mark.parametrize("size", [0, 5, 126, LARGE])
+def test_frame_that_comes_in_two_pieces_is_left_at_once(size: int, *, from_client: bool) -> None:
+    frame = websocket_frame(text_of(size), masked=from_client)
+    message = websocket_frame(b"message", masked=from_client)
+    for place in (*range(1, min(20, len(frame))), len(frame) - 1):
+        ours = cutter(from_client=from_client)
+        assert ours.cut(message + frame[:place]) == [b"message", Other(frame[:place])]
+        assert ours.cut(frame[place:] + message) == [Other(frame[place:]), b"message"]
+
+
+@both_ends
+def test_frame_that_comes_byte_by_byte_is_left_byte_by_byte(*, from_client: bool) -> None:
+    frame = websocket_frame(text_of(130), masked=from_client)
+    ours = cutter(from_client=from_client)
+    for byte in frame:
+        assert ours.cut(bytes([byte])) == [Other(bytes([byte]))]
+
+    message = websocket_frame(b"message", masked=from_client)
+    assert ours.cut(message) == [b"message"]
+
+
+def test_message_amid_fragments_is_left_and_so_are_control_frames() -> None:
+    first = websocket_frame(b"a", fin=False)
+    amid = [
+        websocket_frame(b"b", opcode=CONT, fin=False),
+        websocket_frame(b"ping", opcode=PING),
+        websocket_frame(b"against the rules"),
+    ]
+    ours = cutter()
+    assert ours.cut(first) == [Other(first)]
+    assert ours.cut(b"".join(amid[:2])) == [Other(frame) for frame in amid[:2]]
+    assert ours.cut(amid[2]) == [Other(amid[2])]
+
+
+def test_what_is_skipped_is_followed() -> None:
+    frame = websocket_frame(text_of(300))
+    fragment = websocket_frame(b"", fin=False)
+    message = websocket_frame(b"message")
+    told = HANDSHAKE + frame * 2 + fragment
+    for place in range(1, len(told)):
+        ours = FrameCutter(from_client=True, max_bytes=MAX_BYTES)
+        ours.skip(told[:place])
+        ours.skip(told[place:])
+        last = websocket_frame(b"", opcode=CONT)
+        assert ours.cut(message + last + message) == [Other(message), Other(last), b"message"]
+
+
+def test_handshake_ends_with_the_first_empty_line_in_whatever_pieces_it_comes() -> None:
+    ours = FrameCutter(from_client=True, max_bytes=MAX_BYTES)
+    for byte in HANDSHAKE:
+        ours.skip(bytes([byte]))
+
+    assert ours.cut(websocket_frame(b"\r\n\r\n")) == [b"\r\n\r\n"]
+
+
+# Making
+
+
+@pytest.mark.parametrize("size", [*SIZES, LARGE, 2**20])
+def test_frames_are_made_as_websockets_makes_them(size: int) -> None:
+    message = text_of(size)
+    theirs = Frame(Opcode.BINARY, message)
+    assert unmasked(message) == theirs.serialize(mask=False)
+
+    masked = masking()(message)
+    assert frames_in(masked, masked=True) == [(BINARY, message)]
+    assert len(masked) == len(theirs.serialize(mask=True))  # of the same form
+
+
+def test_each_mask_is_drawn_anew_from_the_systems_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, drawn = os.urandom, bytearray()
+
+    def noted(size: int) -> bytes:
+        drawn.extend(data := real(size))
+        return data
+
+    monkeypatch.setattr(os, "urandom", noted)
+    masked = masking()
+    # Of zeros a mask is all that shows.
+    masks = b"".join(masked(bytes(4))[2:6] for _ in range(1_000))
+    assert masks == drawn[:4_000]
+    before = len(drawn)
+    assert masking()(bytes(4))[2:6] == drawn[before : before + 4]  # another connection's
+
+
+# Both ends beside websockets
+
+
+@cache
+def frame_of(side: Side, payload: bytes, opcode: int = BINARY, *, fin: bool = True) -> bytes:
+    return websocket_frame(payload, opcode=opcode, fin=fin, masked=side is Side.SERVER)
+
+
+sizes = st.sampled_from([*SIZES, LARGE])
+small = st.binary(max_size=125)
+"""What a control frame may hold."""
+
+
+@st.composite
+def messages(draw: st.DrawFn, side: Side) -> list[bytes]:
+    size = draw(sizes)
+    return [frame_of(side, bytes([number]) * size) for number in range(draw(st.integers(1, 20)))]
+
+
+@st.composite
+def controls(draw: st.DrawFn, side: Side) -> list[bytes]:
+    return [frame_of(side, draw(small), draw(st.sampled_from([PING, PONG])))]
+
+
+@st.composite
+def fragments(draw: st.DrawFn, side: Side) -> list[bytes]:
+    """A message in fragments, with control frames between."""
+    pieces = draw(st.lists(sizes, min_size=2, max_size=5))
+    frames = [frame_of(side, text_of(pieces[0]), fin=False)]
+    for size in pieces[1:-1]:
+        frames.append(frame_of(side, text_of(size), CONT, fin=False))
+        frames += draw(st.just([]) | controls(side))
+    return [*frames, frame_of(side, text_of(pieces[-1]), CONT)]
+
+
+@st.composite
+def ends(draw: st.DrawFn, side: Side) -> list[bytes]:
+    """Frames that end a connection, and odd ones that do not."""
+    from_client = side is Side.SERVER
+    wrong = websocket_frame(draw(small), masked=not from_client)
+    reserved = websocket_frame(b"", rsv=draw(st.integers(1, 7)), masked=from_client)
+    code = struct.pack("!H", draw(st.sampled_from([1000, 1001, 1005, 999, 4000])))
+    return [
+        draw(
+            st.sampled_from(
+                [
+                    frame_of(side, b"text", TEXT),
+                    frame_of(side, b"text", TEXT, fin=False),
+                    frame_of(side, b"begun", fin=False),
+                    frame_of(side, b"nothing was begun", CONT),
+                    frame_of(side, text_of(MAX_BYTES)),
+                    frame_of(side, text_of(MAX_BYTES + 1)),
+                    frame_of(side, b"no such opcode", draw(st.sampled_from([3, 7, 11, 15]))),
+                    frame_of(side, b"", PING, fin=False),
+                    frame_of(side, text_of(126), PING),
+                    frame_of(side, b"", CLOSE),
+                    frame_of(side, b"\x03", CLOSE),
+                    frame_of(side, code + b"bye", CLOSE),
+                    frame_of(side, code + b"\xff", CLOSE),
+                    with_length(b"five", 2, masked=from_client),
+                    with_length(b"five", 8, masked=from_client),
+                    with_length(text_of(300), 8, masked=from_client),
+                    frame_of(side, b"")[:1] + bytes([127 | from_client << 7]) + b"\xff" * 8,
+                    wrong,
+                    reserved,
+                ]
+            )
+        )
+    ]
+
+
+def conversations(side: Side) -> st.SearchStrategy[list[bytes]]:
+    turn = messages(side) | messages(side) | controls(side) | fragments(side) | ends(side)
+    return st.lists(turn, max_size=12).map(lambda turns: [one for turn in turns for one in turn])
+
+
+def sliced(data: bytes, pieces: list[int]) -> list[bytes]:
+    """Cut data into pieces of these sizes, and one of the rest."""
+    places = [0]
+    for size in pieces:
+        places.append(min(places[-1] + size, len(data)))
+    return [data[a:b] for a, b in pairwise([*places, len(data)]) if a < b]
+
+
+async def by_us(side: Side, pieces: list[bytes], limit: Limit, *, batches: bool) -> Outcome:
+    make = WireEnd.server if side is Side.SERVER else WireEnd.client
+    end = await make(limit, batches=batches)
+    for piece in pieces:
+        await end.read(piece)
+    return await end.outcome()
+
+
+LIMITS = st.sampled_from([MAX_BYTES, MAX_BYTES, 300, (MAX_BYTES, 200), None])
+SLICES = st.lists(st.sampled_from([1, 1, 2, 3, 7, 100, 300, 4_096, LARGE, 200_000]), max_size=60)
+
+
+@example_settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(list(Side)), SLICES, LIMITS, st.booleans())
+def test_any_frames_in_any_pieces_come_to_what_websockets_makes_of_them(
+    data: st.DataObject,
+    side: Side,
+    slices: list[int],
+    limit: Limit,
+    batches: bool,
+) -> None:
+    """The same messages, the same answers in the same order, the same end."""
+    frames = data.draw(conversations(side))
+    pieces = sliced(b"".join(frames), slices)
+
+    ours = asyncio.run(by_us(side, pieces, limit, batches=batches))
+    assert ours == by_websockets(side, frames, limit)
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("limit", [200, (MAX_BYTES, 200)], ids=["messages", "fragments"])
+async def test_message_beyond_a_limit_of_the_connection_is_refused(
+    side: Side, limit: Limit
+) -> None:
+    """FRAME-4."""
+    fits, too_large = (frame_of(side, text_of(size)) for size in (200, 201))
+
+    outcome = await by_us(side, [fits, too_large], limit, batches=False)
+    assert outcome.messages == [text_of(200)]
+    assert outcome.close_sent is not None
+    assert outcome.close_sent.code == 1009
+
+
+def arrived(*payloads: bytes) -> bytes:
+    """Write messages of a server, as one piece."""
+    return b"".join(websocket_frame(payload, masked=False) for payload in payloads)
+
+
+@pytest.mark.parametrize("size", [5, LARGE], ids=["cut here", "left to websockets"])
+async def test_answer_behind_the_first_in_one_piece_waits_for_the_turn_to_end(size: int) -> None:
+    for batches, writes in ((True, 1), (False, 2)):
+        end = await WireEnd.client(MAX_BYTES, batches=batches)
+        await end.read(arrived(text_of(size), b"small"))
+
+        assert end.wire.writes == writes
+        told = (await end.outcome()).said
+        assert told == [(BINARY, text_of(size)), (BINARY, b"small")]
+
+
+async def test_answers_keep_their_order_while_some_wait_for_the_turn_to_end() -> None:
+    end = await WireEnd.client(MAX_BYTES, batches=True)
+    await end.read(arrived(b"1", b"2"))
+    for piece in (b"3", b"4", b"5"):
+        await end.read(arrived(piece))
+    assert end.wire.writes == 1
+
+    await end.read(websocket_frame(b"6", opcode=PING, masked=False))  # its pong takes all along
+    await end.read(arrived(b"7"))
+    said = [payload for _, payload in (await end.outcome()).said]
+    assert said == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
