@@ -138,7 +138,7 @@ class Router:
         if options or not toolkit.public:
             _fill_header(header, flight, toolkit, options)
         traceparent = call.traceparent
-        if traceparent is not None and (options or not is_unsampled(traceparent)):
+        if traceparent and (options or not is_unsampled(traceparent)):
             traceparent = self._trace(room, flight, call, header)
         elif not caller.member.scope.trace:
             traceparent = None

@@ -219,7 +219,7 @@ class Caller:
 
     def _begin_span(self, plan: Plan) -> CallSpan | None:
         """Put the call into a trace; return its span if that is recorded."""
-        plan.traceparent = self._tracing.unsampled_root()
+        plan.traceparent = self._tracing.unsampled_root(plan.call_id)
         if plan.traceparent is not None:
             return None
         span = self._tracing.start_client(plan.name, plan.call_id)

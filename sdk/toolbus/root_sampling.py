@@ -9,17 +9,14 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 
 from __future__ import annotations
 
-from random import getrandbits
-
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Tracer
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 
-__all__ = ["RootSampling"]
+from toolbus.trace_context import OF_THE_CALL
 
-_TRACE_BITS, _SPAN_BITS = 128, 64
-_ID_BYTES = (_TRACE_BITS + _SPAN_BITS) // 8
+__all__ = ["RootSampling"]
 
 
 class _Ids(IdGenerator):
@@ -62,18 +59,17 @@ class RootSampling:
             return cls(tracer, 0)
         return None
 
-    def unsampled(self) -> str | None:
+    def unsampled(self, call_id: str) -> str | None:
         """Begin a trace; return its `traceparent` if it is not sampled.
 
-        Else return None: the tracer has to go on, and takes the id that was drawn here.
+        Else return None: the tracer has to go on, and takes the id that the sampler saw. That is
+        the call's own id, of 128 random bits in hex, unless the tracer has ids of its own kind.
         """
         if self._is_random:
-            bits = getrandbits(_TRACE_BITS + _SPAN_BITS)
-            if bits >> _SPAN_BITS & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:
-                # An id of zeros is none; it comes up once in 2**64 draws.
-                ids = bits.to_bytes(_ID_BYTES).hex()
-                return f"00-{ids[:32]}-{ids[32:]}-00"
-            self._ids.drawn = bits >> _SPAN_BITS or None
+            trace_id = int(call_id, 16)
+            if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:
+                return OF_THE_CALL
+            self._ids.drawn = trace_id
             return None
         trace_id = self._ids.inner.generate_trace_id()
         if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:

@@ -36,9 +36,11 @@ from toolbus.errors import (
 from toolbus.hosted_call import HostedCall
 from toolbus.hosted_toolkit import Bounds, HostedToolkit, OfferMistake
 from toolbus.telemetry import (
+    OF_THE_CALL,
     HostCall,
     Tracing,
     call_attributes,
+    enter_calls_own,
     enter_unsampled,
     is_unsampled,
     read_trace_context,
@@ -184,7 +186,9 @@ class Runner:
         reply: Frame | None = None
         try:
             trace = None
-            if run.dispatch.traceparent is not None or monotonic() >= self._tracing.idle_until:
+            if run.dispatch.traceparent == OF_THE_CALL:
+                enter_calls_own(run.dispatch.call_id)
+            elif run.dispatch.traceparent or monotonic() >= self._tracing.idle_until:
                 trace = self._trace(run)
             if trace is None:
                 body = await self._outcome(run)

@@ -45,9 +45,11 @@ from toolbus.semantics import (
     toolbus_version,
 )
 from toolbus.trace_context import (
+    OF_THE_CALL,
     TRACESTATE,
     RemoteParent,
     TraceContext,
+    enter_calls_own,
     enter_unsampled,
     format_traceparent,
     is_sampled,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from toolbus.root_sampling import RootSampling
 
 __all__ = [
+    "OF_THE_CALL",
     "TRACESTATE",
     "CallSpan",
     "HostCall",
@@ -68,6 +71,7 @@ __all__ = [
     "Tracing",
     "call_attributes",
     "configure",
+    "enter_calls_own",
     "enter_unsampled",
     "format_traceparent",
     "forwarded",
@@ -243,15 +247,15 @@ class Tracing:
         self._roots: RootSampling | None = None
         self._client_attributes: dict[str, dict[str, str]] = {}
 
-    def unsampled_root(self) -> str | None:
+    def unsampled_root(self, call_id: str) -> str | None:
         """Begin a trace that nobody records; give its `traceparent`, or None where one may be.
 
         What most calls get where traces are sampled, for a small part of the cost of
-        `start_client`, which takes up what was drawn here if it is asked next.
+        `start_client`, which takes up what was begun here if it is asked next.
         """
         if self._roots is None or otel_context.get_current():
             return None
-        return self._roots.unsampled()
+        return self._roots.unsampled(call_id)
 
     def start_client(self, method: str, call_id: str) -> CallSpan | None:
         """Start the caller's CLIENT span below the current span; None if there is nothing to send.

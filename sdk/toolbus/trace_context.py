@@ -16,9 +16,11 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import SpanContext
 
 __all__ = [
+    "OF_THE_CALL",
     "TRACESTATE",
     "RemoteParent",
     "TraceContext",
+    "enter_calls_own",
     "enter_unsampled",
     "format_traceparent",
     "is_sampled",
@@ -28,6 +30,8 @@ __all__ = [
 ]
 
 TRACESTATE: Final = "tracestate"
+OF_THE_CALL: Final = ""
+"""The `traceparent` of a trace that a call begins and nobody records (PROTOCOL.md, TRACE-4)."""
 
 _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512
@@ -163,9 +167,29 @@ class RemoteParent(trace.NonRecordingSpan):
         return f"RemoteParent({self.received!r})"
 
 
+class _CallsOwn(RemoteParent):
+    """The trace that a call itself began: its id is the call's, spelled out if somebody asks."""
+
+    def __init__(self, call_id: str) -> None:
+        self._call_id = call_id
+        self._parsed = None
+
+    @property
+    def received(self) -> TraceContext:
+        return TraceContext(f"00-{self._call_id}-{self._call_id[16:]}-00")
+
+
 def enter_unsampled(traceparent: str, header: Mapping[str, Any]) -> None:
     """Put what runs in this context into a call's trace, which nobody records."""
     attach(Context({_SPAN_KEY: RemoteParent(traceparent, header.get(TRACESTATE))}))
+
+
+def enter_calls_own(call_id: str) -> None:
+    """Put what runs in this context into the trace that a call began, which nobody records.
+
+    An id that is none of a trace's leaves what runs there without one.
+    """
+    attach(Context({_SPAN_KEY: _CallsOwn(call_id)}))
 
 
 def _has_shape(traceparent: object) -> bool:

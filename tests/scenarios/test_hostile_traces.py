@@ -40,27 +40,25 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
         yield running
 
 
-async def call_raw(
-    play: Play, tool: str, options: dict[str, Any], **arguments: str
-) -> Result | Failed:
+async def call_raw(play: Play, tool: str, options: dict[str, Any], **more: str) -> Result | Failed:
     """Call with options that no SDK would send, as somebody with all grants."""
     async with raw_connection(play.stage.url) as client:
         await join_raw(play, client)
-        toolkit, _, name = tool.partition(".")
-        client.send_frame(traced_call(1, toolkit, name, options, **arguments))
+        client.send_frame(traced_call(1, tool, options, **more))
         return await client.reply_to(1)
 
 
 def traced_call(
-    number: int, toolkit: str, tool: str, options: dict[str, Any], **arguments: str
+    number: int, tool: str, options: dict[str, Any], *, call_id: str = "c" * 32, **arguments: str
 ) -> Call:
     """Make a call whose `traceparent`, given among the options, travels in its own field."""
-    others = {name: value for name, value in options.items() if name != "traceparent"}
+    toolkit, _, name = tool.partition(".")
+    others = {key: value for key, value in options.items() if key != "traceparent"}
     return Call(
         RequestId(number),
-        CallId("c" * 32),
+        CallId(call_id),
         toolkit,
-        tool,
+        name,
         9_000,
         pack_body(arguments),
         others or None,
@@ -76,9 +74,11 @@ async def join_raw(play: Play, client: RawClient) -> None:
     assert isinstance(await client.read_frame(), Welcome)
 
 
-async def seen_after(play: Play, options: dict[str, Any]) -> dict[str, str]:
+async def seen_after(
+    play: Play, options: dict[str, Any], *, call_id: str = "c" * 32
+) -> dict[str, str]:
     """Call with raw options and return the context that the tool sees."""
-    reply = await call_raw(play, "weather.look", options)
+    reply = await call_raw(play, "weather.look", options, call_id=call_id)
     assert isinstance(reply, Result), reply
     [_, seen, *_] = unpack_body(reply.body, binary=True)
     assert isinstance(seen, dict)
@@ -91,7 +91,7 @@ async def header_after(play: Play, options: dict[str, Any]) -> dict[str, Any]:
         await join_raw(play, client)
         client.send_frame(Register(RequestId(1), OWN_TOOLKIT, {"public": False}))
         assert isinstance(await client.reply_to(1), Result)
-        client.send_frame(traced_call(2, "own", "run", options))
+        client.send_frame(traced_call(2, "own.run", options))
         dispatch = await client.read_frame()
         assert isinstance(dispatch, Dispatch), dispatch
         return {**dispatch.header, "traceparent": dispatch.traceparent}
@@ -102,7 +102,6 @@ async def header_after(play: Play, options: dict[str, Any]) -> dict[str, Any]:
     "traceparent",
     [
         "nonsense",
-        "",
         None,
         f"00-{TRACE}-{PARENT}",
         f"00-{TRACE}-{PARENT}-01-more",
@@ -137,6 +136,35 @@ async def test_malformed_traceparent_without_the_flag_is_not_recorded_and_no_par
     play.settle()
     before = len(play.collector.spans)
     assert await seen_after(play, {"traceparent": f"00-{end}"}) == {}
+    play.settle()
+    assert len(play.collector.spans) == before + len(FORECAST) + 1
+
+
+async def test_empty_traceparent_makes_the_calls_id_that_of_a_trace_nobody_records(
+    play: Play,
+) -> None:
+    """TRACE-4."""
+    play.settle()
+    before = len(play.collector.spans)
+    whole, half = "0af7651916cd43dd8448eb211c80319c", "8448eb211c80319c"
+    for options in ({}, {"tracestate": "acme=1"}, {"attempt": 1}):
+        seen = await seen_after(play, {"traceparent": "", **options}, call_id=whole)
+        assert seen == {"traceparent": f"00-{whole}-{half}-00"}
+    play.settle()
+    assert len(play.collector.spans) == before + len(FORECAST) + 1
+
+
+@pytest.mark.row(87)
+@pytest.mark.parametrize(
+    "call_id", ["c", "C" * 32, "c" * 64, "é" * 32, "0" * 32, "c" * 16 + "0" * 16, "-" * 32]
+)
+async def test_empty_traceparent_without_the_id_of_a_trace_is_of_none(
+    play: Play, call_id: str
+) -> None:
+    """TRACE-4."""
+    play.settle()
+    before = len(play.collector.spans)
+    assert await seen_after(play, {"traceparent": ""}, call_id=call_id) == {}
     play.settle()
     assert len(play.collector.spans) == before + len(FORECAST) + 1
 
