@@ -12,11 +12,27 @@ from __future__ import annotations
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Tracer
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, TraceIdRatioBased
 
 from toolbus.trace_context import OF_THE_CALL
 
-__all__ = ["RootSampling"]
+__all__ = ["TRACE_ID_LIMIT", "RootSampling", "root_bound"]
+
+TRACE_ID_LIMIT: int = TraceIdRatioBased.TRACE_ID_LIMIT
+"""The part of a trace id that samplers look at, as a mask."""
+
+
+def root_bound(sampler: Sampler) -> int | None:
+    """Say below which part of its id a root is sampled; None if that does not follow from the id.
+
+    0 is never, and one more than `TRACE_ID_LIMIT` is always.
+    """
+    root = getattr(sampler, "_root", sampler)
+    if isinstance(root, TraceIdRatioBased):
+        return root.bound
+    if root is ALWAYS_ON:
+        return TRACE_ID_LIMIT + 1
+    return 0 if root is ALWAYS_OFF else None
 
 
 class _Ids(IdGenerator):
@@ -44,20 +60,19 @@ class RootSampling:
 
     def __init__(self, tracer: Tracer, bound: int) -> None:
         self._bound = bound
-        self._is_random = type(tracer.id_generator) is RandomIdGenerator
-        self._ids = tracer.id_generator = _Ids(tracer.id_generator)
+        ids = tracer.id_generator
+        # All participants of a process share the tracer: it is wrapped once.
+        self._ids = ids if isinstance(ids, _Ids) else _Ids(ids)
+        self._is_random = type(self._ids.inner) is RandomIdGenerator
+        tracer.id_generator = self._ids
 
     @classmethod
     def of(cls, tracer: trace.Tracer) -> RootSampling | None:
         """Make one for a tracer; None where its sampler must see the span itself."""
         if not isinstance(tracer, Tracer):
             return None
-        sampler = getattr(tracer.sampler, "_root", tracer.sampler)
-        if isinstance(sampler, TraceIdRatioBased):
-            return cls(tracer, sampler.bound)
-        if sampler is ALWAYS_OFF:
-            return cls(tracer, 0)
-        return None
+        bound = root_bound(tracer.sampler)
+        return None if bound is None or bound > TRACE_ID_LIMIT else cls(tracer, bound)
 
     def unsampled(self, call_id: str) -> str | None:
         """Begin a trace; return its `traceparent` if it is not sampled.
@@ -67,12 +82,12 @@ class RootSampling:
         """
         if self._is_random:
             trace_id = int(call_id, 16)
-            if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:
+            if trace_id & TRACE_ID_LIMIT >= self._bound:
                 return OF_THE_CALL
             self._ids.drawn = trace_id
             return None
         trace_id = self._ids.inner.generate_trace_id()
-        if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._bound:
+        if trace_id & TRACE_ID_LIMIT >= self._bound:
             return f"00-{trace_id:032x}-{self._ids.inner.generate_span_id():016x}-00"
         self._ids.drawn = trace_id
         return None

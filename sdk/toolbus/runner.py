@@ -36,16 +36,15 @@ from toolbus.errors import (
 from toolbus.hosted_call import HostedCall
 from toolbus.hosted_toolkit import Bounds, HostedToolkit, OfferMistake
 from toolbus.telemetry import (
-    OF_THE_CALL,
     HostCall,
     Tracing,
     call_attributes,
-    enter_calls_own,
     enter_unsampled,
     is_unsampled,
     read_trace_context,
 )
 from toolbus.toolkit import Toolkit, failure_of, packed_result
+from toolbus.trace_context import OF_THE_CALL, enter_calls_own
 from toolbus.wire import (
     BadBody,
     Cancel,

@@ -13,6 +13,8 @@ from opentelemetry import trace
 
 from toolbus.errors import ERRORS, Executed, RoomException, ToolFailed
 
+SCOPE: Final = "toolbus"
+"""Name of the tracer that all our spans come from."""
 RPC_SYSTEM_NAME: Final = "rpc.system.name"
 RPC_METHOD: Final = "rpc.method"
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"

@@ -12,17 +12,20 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from urllib.request import getproxies
 from uuid import uuid4
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from toolbus.light_spans import PipelineProvider
 from toolbus.semantics import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION
 from toolbus.telemetry import toolbus_version
 
-__all__ = ["ReportingExporter", "SpanPipeline"]
+__all__ = ["HashedResource", "ReportingExporter", "SpanPipeline"]
 
 _FLUSH_S = 2.0
 _EXPORT_TIMEOUT_S = 5.0
@@ -33,6 +36,13 @@ _NOISY_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.sdk._shared_internal",
 )
+# What `requests` reads from the environment beside proxies, and who else may make the session.
+_SESSION_SETTINGS = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC")
+_CREDENTIAL_PROVIDERS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+)
+_PASSWORD_FILES = ("~/.netrc", "~/_netrc")
 _logger = logging.getLogger("toolbus.telemetry")
 
 
@@ -80,6 +90,29 @@ class ReportingExporter(SpanExporter):
         return self._inner.force_flush(timeout_millis)
 
 
+class HashedResource(Resource):
+    """A resource that computes its hash once: an exporter asks for it with each span."""
+
+    _hash: int | None = None
+
+    @classmethod
+    def of(cls, resource: Resource) -> HashedResource:
+        """Copy a resource."""
+        return cls(resource.attributes, resource.schema_url)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+    def merge(self, other: Resource) -> HashedResource:
+        """Merge as any resource does; the SDK does so in a process that was forked."""
+        return type(self).of(super().merge(other))
+
+
 class SpanPipeline:
     """A tracer provider whose spans go to one exporter, and its end."""
 
@@ -99,7 +132,7 @@ class SpanPipeline:
         _quieten_libraries()
         if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip().lower() == "grpc":
             _logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=grpc: spans are sent by OTLP/HTTP")
-        exporter = OTLPSpanExporter(timeout=_timeout_s(os.environ))
+        exporter = OTLPSpanExporter(timeout=_timeout_s(os.environ), session=_session(os.environ))
         return cls.to_exporter(
             ReportingExporter(exporter, _endpoint(os.environ)),
             _resource(service_name, instance_id or str(uuid4())),
@@ -108,12 +141,10 @@ class SpanPipeline:
     @classmethod
     def to_exporter(cls, exporter: SpanExporter, resource: Resource) -> SpanPipeline:
         """Build the queue before an exporter; the sampler is the variables'."""
-        provider = TracerProvider(
-            resource=resource, span_limits=_span_limits(os.environ), shutdown_on_exit=False
-        )
         delay_ms = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else _BATCH_DELAY_MS
-        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms))
-        return cls(provider, exporter)
+        processor = BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms)
+        limits = _span_limits(os.environ)
+        return cls(PipelineProvider(processor, HashedResource.of(resource), limits), exporter)
 
     def close(self, timeout_s: float = _FLUSH_S) -> None:
         """Send what is left, for `timeout_s` at most; spans that end later are dropped."""
@@ -148,6 +179,22 @@ def _resource(service_name: str, instance_id: str) -> Resource:
             **said,
         }
     )
+
+
+def _session(environ: Mapping[str, str]) -> requests.Session | None:
+    """Make a session that does not look for proxies and passwords at each request.
+
+    They are looked for once, here. None where there are any, or where the exporter is to get its
+    session from elsewhere.
+    """
+    names = [*_SESSION_SETTINGS, *_CREDENTIAL_PROVIDERS]
+    if any(environ.get(name) for name in names) or getproxies().keys() - {"no"}:
+        return None
+    if any(os.path.exists(os.path.expanduser(path)) for path in _PASSWORD_FILES):
+        return None
+    session = requests.Session()
+    session.trust_env = False
+    return session
 
 
 def _timeout_s(environ: Mapping[str, str]) -> float | None:

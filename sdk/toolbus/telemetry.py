@@ -9,8 +9,9 @@
             the tool's own spans
 
 Needs `opentelemetry-api` alone: without a configured SDK nothing is recorded, and a context that
-came in is passed on as it came. It runs on every call, so a parent that is not sampled is final
-for these spans; only roots and sampled parents ask the local sampler.
+came in is passed on as it came. Where `configure` set the SDK up, CLIENT and SERVER spans are those
+of `light_spans.py`. It runs on every call, so a parent that is not sampled is final for these
+spans; only roots and sampled parents ask the local sampler.
 
 Arguments and results are not recorded here; the names of all attributes stand in `semantics.py`.
 """
@@ -37,6 +38,7 @@ from toolbus.semantics import (
     GEN_AI_TOOL_CALL_ID,
     GEN_AI_TOOL_NAME,
     RPC_METHOD,
+    SCOPE,
     call_attributes,
     record_outcome,
     recorded_method,
@@ -45,11 +47,9 @@ from toolbus.semantics import (
     toolbus_version,
 )
 from toolbus.trace_context import (
-    OF_THE_CALL,
     TRACESTATE,
     RemoteParent,
     TraceContext,
-    enter_calls_own,
     enter_unsampled,
     format_traceparent,
     is_sampled,
@@ -60,10 +60,10 @@ from toolbus.trace_context import (
 )
 
 if TYPE_CHECKING:
+    from toolbus.light_spans import LightTracer
     from toolbus.root_sampling import RootSampling
 
 __all__ = [
-    "OF_THE_CALL",
     "TRACESTATE",
     "CallSpan",
     "HostCall",
@@ -71,7 +71,6 @@ __all__ = [
     "Tracing",
     "call_attributes",
     "configure",
-    "enter_calls_own",
     "enter_unsampled",
     "format_traceparent",
     "forwarded",
@@ -243,7 +242,8 @@ class Tracing:
         self._clock = clock
         self.idle_until: float = float("-inf")
         """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
-        self._tracer: trace.Tracer | None = None
+        self._tracer: trace.Tracer | LightTracer | None = None
+        self._tool_tracer: trace.Tracer = trace.NoOpTracer()
         self._roots: RootSampling | None = None
         self._client_attributes: dict[str, dict[str, str]] = {}
 
@@ -277,11 +277,8 @@ class Tracing:
 
     def _describe_client(self, method: str) -> dict[str, str]:
         """Collect what is the same for all calls of a tool, once for the tools in use."""
-        attributes = {
-            GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
-            **rpc_attributes(method),
-            **tool_attributes(method),
-        }
+        attributes = {GEN_AI_OPERATION_NAME: EXECUTE_TOOL, **rpc_attributes(method)}
+        attributes |= tool_attributes(method)
         if attributes[RPC_METHOD] == method:
             if len(self._client_attributes) >= _MAX_METHODS_KEPT:
                 self._client_attributes.clear()
@@ -311,7 +308,7 @@ class Tracing:
             _below(trace.NonRecordingSpan(remote)) if trusted else _NO_CONTEXT,
             SpanKind.SERVER,
             {**rpc_attributes(method), **tool_attributes(method, call_id), **attributes},
-            None if trusted else (trace.Link(remote),),
+            () if trusted else (trace.Link(remote),),
         )
         context = trace_context_of(span) if span.is_recording() else None
         return None if context is None else CallSpan(span, context)
@@ -328,14 +325,13 @@ class Tracing:
         if tracer is None:
             return HostCall(context)
         tool = tool_attributes(method, call_id)
-        span = tracer.start_span(
-            method, context, SpanKind.SERVER, {**rpc_attributes(method), **tool}
-        )
+        attributes = {**rpc_attributes(method), **tool}
+        span = tracer.start_span(method, context, SpanKind.SERVER, attributes)
         if span.is_recording():
-            return _RecordedHostCall(span, tracer, tool)
+            return _RecordedHostCall(span, self._tool_tracer, tool)
         return HostCall(_below(span))
 
-    def _look_for_tracer(self) -> trace.Tracer | None:
+    def _look_for_tracer(self) -> trace.Tracer | LightTracer | None:
         now = self._clock()
         if now < self.idle_until:
             return None
@@ -343,12 +339,14 @@ class Tracing:
         provider = self._provider or trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             return None
-        tracer = provider.get_tracer("toolbus", toolbus_version())
+        tracer = provider.get_tracer(SCOPE, toolbus_version())
         if not isinstance(tracer, trace.NoOpTracer):
+            from toolbus.light_spans import LightTracer
             from toolbus.root_sampling import RootSampling
 
-            self._tracer = tracer
             self._roots = RootSampling.of(tracer)
+            self._tracer = LightTracer.of(tracer, provider) or tracer
+            self._tool_tracer = tracer
             self.idle_until = float("-inf")
         return self._tracer
 

@@ -19,7 +19,8 @@ from opentelemetry.sdk.trace.sampling import (
 )
 
 from toolbus.root_sampling import RootSampling
-from toolbus.telemetry import OF_THE_CALL, Tracing, is_sampled
+from toolbus.telemetry import Tracing, is_sampled
+from toolbus.trace_context import OF_THE_CALL
 
 CALLS = 4_000
 

@@ -8,9 +8,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -23,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from toolbus import telemetry
 from toolbus.otlp_receiver import SpanReceiver
 from toolbus.semantics import SERVICE_INSTANCE_ID, SERVICE_NAME
-from toolbus.span_export import ReportingExporter, SpanPipeline
+from toolbus.span_export import HashedResource, ReportingExporter, SpanPipeline
 from toolbus.telemetry import Tracing
 
 METHOD = "weather.forecast"
@@ -126,6 +129,101 @@ def test_dead_or_hanging_collector_slows_neither_calls_nor_the_end(
         pipeline.close(timeout_s=0.3)
         assert time.perf_counter() - began_s < 2
     assert sum(record.name.startswith("toolbus") for record in caplog.records) <= 1
+
+
+@contextmanager
+def recording_server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """Answer each request, and keep what was asked for and with which password."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def send_one_span(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    pipeline = SpanPipeline.from_environment("caller")
+    span = Tracing(pipeline.provider).start_client(METHOD, CALL_ID)
+    assert span is not None
+    span.end()
+    pipeline.close(timeout_s=10)
+
+
+@pytest.fixture
+def bare_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Start from a home and an environment that say nothing of proxies and passwords."""
+    for name in os.environ:
+        if name.lower().endswith("_proxy") or name in {
+            "NETRC",
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+        }:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_spans_go_to_the_collector_where_nothing_else_is_said(
+    monkeypatch: pytest.MonkeyPatch, bare_home: Path
+) -> None:
+    with recording_server() as (endpoint, asked):
+        send_one_span(monkeypatch, endpoint)
+    assert asked == [("/v1/traces", None)]
+    assert list(bare_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY"])
+def test_spans_go_through_the_proxy_that_the_environment_names(
+    variable: str, monkeypatch: pytest.MonkeyPatch, bare_home: Path
+) -> None:
+    with recording_server() as (proxy, asked):
+        monkeypatch.setenv(variable, proxy)
+        send_one_span(monkeypatch, "http://collector.invalid:4318")
+    assert asked == [("http://collector.invalid:4318/v1/traces", None)]
+    assert bare_home.is_dir()
+
+
+@pytest.mark.parametrize("file", [".netrc", "_netrc", "elsewhere"])
+def test_spans_carry_the_password_that_the_users_file_has_for_the_collector(
+    file: str, monkeypatch: pytest.MonkeyPatch, bare_home: Path
+) -> None:
+    (bare_home / file).write_text("machine 127.0.0.1 login ann password secret\n")
+    (bare_home / file).chmod(0o600)
+    if file == "elsewhere":
+        monkeypatch.setenv("NETRC", str(bare_home / file))
+    with recording_server() as (endpoint, asked):
+        send_one_span(monkeypatch, endpoint)
+    assert asked == [("/v1/traces", "Basic YW5uOnNlY3JldA==")]
+
+
+def test_resource_that_knows_its_hash_stays_equal_to_the_plain_one() -> None:
+    plain = Resource({"service.name": "x", "process.pid": 7}, "https://example.com/schema")
+    hashed = HashedResource.of(plain)
+    assert hashed == plain
+    assert plain == hashed
+    assert hash(hashed) == hash(hashed) == hash(plain)
+    merged = hashed.merge(Resource({"process.pid": 8}))
+    assert isinstance(merged, HashedResource)
+    assert merged != hashed
+    assert merged.attributes == {"service.name": "x", "process.pid": 8}
+    assert merged.schema_url == plain.schema_url
 
 
 def test_collector_that_comes_back_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,275 @@
+"""Spans of our own, for those that nobody but us touches: cheaper than the SDK's.
+
+The SDK's `Span` is made for anybody, at any time, from any thread, and for processors that look at
+it while it runs. A call's CLIENT and SERVER spans are begun, described and ended by `Tracing`
+alone, and one processor takes them at their end. These keep what they are told until then and
+leave as the SDK's `ReadableSpan`, equal to what the SDK would have sent.
+
+Only below a `PipelineProvider` with a sampler that the variables can name, and only as long as
+nobody has added a processor of their own to it; else the SDK makes its spans, as everywhere.
+
+Imports the OpenTelemetry SDK, so it is itself imported only where one is configured.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from time import time_ns
+from typing import Any, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import (
+    ReadableSpan,
+    SpanLimits,
+    SpanProcessor,
+    Tracer,
+    TracerProvider,
+)
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_ON,
+    DEFAULT_OFF,
+    DEFAULT_ON,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from toolbus.root_sampling import TRACE_ID_LIMIT, root_bound
+from toolbus.semantics import SCOPE, toolbus_version
+
+__all__ = ["LightSpan", "LightTracer", "PipelineProvider"]
+
+_UNSET = Status(StatusCode.UNSET)
+# Older releases neither send this flag nor know it.
+_RANDOM: int = getattr(TraceFlags, "RANDOM_TRACE_ID", 0)
+_SAMPLED: int = TraceFlags.SAMPLED
+
+
+class PipelineProvider(TracerProvider):
+    """A tracer provider that made its one processor itself, and sees when others add theirs.
+
+    Args:
+        processor: Takes all spans; it must not look at a span before it has ended.
+        resource: Whose spans they are.
+        limits: What a span may hold.
+    """
+
+    def __init__(self, processor: SpanProcessor, resource: Resource, limits: SpanLimits) -> None:
+        super().__init__(resource=resource, span_limits=limits, shutdown_on_exit=False)
+        super().add_span_processor(processor)
+        self.limits: SpanLimits = limits
+        """What a span may hold."""
+        # The SDK's own counts of spans are taken where its spans are made.
+        counts = os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "")
+        self.takes_light_spans: bool = counts.strip().lower() != "true"
+        """Whether nobody looks for the SDK's own spans here."""
+
+    def add_span_processor(self, span_processor: SpanProcessor) -> None:
+        """Add somebody else's processor, which from now on sees the SDK's spans from their start.
+
+        Spans that have begun before still reach it at their end.
+        """
+        self.takes_light_spans = False
+        super().add_span_processor(span_processor)
+
+
+class LightSpan(trace.NonRecordingSpan):
+    """A span that belongs to one thread, has attributes, links and a status, and no events.
+
+    Args:
+        tracer: Takes it at its end.
+        context: Its own ids.
+        parent: What it is below; None for a root.
+        name: What is recorded.
+        kind: Which end of the call it is.
+        attributes: Known at the start; kept, not copied.
+    """
+
+    def __init__(
+        self,
+        tracer: LightTracer,
+        context: SpanContext,
+        parent: SpanContext | None,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+    ) -> None:
+        super().__init__(context)
+        self._tracer = tracer
+        self.parent: SpanContext | None = parent
+        """What it is below; None for a root."""
+        self.name: str = name
+        """What is recorded."""
+        self.kind: SpanKind = kind
+        """Which end of the call it is."""
+        self.written: list[Mapping[str, Any]] = [attributes]
+        """Attributes, in the order in which they were set; later ones win."""
+        self.links: Sequence[trace.Link] = ()
+        """Other spans that this one points to."""
+        self.status: Status = _UNSET
+        """How it went."""
+        self.start_ns: int = time_ns()
+        """When it began, in nanoseconds since 1970."""
+        self.end_ns: int | None = None
+        """When it ended."""
+
+    def is_recording(self) -> bool:
+        """Whether it has not ended."""
+        return self.end_ns is None
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes; after the end nobody reads them."""
+        self.written.append(attributes)
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Add one attribute; after the end nobody reads it."""
+        self.written.append({key: value})
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Say how it went; after the end nobody reads it."""
+        self.status = status if isinstance(status, Status) else Status(status, description)
+
+    def end(self, end_time: int | None = None) -> None:
+        """End it, once, and hand it on."""
+        if self.end_ns is None:
+            self.end_ns = time_ns() if end_time is None else end_time
+            self._tracer.take(self)
+
+
+class LightTracer:
+    """Begins light spans in the place of the SDK's tracer, sampled as that would have them.
+
+    Args:
+        tracer: The SDK's, whose ids and resource they get.
+        provider: Where it comes from.
+        rule: How its sampler decides.
+    """
+
+    def __init__(self, tracer: Tracer, provider: PipelineProvider, rule: _Rule) -> None:
+        self._tracer = tracer
+        self._provider = provider
+        self._rule = rule
+        self._scope = InstrumentationScope(SCOPE, toolbus_version())
+        self._max_attributes = provider.limits.max_span_attributes
+        self._max_chars = provider.limits.max_span_attribute_length
+
+    @classmethod
+    def of(cls, tracer: trace.Tracer, provider: trace.TracerProvider) -> LightTracer | None:
+        """Make one for a tracer; None where the SDK has to make the spans itself."""
+        if not isinstance(provider, PipelineProvider) or not isinstance(tracer, Tracer):
+            return None
+        rule = _Rule.of(tracer.sampler)
+        return None if rule is None else cls(tracer, provider, rule)
+
+    def start_span(
+        self,
+        name: str,
+        context: Context | None,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        links: Sequence[trace.Link] = (),
+    ) -> trace.Span:
+        """Begin a span as the SDK's tracer does; one that is not sampled records nothing."""
+        if not self._provider.takes_light_spans:
+            return self._tracer.start_span(name, context, kind, attributes, links)
+        parent: SpanContext | None = trace.get_current_span(context).get_span_context()
+        ids = self._tracer.id_generator
+        if parent is not None and parent.is_valid:
+            trace_id, trace_state = parent.trace_id, parent.trace_state
+            flags = parent.trace_flags & _RANDOM
+        else:
+            parent, trace_id, trace_state = None, ids.generate_trace_id(), None
+            flags = _RANDOM if _RANDOM and ids.is_trace_id_random() else 0
+        is_sampled = self._rule.samples(parent, trace_id)
+        flags_set = TraceFlags(flags | _SAMPLED if is_sampled else flags)
+        own = SpanContext(trace_id, ids.generate_span_id(), False, flags_set, trace_state)
+        if not is_sampled:
+            return trace.NonRecordingSpan(own)
+        span = LightSpan(self, own, parent, name, kind, attributes)
+        span.links = links
+        return span
+
+    def take(self, span: LightSpan) -> None:
+        """Hand a span that has ended to the processors."""
+        self._tracer.span_processor.on_end(
+            ReadableSpan(
+                name=span.name,
+                context=span.get_span_context(),
+                parent=span.parent,
+                resource=self._tracer.resource,
+                attributes=self._attributes_of(span),
+                links=self._links_of(span),
+                kind=span.kind,
+                status=span.status,
+                start_time=span.start_ns,
+                end_time=span.end_ns,
+                instrumentation_scope=self._scope,
+            )
+        )
+
+    def _attributes_of(self, span: LightSpan) -> Mapping[str, Any]:
+        """Join what was written; where a limit is met or a key was set twice, as the SDK does."""
+        attributes: dict[str, Any] = {}
+        count = 0
+        for written in span.written:
+            attributes.update(written)
+            count += len(written)
+        if count == len(attributes) and self._are_within_limits(attributes):
+            return attributes
+        bounded = BoundedAttributes(
+            self._max_attributes, immutable=False, max_value_len=self._max_chars
+        )
+        for written in span.written:
+            bounded.update(written)
+        return bounded
+
+    def _are_within_limits(self, attributes: Mapping[str, Any]) -> bool:
+        if self._max_attributes is not None and len(attributes) > self._max_attributes:
+            return False
+        max_chars = self._max_chars
+        return all(
+            type(value) is str and (max_chars is None or len(value) <= max_chars)
+            for value in attributes.values()
+        )
+
+    def _links_of(self, span: LightSpan) -> Sequence[trace.Link]:
+        if not span.links:
+            return ()
+        links: Sequence[trace.Link] = BoundedList.from_seq(
+            self._provider.limits.max_links, span.links
+        )
+        return links
+
+
+class _Rule(NamedTuple):
+    """How a sampler decides, where that follows from parent and trace id alone."""
+
+    asks_parent: bool
+    """Whether a child is what its parent is."""
+    bound: int
+    """A trace is sampled if the part of its id that samplers look at is below this."""
+
+    @classmethod
+    def of(cls, sampler: Sampler) -> _Rule | None:
+        """Give the rule of a sampler that the variables can name; None for others."""
+        bound = root_bound(sampler)
+        if sampler is ALWAYS_ON or type(sampler) is TraceIdRatioBased:
+            asks_parent = False
+        elif sampler in (DEFAULT_ON, DEFAULT_OFF) or type(sampler) is ParentBasedTraceIdRatio:
+            asks_parent = True
+        else:
+            return None
+        return None if bound is None else cls(asks_parent, bound)
+
+    def samples(self, parent: SpanContext | None, trace_id: int) -> bool:
+        """Decide on one span."""
+        if self.asks_parent and parent is not None:
+            return bool(parent.trace_flags & _SAMPLED)
+        return trace_id & TRACE_ID_LIMIT < self.bound
