@@ -22,8 +22,8 @@ setup: $(READY) ## make the virtual environment with everything in it
 demo: $(READY) ## real calls on real data between a server and three hosts, in under a minute
 	@$(BIN)/toolbus demo $(ARGS)
 
-test: $(READY) ## every test
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## every test, in two processes side by side; ARGS=-n0 for one
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(READY) ## lint, types, import contracts, sizes
 	@$(BIN)/ruff format --check --quiet .

@@ -1,12 +1,19 @@
-"""What holds for every test: clean variables, and a list of what could not be verified."""
+"""What holds for every test: clean variables, its turn, and a list of what was not verified."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 
+from support.alone import on_the_floor
 from support.missing_parts import words_of_missing
+
+
+def pytest_configure() -> None:
+    """Let what tests start keep its bytecode: else hundreds of processes compile all of toolbus."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +22,16 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("TOOLBUS_", "OTEL_")):
             monkeypatch.delenv(name)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before a test's own time limit begins
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Where there are several workers, run a test that measures time while no other one runs."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    alone = item.get_closest_marker("alone") is not None
+    with on_the_floor(item.config.rootpath, alone=alone):
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

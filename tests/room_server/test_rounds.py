@@ -126,6 +126,7 @@ def _one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "TURN_S", 0.0)
 
 
+@pytest.mark.alone
 @pytest.mark.row(82)
 @pytest.mark.usefixtures("_no_collector")
 async def test_calls_go_on_while_a_thousand_hosts_are_told_to_a_hundred_watchers() -> None:

@@ -63,6 +63,7 @@ async def p99_s(caller: RoomClient) -> float:
     return sorted(took)[CALLS * 99 // 100 - 1]
 
 
+@pytest.mark.alone
 @pytest.mark.row(30)
 @pytest.mark.parametrize("kind", ["handshakes", "slicer"])
 async def test_whoever_dribbles_makes_nobody_else_wait(kind: str, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **argum
     return caught.value
 
 
+@pytest.mark.alone
 @pytest.mark.row(46)
 async def test_what_is_missing_is_not_found_at_once(server: TestServer) -> None:
     bench = Bench()
@@ -222,6 +223,7 @@ async def test_a_killed_host_of_an_idempotent_tool_is_followed_by_another(
             assert two.count("ended wait_again") == 1
 
 
+@pytest.mark.alone
 @pytest.mark.row(52)
 async def test_a_host_that_never_answers_is_given_up_at_the_deadline(server: TestServer) -> None:
     async with raw_participant(server, "host") as host, server.room("alice") as alice:

@@ -219,6 +219,7 @@ PATIENT = {
 ROUNDS, CALLS = 6, 100
 
 
+@pytest.mark.alone
 @pytest.mark.row(88)
 @pytest.mark.parametrize("collector", [dead_collector, slow_collector])
 def test_dead_or_slow_collector_slows_neither_calls_nor_the_end(

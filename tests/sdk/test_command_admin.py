@@ -85,7 +85,7 @@ def test_revoking_says_what_it_needs(toolbus: CommandLine, arguments: list[str])
 
 
 def test_administering_without_the_grant_ends_with_3(toolbus: CommandLine) -> None:
-    token = toolbus.run("token", "create", "--name", "ann", "--preset", "user").out.strip()
+    token = toolbus.run_here("token", "create", "--name", "ann", "--preset", "user").out.strip()
     for arguments in (["rooms"], ["kick", "bob"], ["revoke", "bob", "--issuer", "x"]):
         outcome = toolbus.run("admin", *arguments, "--token", token)
         assert outcome.code == 3

@@ -53,7 +53,7 @@ def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 
 def token(toolbus: CommandLine, *grants: str) -> str:
     keys = str(toolbus.folder / "home" / "dev-keys.toml")
-    made = toolbus.run("token", "create", "--keys", keys, "--name", "bob", *grants)
+    made = toolbus.run_here("token", "create", "--keys", keys, "--name", "bob", *grants)
     assert made.code == 0, made.err
     return made.out.strip()
 

@@ -164,7 +164,7 @@ def test_once_and_for_end_by_themselves(toolbus: CommandLine) -> None:
 
 
 def test_watching_without_the_grant_ends_with_3_and_the_next_step(toolbus: CommandLine) -> None:
-    token = toolbus.run("token", "create", "--name", "ann", "--preset", "user").out.strip()
+    token = toolbus.run_here("token", "create", "--name", "ann", "--preset", "user").out.strip()
     for more in ([], ["--json"]):
         outcome = toolbus.run("watch", "--token", token, *more)
         assert (outcome.code, outcome.out) == (3, "")

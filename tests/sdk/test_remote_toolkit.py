@@ -94,8 +94,11 @@ def token(toolbus: CommandLine, *arguments: str) -> str:
 def assert_ends_as_the_command_does(
     toolbus: CommandLine, variables: Mapping[str, str], code: int
 ) -> str:
-    by_itself = run(toolbus, "words.py", **variables)
-    by_command = toolbus.run("host", "words:words", **variables)
+    with (
+        python(toolbus, "words.py", **variables) as program,
+        toolbus.start("host", "words:words", **variables) as command,
+    ):
+        by_itself, by_command = ended(program), command.ended()
     assert (by_itself.code, by_itself.err) == (by_command.code, by_command.err)
     assert by_itself.code == code
     assert "Traceback" not in by_itself.err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,8 +19,6 @@ from toolbus.grants import ApiScope
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE
 from toolbus.tokens import ParticipantToken
-
-TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,19 @@ class Stage:
         return ParticipantToken(name=name, room=["main"], api=api).to_jwt(key)
 
     def end(self) -> dict[str, Ended]:
-        """End the caller as its input ends, host and server as a service manager does."""
+        """End the caller as its input ends, host and server as a service manager does.
+
+        Caller and host are told at the same time, and have nothing to do with each other then.
+        """
         began_s = time.perf_counter()
+        self.host.process.send_signal(signal.SIGTERM)
         _, err = self.caller.communicate(timeout=PATIENCE_S)
         ended = {"caller": Ended(self.caller.returncode, time.perf_counter() - began_s, err)}
-        for name, running in (("host", self.host), ("server", self.server)):
-            began_s = time.perf_counter()
-            outcome = running.end()
-            ended[name] = Ended(outcome.code, time.perf_counter() - began_s, outcome.err)
+        outcome = self.host.ended()
+        ended["host"] = Ended(outcome.code, time.perf_counter() - began_s, outcome.err)
+        began_s = time.perf_counter()
+        outcome = self.server.end()
+        ended["server"] = Ended(outcome.code, time.perf_counter() - began_s, outcome.err)
         return ended
 
 
@@ -75,21 +80,26 @@ def stage(folder: Path, endpoint: str, **variables: str) -> Iterator[Stage]:
     line = CommandLine(
         folder,
         {
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": os.pathsep.join(sys.path),  # this clone's, wherever toolbus is installed
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
             "OTEL_BSP_SCHEDULE_DELAY": "50",
             **variables,
         },
     )
     with line.serving() as (server, url):
-        with line.at(url).hosting("support.traced_host:weather", "--name", "station") as host:
-            environment = line.at(url).environment({"TOOLBUS_NAME": "alice"})
-            with _caller(folder, environment) as caller:
-                yield Stage(folder, url, caller, server, host)
+        environment = line.at(url).environment({"TOOLBUS_NAME": "alice"})
+        with (
+            _caller(folder, environment) as caller,
+            line.at(url).hosting("support.traced_host:weather", "--name", "station") as host,
+        ):
+            assert caller.stdout is not None
+            assert caller.stdout.readline() == "ready\n"
+            yield Stage(folder, url, caller, server, host)
 
 
 @contextmanager
 def _caller(folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start the caller, which says that it is ready once it has joined."""
     process = subprocess.Popen(
         [sys.executable, "-m", "support.traced_caller"],
         cwd=folder,
@@ -100,9 +110,7 @@ def _caller(folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess
         text=True,
     )
     with process:
-        assert process.stdout is not None
         try:
-            assert process.stdout.readline() == "ready\n"
             yield process
         finally:
             if process.poll() is None:
