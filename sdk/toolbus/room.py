@@ -47,7 +47,10 @@ class Core:
     loop: asyncio.AbstractEventLoop
     caller: Caller
     call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
-    """Half of the 128 random bits of a call's id; the other half is drawn for each."""
+    """Half of the 128 random bits of a call's id; the other half is drawn for each.
+
+    In hex, since a trace that begins with the call has the same id (`root_sampling`).
+    """
 
 
 def _no_tool(tool: str) -> InvalidArguments:

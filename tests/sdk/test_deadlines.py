@@ -66,7 +66,7 @@ def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
         watch.add(str(number), 60).ended = True
     watch.add("alive", 60)
     assert watch.clock.waiting == 1
-    assert len(watch.deadlines) < 5_000
+    assert len(watch.deadlines) < 100
     watch.clock.advance(60)
     assert watch.expired == ["alive"]
 
