@@ -44,12 +44,18 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from toolbus.root_sampling import TRACE_ID_LIMIT, root_bound
 from toolbus.semantics import SCOPE, toolbus_version
 
-__all__ = ["LightSpan", "LightTracer", "PipelineProvider"]
+__all__ = ["LightSpan", "LightTracer", "PipelineProvider", "counts_its_own"]
 
 _UNSET = Status(StatusCode.UNSET)
 # Older releases neither send this flag nor know it.
 _RANDOM: int = getattr(TraceFlags, "RANDOM_TRACE_ID", 0)
 _SAMPLED: int = TraceFlags.SAMPLED
+
+
+def counts_its_own(environ: Mapping[str, str]) -> bool:
+    """Say whether the variables ask the SDK to count what it records and sends."""
+    asked = environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "")
+    return asked.strip().lower() == "true"
 
 
 class PipelineProvider(TracerProvider):
@@ -67,8 +73,7 @@ class PipelineProvider(TracerProvider):
         self.limits: SpanLimits = limits
         """What a span may hold."""
         # The SDK's own counts of spans are taken where its spans are made.
-        counts = os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "")
-        self.takes_light_spans: bool = counts.strip().lower() != "true"
+        self.takes_light_spans: bool = not counts_its_own(os.environ)
         """Whether nobody looks for the SDK's own spans here."""
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:

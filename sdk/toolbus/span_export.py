@@ -21,17 +21,20 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from toolbus.light_spans import PipelineProvider
+from toolbus.light_spans import PipelineProvider, counts_its_own
 from toolbus.semantics import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION
+from toolbus.span_encoder import SpanEncoder
 from toolbus.telemetry import toolbus_version
 
-__all__ = ["HashedResource", "ReportingExporter", "SpanPipeline"]
+__all__ = ["HashedResource", "LightExporter", "ReportingExporter", "SpanPipeline"]
 
 _FLUSH_S = 2.0
 _EXPORT_TIMEOUT_S = 5.0
 _BATCH_DELAY_MS = 500.0
 """Ten times shorter than the SDK's own: whoever watches a call wants to see it now."""
 _MAX_ATTRIBUTE_CHARS = 4_096
+_MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""Half of what the library's exporter sends at most."""
 _NOISY_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.sdk._shared_internal",
@@ -90,6 +93,28 @@ class ReportingExporter(SpanExporter):
         return self._inner.force_flush(timeout_millis)
 
 
+class LightExporter(OTLPSpanExporter):
+    """The library's exporter, but for the encoding: that is `SpanEncoder`'s, where it may be.
+
+    Connection, retries, packing and headers stay the library's. It encodes by itself in releases
+    that have no place for bytes of ours, where it is to count its exports, and what is so much
+    that it might refuse it.
+    """
+
+    _encoder: SpanEncoder | None = None
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send one batch."""
+        send = getattr(getattr(self, "_client", None), "export", None)
+        if send is None or counts_its_own(os.environ):
+            return super().export(spans)
+        self._encoder = self._encoder or SpanEncoder()
+        request = self._encoder.encode(spans)
+        if len(request) > _MAX_REQUEST_BYTES:
+            return super().export(spans)
+        return SpanExportResult.SUCCESS if send(request).success else SpanExportResult.FAILURE
+
+
 class HashedResource(Resource):
     """A resource that computes its hash once: an exporter asks for it with each span."""
 
@@ -132,7 +157,7 @@ class SpanPipeline:
         _quieten_libraries()
         if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip().lower() == "grpc":
             _logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=grpc: spans are sent by OTLP/HTTP")
-        exporter = OTLPSpanExporter(timeout=_timeout_s(os.environ), session=_session(os.environ))
+        exporter = LightExporter(timeout=_timeout_s(os.environ), session=_session(os.environ))
         return cls.to_exporter(
             ReportingExporter(exporter, _endpoint(os.environ)),
             _resource(service_name, instance_id or str(uuid4())),

@@ -16,6 +16,7 @@ from bench.contention import Contention
 from bench.gathering import GatheringRefused, gather
 from bench.legs import Leg
 from bench.rounds import run_round
+from bench.turns import run_turns
 from bench.verdict import Results
 
 GATHERING = "gathering"
@@ -72,15 +73,24 @@ class Course:
                 continue
             self._say(leg.name, loop)
             try:
-                round_ = await run_round(leg, loop)
+                took_s = await self._run_leg(leg, loop)
             except (RuntimeError, TimeoutError) as error:
                 if not leg.is_rival:
                     raise
                 # What is not ours may fail to run here without failing the run.
                 self._miss(leg.name, str(error) or type(error).__name__)
                 continue
-            self.results.rounds.setdefault((loop, leg.name), []).append(round_)
-            self.took_s[leg.name] += round_.took_s
+            self.took_s[leg.name] += took_s
+
+    async def _run_leg(self, leg: Leg, loop: str) -> float:
+        """Measure a leg once, keep what it came to, and return what that took, in seconds."""
+        if leg.takes_turns:
+            turns = await run_turns(leg, loop)
+            self.results.turns.setdefault((loop, leg.name), []).append(turns)
+            return turns.took_s
+        round_ = await run_round(leg, loop)
+        self.results.rounds.setdefault((loop, leg.name), []).append(round_)
+        return round_.took_s
 
     def _miss(self, what: str, reason: str) -> None:
         self.results.missing[what] = reason

@@ -36,6 +36,8 @@ class Leg:
     """Of the calls of each load: less for who is so slow that fewer tell as much."""
     traced_share: float = 0.0
     """Of its calls, how many are recorded and sent to a receiver of spans."""
+    takes_turns: bool = False
+    """Whether it is measured by turns, instead of by loads."""
     is_rival: bool = False
     """Whether it runs in an environment of its own, from `requirements-NAME.txt`."""
     on_both_loops: bool = True
@@ -119,9 +121,12 @@ LEGS = (
     ),
     Leg(
         "toolbus-1%",
-        "bench.toolbus_leg",
-        "1 % of calls recorded and sent to a receiver on the same cores",
+        "bench.turns_leg",
+        "turns without a recorded call, and turns in which 1 % of calls are recorded and sent "
+        "to a receiver on the same cores",
         environment=_sampling(0.01),
+        loads=(),
+        takes_turns=True,
         traced_share=0.01,
         on_both_loops=False,
     ),

@@ -80,3 +80,21 @@ async def _keep_calling(call: Call, calls: int, in_flight: int, durations_ns: li
     async with asyncio.TaskGroup() as callers:
         for _ in range(in_flight):
             callers.create_task(one_after_the_other())
+
+
+async def call_for(call: Call, seconds: float, in_flight: int) -> int:
+    """Keep so many calls in flight for a time, then let them end; return how many there were."""
+    clock = time.perf_counter
+    ends_s = clock() + seconds
+    calls = 0
+
+    async def one_after_the_other() -> None:
+        nonlocal calls
+        while clock() < ends_s:
+            await call(calls, 7)
+            calls += 1
+
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(in_flight):
+            callers.create_task(one_after_the_other())
+    return calls

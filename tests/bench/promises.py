@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.verdict import (
     OfGathering,
+    OfTurns,
     Promise,
     Ratio,
     alone_per_s,
@@ -36,7 +37,7 @@ PROMISES = (
     Promise("stock", IN_FLIGHT_RATE, Ratio("relay", "stock", in_flight_per_s), 0.95, 1.0),
     _promise("nats", ALONE_RATE, "nats", 1.2, 1.4),
     _promise("nats", IN_FLIGHT_RATE, "nats", 0.8, 1.0),
-    Promise("traced", IN_FLIGHT_RATE, Ratio("toolbus-1%", "toolbus", in_flight_per_s), 0.9, 0.97),
+    Promise("traced", IN_FLIGHT_RATE, OfTurns("toolbus-1%"), 0.9, 0.97),
     Promise("toolkits", ALONE_P50, Ratio("toolbus-10000", "toolbus-10", p50_us), 1.1, 1.0),
     Promise(
         "idle",
@@ -52,5 +53,5 @@ PROMISES = (
 )
 ROWS = tuple(dict.fromkeys(promise.row for promise in PROMISES))
 GATHERING_ROW = "idle"
-MORE_LEGS = {"traced": ("toolbus-100%", "toolbus-untraced")}
+MORE_LEGS = {"traced": ("toolbus", "toolbus-100%", "toolbus-untraced")}
 """Legs of a row that no ratio names, for what is only printed."""

@@ -14,7 +14,8 @@ from bench.gathering import Gathering
 from bench.legs import ALONE, IN_FLIGHT, LEGS
 from bench.promises import PROMISES
 from bench.rounds import Figures, Round
-from bench.verdict import Promise, Ratio, Results, span_cpu_us
+from bench.turns import TURN_S, Turn, Turns
+from bench.verdict import OfTurns, Promise, Ratio, Results, span_cpu_us
 
 MEANINGS = {leg.name: leg.meaning for leg in LEGS}
 
@@ -43,20 +44,26 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
     lines = {**facts, **missing}
     parts = ["# What a call costs", "", *(f"- {name}: {fact}" for name, fact in lines.items()), ""]
     for loop in loops:
-        tables = (_legs(results, loop), _gatherings(results, loop), _promises(results, loop))
+        tables = (
+            _legs(results, loop),
+            _turns(results, loop),
+            _gatherings(results, loop),
+            _promises(results, loop),
+        )
         parts += [f"## {loop}", "", *(line for table in tables if table for line in (*table, ""))]
     return "\n".join([*parts, *_legend(results), ""])
 
 
 def _legend(results: Results) -> list[str]:
-    legs = {leg for _, leg in results.rounds}
+    legs = {leg for _, leg in (*results.rounds, *results.turns)}
     return [
         "Medians over the rounds, with least and greatest; each ratio is one of two medians.",
         f"{ALONE.calls:,} calls one at a time, all processes on one core (only one is ever awake);",
         f"{IN_FLIGHT.calls:,} calls with {IN_FLIGHT.in_flight} in flight, on all cores; fewer of",
         "both on legs that are slow. CPU is the processor time per call of router, host and",
         "caller: it says what the calls cost where other programs disturb the clock; musts are",
-        "judged by the clock, on uvloop.",
+        "judged by the clock, on uvloop. Of turns, the ratio is the median over each recorded turn",
+        "and its two neighbours, with its quartiles.",
         "",
         *(f"- `{name}`: {meaning}" for name, meaning in MEANINGS.items() if name in legs),
     ]
@@ -96,9 +103,43 @@ def _spread(numbers: Iterable[float]) -> str:
     return f"**{statistics.median(values):,.0f}** [{min(values):,.0f}-{max(values):,.0f}]"
 
 
-def _cpu(figures: Sequence[Figures]) -> str:
+def _cpu(figures: Sequence[Figures] | Sequence[Turn]) -> str:
     by_role = zip(*(each.cpu_us for each in figures), strict=True)
     return " + ".join(f"{statistics.median(values):.0f}" for values in by_role) or "-"
+
+
+def _turns(results: Results, loop: str) -> list[str]:
+    rows = [
+        _turns_row(name, rounds)
+        for (ran_on, name), rounds in results.turns.items()
+        if ran_on == loop and rounds
+    ]
+    head = [
+        "| turns | calls/s, none recorded | calls/s, recorded "
+        "| CPU us, none recorded | CPU us, recorded | ratio of neighbours |",
+        "|---|---|---|---|---|---|",
+    ]
+    return [*head, *rows] if rows else []
+
+
+def _turns_row(name: str, rounds: Sequence[Turns]) -> str:
+    plain = [turn for each in rounds for turn in each.plain]
+    recorded = [turn for each in rounds for turn in each.recorded]
+    ratios = [ratio for each in rounds for ratio in each.ratios(lambda turn: turn.per_s)]
+    cells = (
+        f"{name}, {len(recorded)} of {TURN_S:g} s",
+        _spread(turn.per_s for turn in plain),
+        _spread(turn.per_s for turn in recorded),
+        _cpu(plain),
+        _cpu(recorded),
+        _quartiles(ratios),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _quartiles(ratios: Sequence[float]) -> str:
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return f"**{middle:.2f}x** [{low:.2f}-{high:.2f}]"
 
 
 GATHERING_FIGURES: Mapping[str, Callable[[Gathering], float]] = {
@@ -144,7 +185,7 @@ def _promise_row(promise: Promise, results: Results, loop: str) -> str:
     value = figure.of(results, loop)
     if value is None:
         return _missing_row(promise, results)
-    by_cpu = figure.of(results, loop, by_cpu=True) if isinstance(figure, Ratio) else None
+    by_cpu = figure.of(results, loop, by_cpu=True) if isinstance(figure, Ratio | OfTurns) else None
     cells = (
         promise.name,
         f"**{_number(value, figure.unit)}**",

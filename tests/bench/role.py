@@ -66,10 +66,15 @@ def say(**facts: Any) -> None:
     sys.stdout.flush()
 
 
-async def serve_until_told(**facts: Any) -> None:
-    """Say that this process is ready, then wait until the harness ends it."""
+async def serve_until_told(on_line: Callable[[], None] | None = None, /, **facts: Any) -> None:
+    """Say that this process is ready, then wait until the harness ends it.
+
+    `on_line` is called, on a thread, for each line that the harness says meanwhile.
+    """
     say(**facts)
-    await asyncio.to_thread(sys.stdin.read)
+    while await next_line():
+        if on_line is not None:
+            await asyncio.to_thread(on_line)
 
 
 async def measure_when_told(call: Call) -> None:

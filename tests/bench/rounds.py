@@ -37,6 +37,11 @@ class Figures:
     microseconds."""
 
 
+def rate_by_cpu(cpu_us: Sequence[float]) -> float:
+    """Calls per second that the processor time would allow: the busiest process, or all cores."""
+    return 1e6 / max(*cpu_us, sum(cpu_us) / (os.cpu_count() or 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What one leg did in one round; None under a load that is not its own."""
@@ -132,7 +137,7 @@ async def run_round(leg: Leg, loop: str) -> Round:
     """
     began_s = time.monotonic()
     figures: dict[Load, Figures] = {}
-    async with _receiver_of(leg) as (leg, receiver):
+    async with receiver_of(leg) as (leg, receiver):
         async with running(leg, loop) as processes:
             for load in leg.loads:
                 figures[load] = await figures_of(
@@ -145,7 +150,7 @@ async def run_round(leg: Leg, loop: str) -> Round:
 
 
 @contextlib.asynccontextmanager
-async def _receiver_of(leg: Leg) -> AsyncIterator[tuple[Leg, Process | None]]:
+async def receiver_of(leg: Leg) -> AsyncIterator[tuple[Leg, Process | None]]:
     """The receiver of spans that a leg needs, if it does, and the leg that sends to it."""
     if not leg.traced_share:
         yield leg, None
@@ -158,10 +163,20 @@ async def _receiver_of(leg: Leg) -> AsyncIterator[tuple[Leg, Process | None]]:
 
 
 async def _spans_per_call(leg: Leg, receiver: Process) -> float:
-    await receiver.tell({"count": True})
-    spans = (await receiver.hear(START_TIMEOUT_S))["spans"]
     loads = [load.scaled(leg.share) for load in leg.loads]
-    spans_per_call: float = spans / sum(load.calls + load.warm_up_calls for load in loads)
+    return await spans_per_call_of(
+        leg, receiver, sum(load.calls + load.warm_up_calls for load in loads)
+    )
+
+
+async def spans_per_call_of(leg: Leg, receiver: Process, calls: int) -> float:
+    """Ask the receiver how many spans came of so many calls.
+
+    Raises:
+        RuntimeError: Not as many as the leg says.
+    """
+    await receiver.tell({"count": True})
+    spans_per_call: float = (await receiver.hear(START_TIMEOUT_S))["spans"] / calls
     expected = SPANS_PER_CALL * leg.traced_share
     if not expected / 2 <= spans_per_call <= expected * 2:
         raise RuntimeError(f"{leg.name}: {spans_per_call:.3f} spans per call, not {expected}")
@@ -172,27 +187,29 @@ async def figures_of(
     processes: Mapping[str, Process], load: Load, settle_s: float = 0.0
 ) -> Figures:
     """Let the caller put a load on, and see what it took, the work of `settle_s` after it too."""
-    trees = [_tree(processes[role].pid) for role in ROLES if role in processes]
+    trees = [process_tree(processes[role].pid) for role in ROLES if role in processes]
     everybody = [process for tree in trees for process in tree]
     # Of one call at a time only one process is ever awake. On one core its time is what the three
     # do; over idle cores it is mostly how long a virtual machine takes to wake another core.
     with _on_one_core(everybody) if load.in_flight == 1 else contextlib.nullcontext():
-        before_s = [_cpu_s(tree) for tree in trees]
+        before_s = [cpu_s(tree) for tree in trees]
         await processes["caller"].tell(load.as_json())
         sample = Sample(**await processes["caller"].hear(LOAD_TIMEOUT_S))
         await asyncio.sleep(settle_s)
-        after_s = [_cpu_s(tree) for tree in trees]
+        after_s = [cpu_s(tree) for tree in trees]
     calls = load.calls + load.warm_up_calls
     spent_s = zip(before_s, after_s, strict=True)
     return Figures(sample, tuple((after - before) / calls * 1e6 for before, after in spent_s))
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def process_tree(pid: int) -> list[psutil.Process]:
+    """A process and those that it started."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
-def _cpu_s(tree: Sequence[psutil.Process]) -> float:
+def cpu_s(tree: Sequence[psutil.Process]) -> float:
+    """Processor time that these have had so far."""
     return sum(times.user + times.system for times in (each.cpu_times() for each in tree))
 
 

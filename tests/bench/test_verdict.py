@@ -9,6 +9,7 @@ from bench.promises import PROMISES
 from bench.report import render
 from bench.rivals import pip_error
 from bench.rounds import Figures, Round
+from bench.turns import Turn, Turns
 from bench.verdict import Promise, Results, missed, span_cpu_us
 
 RELAY = [promise for promise in PROMISES if promise.row in ("relay", "stock")]
@@ -41,6 +42,19 @@ def gathering_of(memory_kib: float) -> Gathering:
     return Gathering(
         5_000, memory_kib, memory_kib + 0.5, joins_per_s=210.4, join_cpu_us=2_208.0, took_s=40.0
     )
+
+
+def turns_of(*, plain: list[float], recorded: list[float]) -> Turns:
+    """Turns of 2 s each that came to so many calls per second."""
+
+    def turn(per_s: float) -> Turn:
+        return Turn(int(per_s * 2), 2.0, (1e6 / per_s, 10.0, 10.0))
+
+    return Turns([turn(per_s) for per_s in plain], [turn(per_s) for per_s in recorded])
+
+
+def turning(rounds: list[Turns]) -> Results:
+    return Results(turns={("uvloop", "toolbus-1%"): rounds})
 
 
 def promises_of(row: str) -> list[Promise]:
@@ -80,16 +94,36 @@ def test_nats_is_judged_one_at_a_time_and_in_flight(
     assert len(missed(promises_of("nats"), results, "uvloop")) == failed
 
 
-def test_one_percent_traced_is_judged_against_none() -> None:
+@pytest.mark.parametrize(
+    ("per_s", "word"), [(9_701, "aim met"), (9_100, "must met"), (8_900, "missed")]
+)
+def test_one_percent_traced_is_judged_against_the_turns_beside(per_s: float, word: str) -> None:
     (promise,) = promises_of("traced")
-    assert promise.figure.legs == ("toolbus-1%", "toolbus")
-    results = Results(
-        {
-            ("uvloop", "toolbus"): [round_of(100.0, 10_000)],
-            ("uvloop", "toolbus-1%"): [round_of(100.0, 8_900)],
-        }
-    )
-    assert missed([promise], results, "uvloop") == [promise]
+    assert promise.figure.legs == ("toolbus-1%",)
+    results = turning([turns_of(plain=[10_000] * 3, recorded=[per_s] * 2)])
+    assert promise.word(promise.figure.of(results, "uvloop") or 0) == word
+    assert missed([promise], results, "uvloop") == ([promise] if word == "missed" else [])
+
+
+def test_a_machine_that_slows_down_between_turns_changes_no_ratio() -> None:
+    turns = turns_of(plain=[20_000, 10_000, 4_000], recorded=[13_500, 6_300])
+    assert turns.ratios(lambda turn: turn.per_s) == pytest.approx([0.9, 0.9])
+
+
+def test_every_turn_of_every_round_counts_in_the_median() -> None:
+    (promise,) = promises_of("traced")
+    many = turns_of(plain=[100] * 4, recorded=[95, 94, 93])
+    results = turning([turns_of(plain=[100] * 2, recorded=[10]), many])
+    assert promise.figure.of(results, "uvloop") == pytest.approx(0.935)
+    assert promise.figure.best(results, "uvloop") == pytest.approx(0.94)
+
+
+def test_turns_are_lost_only_when_no_rounds_median_holds() -> None:
+    (promise,) = promises_of("traced")
+    bad, good = (turns_of(plain=[100] * 2, recorded=[per_s]) for per_s in (80, 91))
+    assert promise.is_lost(turning([bad, bad]), "uvloop")
+    assert promise.is_missed(turning([bad, bad, good]), "uvloop")
+    assert not promise.is_lost(turning([bad, bad, good]), "uvloop")
 
 
 def test_ten_thousand_toolkits_may_cost_a_tenth_more() -> None:
@@ -140,8 +174,9 @@ def test_cpu_of_a_span_is_what_a_call_with_four_costs_more() -> None:
 
 def test_a_row_runs_the_legs_of_its_figures() -> None:
     promises = chosen_promises(["traced"], judged=True)
-    assert [leg.name for leg in legs_of(promises, printed=False)] == ["toolbus", "toolbus-1%"]
-    assert "toolbus-100%" in [leg.name for leg in legs_of(promises, printed=True)]
+    assert [leg.name for leg in legs_of(promises, printed=False)] == ["toolbus-1%"]
+    printed = {leg.name for leg in legs_of(promises, printed=True)}
+    assert printed == {"toolbus", "toolbus-untraced", "toolbus-1%", "toolbus-100%"}
 
 
 def test_a_check_runs_no_leg_that_nothing_judges() -> None:
@@ -165,6 +200,14 @@ def test_report_shows_medians_spread_and_verdict() -> None:
     assert row in text
     assert "| **0.60x** | 1.00x | >= 0.65x | 0.85x | missed |" in text
     assert "| relay | **100** [100-100] |" in text
+
+
+def test_report_shows_both_kinds_of_turns_and_the_quartiles_of_their_ratio() -> None:
+    text = render(turning([turns_of(plain=[100] * 4, recorded=[95, 94, 93])]), ["uvloop"], {})
+    assert "| **100** [100-100] | **94** [93-95] | 10000 + 10 + 10 | 10638 + 10 + 10 |" in text
+    assert "| **0.94x** [0.94-0.94] |" in text
+    assert "| toolbus-1% / none, turn by turn: 64 in flight, calls/s | **0.94x** | 0.94x |" in text
+    assert "- `toolbus-1%`: turns without" in text
 
 
 def test_report_shows_what_a_gathering_cost() -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from bench.role import Where, measure_when_told, run_role, serve_until_told
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from bench.role import Where, measure_when_told, run_role, say, serve_until_told
 from toolbus import ApiScope, RemoteToolkit, RoomClient, tool
 from toolbus.telemetry import configure
 from toolbus_server.testing import running_server
@@ -26,6 +29,7 @@ async def route(_where: Where) -> None:
     set_up_tracing("server")
     async with running_server() as server:
         await serve_until_told(
+            send_spans,
             url=server.url,
             host_token=server.token("host", room=ROOM, api=ApiScope.host_default()),
             caller_token=server.token("caller", room=ROOM, api=ApiScope.agent_default()),
@@ -38,7 +42,7 @@ async def host(where: Where) -> None:
     demo = RemoteToolkit("demo", [add])
     async with RoomClient(where["url"], room=ROOM, token=where["host_token"]) as room:
         await demo.start(room)
-        await serve_until_told(ready=True)
+        await serve_until_told(send_spans, ready=True)
         await demo.stop()
 
 
@@ -58,6 +62,13 @@ def set_up_tracing(service_name: str) -> None:
     is_on = configure(service_name) is not None
     if is_on is (os.environ["OTEL_SDK_DISABLED"] == "true"):
         raise RuntimeError("tracing is not set up as this leg says")
+
+
+def send_spans() -> None:
+    """Send the spans that wait, and say so; only where tracing is set up."""
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    say(sent=provider.force_flush())
 
 
 if __name__ == "__main__":

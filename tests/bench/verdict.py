@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 from bench.gathering import Gathering
-from bench.rounds import Figures, Round
+from bench.rounds import Figures, Round, rate_by_cpu
+from bench.turns import Turns
 
 Measure: TypeAlias = Callable[[Round], float]
 """Takes one number out of a round."""
@@ -21,6 +23,8 @@ class Results:
 
     rounds: dict[tuple[str, str], list[Round]] = field(default_factory=dict)
     """By loop and leg."""
+    turns: dict[tuple[str, str], list[Turns]] = field(default_factory=dict)
+    """By loop and leg, of those that take turns."""
     gatherings: dict[str, list[Gathering]] = field(default_factory=dict)
     """By loop."""
     missing: dict[str, str] = field(default_factory=dict)
@@ -64,8 +68,7 @@ def alone_cpu_per_s(round_: Round) -> float:
 
 def in_flight_cpu_per_s(round_: Round) -> float:
     """Calls per second that the processor time would allow: the busiest process, or all cores."""
-    cpu_us = _in_flight(round_).cpu_us
-    return 1e6 / max(*cpu_us, sum(cpu_us) / (os.cpu_count() or 1))
+    return rate_by_cpu(_in_flight(round_).cpu_us)
 
 
 BY_CPU: Mapping[Measure, Measure] = {
@@ -143,6 +146,35 @@ class Ratio:
         if not leg or not against:
             return None
         return of_leg(map(measure, leg)) / of_other(map(measure, against))
+
+
+@dataclass(frozen=True, slots=True)
+class OfTurns:
+    """What is left of the calls per second when some are recorded, turn by turn."""
+
+    leg: str
+    less_is_better: bool = False
+    unit: str = "x"
+
+    @property
+    def name(self) -> str:
+        return f"{self.leg} / none, turn by turn"
+
+    @property
+    def legs(self) -> tuple[str, ...]:
+        return (self.leg,)
+
+    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
+        rounds = self._ratios(results, loop, by_cpu=by_cpu)
+        return statistics.median(itertools.chain(*rounds)) if rounds else None
+
+    def best(self, results: Results, loop: str) -> float | None:
+        rounds = self._ratios(results, loop)
+        return max(map(statistics.median, rounds)) if rounds else None
+
+    def _ratios(self, results: Results, loop: str, *, by_cpu: bool = False) -> list[list[float]]:
+        measure = attrgetter("cpu_per_s" if by_cpu else "per_s")
+        return [turns.ratios(measure) for turns in results.turns.get((loop, self.leg), ())]
 
 
 @dataclass(frozen=True, slots=True)
