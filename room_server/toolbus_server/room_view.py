@@ -151,25 +151,6 @@ class Toolkit:
         """Whether the name is taken: somebody serves it, or it is reserved."""
         return bool(self.generations) or self.reservation is not None
 
-    def choose_host(self, random: Random, affinity: str | None) -> Member:
-        """Choose who runs the next call.
-
-        Of two hosts drawn at random it is the one with fewer calls; with an affinity, the one that
-        this text leads to for as long as it serves, here and at any other server.
-
-        Raises:
-            NoHost: Nobody serves the toolkit now.
-        """
-        hosts = self.serving.hosts
-        if not hosts:
-            raise NoHost(f"nobody serves {self.name} now", retry_after_s=_NO_HOST_RETRY_S)
-        if len(hosts) == 1:
-            return hosts[0]
-        if affinity is not None:
-            return max(hosts, key=lambda host: _weight(affinity, host.instance))
-        first, second = random.sample(hosts, 2)
-        return first if first.inflight <= second.inflight else second
-
     @property
     def order(self) -> tuple[str, bool, str, str]:
         """Where it stands in lists: by name, public first, then by owner."""
@@ -321,8 +302,23 @@ class RoomView:
         return tool
 
     def choose_host(self, toolkit: Toolkit, affinity: str | None = None) -> Member:
-        """Choose who runs the next call; see `Toolkit.choose_host`. Raises NoHost."""
-        return toolkit.choose_host(self._random, affinity)
+        """Choose who runs the next call.
+
+        Of two hosts drawn at random it is the one with fewer calls; with an affinity, the one that
+        this text leads to for as long as it serves, here and at any other server.
+
+        Raises:
+            NoHost: Nobody serves the toolkit now.
+        """
+        hosts = toolkit.serving.hosts
+        if not hosts:
+            raise NoHost(f"nobody serves {toolkit.name} now", retry_after_s=_NO_HOST_RETRY_S)
+        if len(hosts) == 1:
+            return hosts[0]
+        if affinity is not None:
+            return max(hosts, key=lambda host: _weight(affinity, host.instance))
+        first, second = self._random.sample(hosts, 2)
+        return first if first.inflight <= second.inflight else second
 
     def listing(
         self, member: Member, *, after: tuple[str, bool, str, str] | None

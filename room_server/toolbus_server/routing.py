@@ -247,7 +247,7 @@ class Router:
                 flight.call_id,
                 call.toolkit,
                 call.tool,
-                max(1, ceil((flight.deadline_at - self._loop.time()) * 1000)),
+                max(1, ceil((flight.deadline_at - flight.began_at) * 1000)),
                 call.arguments,
                 header,
                 traceparent,

@@ -1,8 +1,9 @@
-"""Many deadlines on one timer: adding one costs a push on a heap, ending one costs nothing.
+"""Many deadlines on one timer: adding one costs little, ending one costs nothing.
 
 Nearly every call ends long before its deadline, and an event loop's own timer for each of them
-would cost as much as routing it. The one timer is armed for the earliest; what is due within the
-next millisecond is taken along, since the clock of a loop may be no finer.
+would cost as much as routing it. So new ones only stand in a list; those of them that have not
+ended when it is full go on to a heap. The one timer is armed for the earliest; what is due within
+the next millisecond is taken along, since the clock of a loop may be no finer.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Deadlines(Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
         self._loop = loop
         self._expire = expire
+        self._new: list[tuple[float, T]] = []
         self._heap: list[tuple[float, int, T]] = []
         self._order = count()
         self._most = _SMALL
@@ -52,7 +54,7 @@ class Deadlines(Generic[T]):
 
     def __len__(self) -> int:
         """How many are held, those that have ended among them."""
-        return len(self._heap)
+        return len(self._new) + len(self._heap)
 
     def add(self, at: float, item: T) -> None:
         """Expire an item at a time by the loop's clock, unless it has ended before.
@@ -61,15 +63,16 @@ class Deadlines(Generic[T]):
         """
         if self._closed:
             return
-        heappush(self._heap, (at, next(self._order), item))
+        self._new.append((at, item))
         if at < self._armed_at:
             self._arm(at)
-        if len(self._heap) > self._most:
-            self._forget_ended()
+        if len(self._new) >= _SMALL:
+            self._take_in()
 
     def close(self) -> None:
         """Forget everything, for good."""
         self._closed = True
+        self._new.clear()
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -84,13 +87,23 @@ class Deadlines(Generic[T]):
     def _fire(self) -> None:
         now = self._loop.time()
         self._armed_at = float("inf")
+        self._take_in()
         heap = self._heap
         while heap and (heap[0][2].ended or heap[0][0] <= now + _CLOCK_S):
             item = heappop(heap)[2]
             if not item.ended:
                 self._expire(item)
-        if heap:
+        if heap and heap[0][0] < self._armed_at:  # as what came meanwhile may have armed it
             self._arm(heap[0][0])
+
+    def _take_in(self) -> None:
+        """Put the new ones that still count in order."""
+        for at, item in self._new:
+            if not item.ended:
+                heappush(self._heap, (at, next(self._order), item))
+        self._new.clear()
+        if len(self._heap) > self._most:
+            self._forget_ended()
 
     def _forget_ended(self) -> None:
         """Keep the heap within twice what still counts; so its upkeep is a constant for each."""

@@ -41,7 +41,8 @@ class HostedToolkit:
     bounds: dict[str, Bounds] = field(init=False)
     """Of those tools that have any."""
     running: set[object] = field(default_factory=set)
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    quiet: asyncio.Event | None = None
+    """Set when none is running; there while somebody waits for that."""
 
     @property
     def key(self) -> tuple[str, bool]:

@@ -141,7 +141,8 @@ class Room:
             toolkit, tool = _text("toolkit", toolkit), _text("tool", tool)
         if attachment is not None:
             raise InvalidArguments("attachments are not supported yet")
-        deadline_at = self._core.loop.time() + call_seconds(timeout_s)
+        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else call_seconds(timeout_s)
+        deadline_at = self._core.loop.time() + seconds
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
         try:
@@ -163,7 +164,7 @@ class Room:
         if context is not None:
             options["caller_context"] = context
         key = (toolkit, participant)
-        call_id = f"{self._core.call_prefix}{getrandbits(64):016x}"
+        call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
         plan = Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
         chunk = await self._core.caller.call(plan)
         return chunk if returns is None else chunk.into(returns)

@@ -121,7 +121,7 @@ class Runner:
     async def drained(self, hosted: HostedToolkit) -> None:
         """Wait until no call of a toolkit is running."""
         while hosted.running:
-            hosted.quiet.clear()
+            hosted.quiet = hosted.quiet or asyncio.Event()
             await hosted.quiet.wait()
 
     # Calls
@@ -250,8 +250,9 @@ class Runner:
             run.slots = None
         self._alive.discard(run)
         run.hosted.running.discard(run)
-        if not run.hosted.running:
+        if run.hosted.quiet is not None and not run.hosted.running:
             run.hosted.quiet.set()
+            run.hosted.quiet = None
 
     async def _outcome(self, run: HostedCall) -> bytes:
         """Run the tool; return the packed chunk, or raise what the caller is told."""

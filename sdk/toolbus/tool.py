@@ -220,7 +220,7 @@ class FunctionTool(Tool):
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
         if self._plain is not None and type(arguments) is dict and self._plain.fit(arguments):
-            return {**arguments}
+            return arguments
         check = (self._settled or self._settle()).arguments
         try:
             fits = check.fits(arguments)
@@ -246,6 +246,8 @@ class FunctionTool(Tool):
     async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
         """Call the function with arguments that `read_arguments` returned."""
         place = self._context
+        if place is None and self._is_async:
+            return await self.function(**arguments)
         if place is not None and not place.positional:
             arguments[place.name] = context
         leading = (context,) if place is not None and place.positional else ()

@@ -170,9 +170,10 @@ class RemoteParent(trace.NonRecordingSpan):
 class _CallsOwn(RemoteParent):
     """The trace that a call itself began: its id is the call's, spelled out if somebody asks."""
 
+    _parsed = None
+
     def __init__(self, call_id: str) -> None:
         self._call_id = call_id
-        self._parsed = None
 
     @property
     def received(self) -> TraceContext:

@@ -9,6 +9,12 @@ import pytest
 
 from toolbus.context import Participant, ToolContext
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.hosted_call import HostedCall
+from toolbus.hosted_toolkit import HostedToolkit
+from toolbus.runner import Runner
+from toolbus.telemetry import Tracing
+from toolbus.toolkit import Toolkit
+from toolbus.wire import Dispatch, pack_body
 
 
 def test_context_for_local_use_needs_no_arguments() -> None:
@@ -86,3 +92,13 @@ def test_executed_is_yes_once_the_function_was_entered() -> None:
     before, after = ToolContext(), ToolContext()
     after.entered = True
     assert (before.executed, after.executed) == ("maybe", "yes")
+
+
+async def test_a_hosted_call_has_every_fact_that_a_context_has() -> None:
+    runner = Runner(send=print, room_of=lambda *_: None, room_name="lab", tracing=Tracing())
+    arguments = pack_body({})
+    dispatch = Dispatch(1, "1" * 32, "t", "run", 1_000, arguments, {})
+    run = HostedCall(runner, dispatch, HostedToolkit(Toolkit("t"), public=True))
+    missing = {slot for slot in ToolContext.__slots__ if not hasattr(run, slot)}
+    # Read from the dispatch, or run by the runner, where the context keeps a value.
+    assert missing == {"_caller", "_on_behalf_of", "_run_sync"}

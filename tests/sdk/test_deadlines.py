@@ -71,6 +71,15 @@ def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
     assert watch.expired == ["alive"]
 
 
+def test_many_that_wait_expire_in_the_order_of_their_times_then_of_their_coming() -> None:
+    watch = Watch()
+    times = [1 + number * 7 % 10 for number in range(500)]
+    for number, in_s in enumerate(times):
+        watch.add(str(number), in_s)
+    watch.clock.advance(20)
+    assert watch.expired == [str(n) for n in sorted(range(500), key=lambda n: (times[n], n))]
+
+
 def test_what_is_added_while_another_expires_is_kept_in_time() -> None:
     watch = Watch()
 

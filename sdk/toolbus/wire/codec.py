@@ -56,7 +56,6 @@ _OTHER_FIELD = "a field is missing, of another type or out of range"
 _UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
 _PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 _PLAIN_OR_BYTES = _PLAIN | {bytes}
-_TEXT = frozenset({str})
 _Place: TypeAlias = "tuple[_Place | None, Any]"
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
@@ -116,7 +115,6 @@ _unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
 _unpack_header = partial(
     _unpack_value, max_array_len=_MAX_HEADER_ITEMS, max_map_len=_MAX_HEADER_ITEMS
 )
-
 
 # A map of text to what needs no look inside, in one step and with nothing else made on the way.
 _unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
@@ -191,18 +189,23 @@ _CLIENT = _reader(FROM_CLIENT)
 _SERVER = _reader(FROM_SERVER)
 
 
-def _decode(reader: _Reader, data: bytes) -> Frame | Unknown:
-    """Read a frame; what is not as nearly all frames are goes the longer way."""
-    if len(data) > _MAX_HEADER_ITEMS:
-        return _decode_packed(reader, data)
-    try:
-        read: Frame = reader.decode(data)
-    except _UNREADABLE:
-        return _decode_packed(reader, data)
-    shape = reader.shapes[type(read)]
-    if shape.place is None and data[0] == shape.head:
-        return read
-    return _finished(shape, data, read)
+def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
+    """Make what reads a frame; what is not as nearly all frames are goes the longer way."""
+    decode, shapes = reader.decode, reader.shapes
+    heads = {made: shape.head for made, shape in shapes.items() if shape.place is None}
+
+    def decode_frame(data: bytes) -> Frame | Unknown:
+        if len(data) > _MAX_HEADER_ITEMS:
+            return _decode_packed(reader, data)
+        try:
+            read: Frame = decode(data)
+        except _UNREADABLE:
+            return _decode_packed(reader, data)
+        if data[0] == heads.get(type(read)):
+            return read
+        return _finished(shapes[type(read)], data, read)
+
+    return decode_frame
 
 
 def _decode_packed(reader: _Reader, data: bytes) -> Frame | Unknown:
@@ -263,7 +266,8 @@ def _explain(reader: _Reader, data: bytes) -> Unknown:
     _check_header_value(fields, MAX_DEPTH)
     if fields[0] in reader.kinds:
         raise BadFrame(1002, _OTHER_FIELD)
-    return Unknown(fields[0], fields[1] if len(fields) > 1 and _is_id(fields[1]) else None)
+    first = fields[1] if len(fields) > 1 else None
+    return Unknown(fields[0], first if type(first) is int and 0 <= first <= _MAX_ID else None)
 
 
 def _check_trailing(data: bytes, known: int) -> None:
@@ -273,9 +277,9 @@ def _check_trailing(data: bytes, known: int) -> None:
         _check_header_value(trailing, MAX_DEPTH)
 
 
-decode_from_client: Callable[[bytes], Frame | Unknown] = partial(_decode, _CLIENT)
+decode_from_client: Callable[[bytes], Frame | Unknown] = _decoding(_CLIENT)
 """Reads a message that a participant sent, or raises BadFrame."""
-decode_from_server: Callable[[bytes], Frame | Unknown] = partial(_decode, _SERVER)
+decode_from_server: Callable[[bytes], Frame | Unknown] = _decoding(_SERVER)
 """Reads a message that a server sent, or raises BadFrame."""
 
 
@@ -308,10 +312,6 @@ def _parts_of(data: bytes) -> Iterator[tuple[int, int]]:
             start = unpacker.tell()
             unpacker.skip()
             yield start, unpacker.tell()
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_ID
 
 
 def _check_header_value(value: Any, depth: int) -> None:
@@ -381,7 +381,7 @@ def _check_items(
 ) -> None:
     plain = _PLAIN_OR_BYTES if binary else _PLAIN
     if isinstance(value, dict):
-        if not _TEXT.issuperset(map(type, value)):
+        if not {str}.issuperset(map(type, value)):
             raise BadBody(_pointer(place), "keys are text")
         items: Iterable[tuple[Any, Any]] = value.items()
     else:
