@@ -34,6 +34,7 @@ _BEARER = "bearer."
 _MAX_INSTANCE_CHARS = 128
 _MAX_EPOCH = 2**53
 _MAX_QUERY_FIELDS = 16
+_RENEWED_AFTER = 0.8
 
 
 class Refusal(NamedTuple):
@@ -63,6 +64,8 @@ class Admitted:
     member: Member
     expires_at: float
     """When the token, with its leeway, ends: seconds since the epoch."""
+    renew_at: float
+    """When its holder should have a newer one, after 80 % of its life: likewise."""
 
 
 class _Request(NamedTuple):
@@ -83,6 +86,12 @@ class _Refused(Exception):
 def _same(scope: ApiScope) -> ApiScope:
     """Give one and the same value for scopes that are equal: thousands of services have one."""
     return scope
+
+
+def _admitted(room: str, member: Member, token: VerifiedToken) -> Admitted:
+    life_s = token.expires_at - token.issued_at
+    renew_at = token.issued_at + _RENEWED_AFTER * life_s
+    return Admitted(room, member, token.expires_at + LEEWAY_S, renew_at)
 
 
 def _member_of(token: VerifiedToken, instance: str, epoch: int) -> Member:
@@ -165,7 +174,7 @@ class Admission:
         if current is None:  # a successor takes a place that is taken already
             self._check_crowd(identity, request.room)
         member = _member_of(token, request.instance, request.epoch)
-        return Admitted(request.room, member, token.expires_at + LEEWAY_S)
+        return _admitted(request.room, member, token)
 
     def _check_crowd(self, identity: Identity, room: str) -> None:
         if self.crowd.is_full(identity):
@@ -188,7 +197,7 @@ class Admission:
         newer = _member_of(token, member.instance, member.epoch)
         if newer.identity != member.identity or not token.allows_room(room):
             return None
-        return Admitted(room, newer, token.expires_at + LEEWAY_S)
+        return _admitted(room, newer, token)
 
     def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
         place, _, query_text = path.partition("?")

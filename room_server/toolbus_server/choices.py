@@ -7,7 +7,7 @@ that fails. Where the choices come from is `commands`' work.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import R_OK, access
 from pathlib import Path
@@ -19,6 +19,7 @@ import typer
 from toolbus.exit_codes import UsageMistake
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE, home_of
+from toolbus_server.forwarding import network_of
 from toolbus_server.key_files import dev_keys, private_to_owner
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Choices:
     max_per_address: int
     max_per_identity: int
     max_per_room: int
+    trusted_proxies: list[str]
     metrics: Switch
 
     def settle(self, variables: Mapping[str, str]) -> ServerSettings:
@@ -81,6 +83,7 @@ class Choices:
             max_per_address=self.max_per_address,
             max_per_identity=self.max_per_identity,
             max_per_room=self.max_per_room,
+            trusted_proxies=tuple(_networks(self.trusted_proxies)),
             metrics=self.metrics == "on",
         )
 
@@ -155,6 +158,17 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 def _is_readable(path: Path) -> bool:
     return path.is_file() and access(path, R_OK)
+
+
+def _networks(texts: Sequence[str]) -> Iterator[str]:
+    """Go through networks, of which one text may hold several with commas between them."""
+    for part in filter(None, map(str.strip, ",".join(texts).split(","))):
+        try:
+            yield str(network_of(part))
+        except ValueError as error:
+            raise UsageMistake(
+                f"{part!r} is no network of proxies: it is like 10.0.0.0/8 ({error})"
+            ) from error
 
 
 def _origin(text: str) -> str:

@@ -51,6 +51,7 @@ _FILE_SETTINGS = MappingProxyType(
         "max_per_address": "max_per_address",
         "max_per_identity": "max_per_identity",
         "max_per_room": "max_per_room",
+        "trusted_proxies": "trusted_proxies",
         "metrics": "metrics",
     }
 )
@@ -144,6 +145,14 @@ _PerRoomFlag = Annotated[
         min=0,
     ),
 ]
+_ProxiesFlag = Annotated[
+    list[str],
+    typer.Option(
+        help="Networks of proxies whose X-Forwarded-For says who connects, such as 10.0.0.0/8.",
+        envvar="TOOLBUS_TRUSTED_PROXIES",
+        metavar="CIDR[,CIDR]",
+    ),
+]
 _MetricsFlag = Annotated[
     Switch, typer.Option(help="Whether /metrics is answered.", envvar="TOOLBUS_METRICS")
 ]
@@ -173,6 +182,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     max_per_address: _PerAddressFlag = 10_000,
     max_per_identity: _PerIdentityFlag = 4_096,
     max_per_room: _PerRoomFlag = 10_000,
+    trusted_proxies: _ProxiesFlag = [],  # noqa: B006 - typer makes a new one
     metrics: _MetricsFlag = "on",
     json: _JsonFlag = False,
     _config: _ConfigFlag = None,
@@ -196,6 +206,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             max_per_address,
             max_per_identity,
             max_per_room,
+            trusted_proxies,
             metrics,
         )
         settings = choices.settle(environ)

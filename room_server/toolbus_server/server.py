@@ -26,8 +26,6 @@ from websockets.typing import Subprotocol
 from toolbus.tokens import KeyRing
 from toolbus.transport import (
     CLOSE_TIMEOUT_S,
-    PING_INTERVAL_S,
-    PING_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
     ServerTransport,
 )
@@ -36,6 +34,7 @@ from toolbus.wire import SUBPROTOCOL
 from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer
 from toolbus_server.crowd import Crowd, LineCounts, address_of
+from toolbus_server.forwarding import TrustedProxies
 from toolbus_server.http_endpoints import HttpEndpoints
 from toolbus_server.hub import Hub
 from toolbus_server.session import Desk, Session
@@ -61,10 +60,18 @@ class _Connection(ServerTransport):
     """A connection with what was decided about it at the door, counted from its first moment."""
 
     # With these in its dict it would have too many attributes for dicts that share their keys.
-    __slots__ = ("_counted", "_crowd", "_lines", "address", "decision")
+    __slots__ = ("_counted", "_crowd", "_lines", "_proxies", "address", "decision")
 
-    def __init__(self, *args: Any, crowd: Crowd, lines: LineCounts, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        crowd: Crowd,
+        lines: LineCounts,
+        proxies: TrustedProxies,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._proxies = proxies
         self.decision: Admitted | Refusal | None = None
         self._crowd = crowd
         self._lines = lines
@@ -79,12 +86,26 @@ class _Connection(ServerTransport):
     def connection_made(self, transport: BaseTransport) -> None:
         """Count it; of an address that floods the server it is dropped unheard."""
         super().connection_made(transport)
-        self.address = address_of(transport.get_extra_info("peername"))
+        if self._proxies.include(self._peer):
+            return  # whose connection it is its request will say
+        self.address = address_of((self._peer,))
         if self.address:
             self.count(self.address)
         if self._crowd.is_flooded(self.address):
             self._crowd.dropped += 1
             self.transport.abort()
+
+    @property
+    def _peer(self) -> str:
+        name = self.transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
+
+    def find_address(self, headers: Headers) -> None:
+        """Count a connection that a trusted proxy passes on, by the address that it names."""
+        if not self._counted and self._proxies.include(self._peer):
+            forwarded = headers.get_all("X-Forwarded-For")
+            self.address = self._proxies.client_of(self._peer, forwarded)
+            self.count(self.address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count it no more."""
@@ -92,6 +113,11 @@ class _Connection(ServerTransport):
         for key in counted:
             self._crowd.leave(key)
         super().connection_lost(exc)
+
+    def closing(self) -> None:
+        """Let the participant go as soon as it is given up: its socket may take 2 s more to end."""
+        if isinstance(self.receiver, Session):  # one that the session closed is gone already
+            self.loop.call_soon(self.receiver.on_close)
 
     async def drop(self) -> None:
         """End a connection on which no frame stood behind the request, without a word.
@@ -117,7 +143,7 @@ class RoomServer:
         random: Draws hosts; hand in a seeded one to repeat a run.
 
     Raises:
-        ValueError: There is no key to trust.
+        ValueError: There is no key to trust, or a trusted proxy is no network.
     """
 
     def __init__(
@@ -170,8 +196,8 @@ class RoomServer:
             open_timeout=self._settings.handshake_timeout_s,
             server_header=None,
             logger=TransportLog(logging.getLogger("websockets.server")),
-            ping_interval=PING_INTERVAL_S,
-            ping_timeout=PING_TIMEOUT_S,
+            ping_interval=self._settings.ping_interval_s,
+            ping_timeout=self._settings.ping_timeout_s,
             close_timeout=CLOSE_TIMEOUT_S,
             ssl=self._settings.tls,
         )
@@ -179,7 +205,9 @@ class RoomServer:
     def _prepare_door(self) -> None:
         """Make what is asked before anybody is let in."""
         lines = LineCounts()
-        self._make_connection = partial(_Connection, crowd=self.admission.crowd, lines=lines)
+        proxies = TrustedProxies(self._settings.trusted_proxies)
+        crowd = self.admission.crowd
+        self._make_connection = partial(_Connection, crowd=crowd, lines=lines, proxies=proxies)
         make_metrics = partial(_metrics, self.hub, self.admission, lines)
         self._endpoints = HttpEndpoints(
             self.admission, make_metrics if self._settings.metrics else None
@@ -228,6 +256,7 @@ class RoomServer:
         assert isinstance(connection, _Connection)
         if connection.protocol.eof_sent:
             return connection.drop()
+        connection.find_address(request.headers)
         answer = self._endpoints.answer(request)
         if answer is not None:
             return answer
@@ -257,7 +286,7 @@ class RoomServer:
                 return
             session = Session(connection, decision, self.hub, self._desk)
             connection.request, connection.response, connection.decision = _FORGOTTEN, None, None
-            session.open(decision.expires_at - time.time())
+            session.open(decision)
             await connection.wait_closed()
             # Again for one that was lost before it had a session to tell.
             session.on_close()
@@ -269,6 +298,7 @@ class RoomServer:
 def _checked(settings: ServerSettings) -> ServerSettings:
     if not len(settings.keys):
         raise ValueError("a server needs at least one key to tell whose tokens are good")
+    TrustedProxies(settings.trusted_proxies)
     return settings
 
 

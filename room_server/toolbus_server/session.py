@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import thread_time
 from typing import Any, TypeAlias, get_args
 
@@ -23,6 +23,7 @@ from toolbus.errors import (
     RoomException,
     TooLarge,
 )
+from toolbus.grants import ApiScope
 from toolbus.transport import ServerTransport
 from toolbus.wire import (
     PROTOCOL_VERSION,
@@ -37,6 +38,7 @@ from toolbus.wire import (
     Failed,
     Frame,
     ListToolkits,
+    Notice,
     Participants,
     Refresh,
     Register,
@@ -53,6 +55,7 @@ from toolbus.wire import (
 )
 from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted
+from toolbus_server.expiry import Expiry
 from toolbus_server.explanations import explain
 from toolbus_server.feed import Feed
 from toolbus_server.hub import Hub
@@ -119,14 +122,14 @@ class Session:
         self._loop = desk.loop
         self._room_name = admitted.room
         self._unknown = Meter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Expiry(self, desk.loop, desk.now)
 
-    def open(self, life_s: float) -> None:
-        """Take a seat and say welcome; the session ends with its token, `life_s` from now."""
+    def open(self, admitted: Admitted) -> None:
+        """Take a seat and say welcome; the session ends with its token."""
         self._connection.receiver = self
         self._connection.batches = True
         self._open_room = self._hub.join(self._room_name, self)
-        self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
+        self._expiry.begin(admitted)
         name, session = self._room_name, secrets.token_hex(8)
         participant = self.seat.member.id
         welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
@@ -146,36 +149,44 @@ class Session:
     def _refresh(self, request: Refresh) -> dict[str, Any]:
         """Let a newer token of the same identity count from now on."""
         renewed = self._desk.admission.renew(self.seat.member, self._room_name, request.token)
-        if renewed is None:
+        if renewed is None or self._expiry.is_over:
             raise PermissionDenied("the token does not hold, or is another participant's")
         self._hub.revise(self._room_name, self, renewed.member)
-        if self._expiry is not None:
-            self._expiry.cancel()
-        life_s = renewed.expires_at - self._desk.now()
-        self._expiry = self._loop.call_later(max(0.0, life_s), self._expire)
+        self._expiry.begin(renewed)
         return self._facts()
 
     # Ends
 
     def on_close(self) -> None:
         """Leave the room when the connection is gone."""
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.stop()
         self._hub.leave(self._room_name, self)
 
     def replaced(self) -> None:
         """Make place for a newer connection of this instance."""
+        self._expiry.stop()
         self._connection.close_with(4409, "replaced by a newer connection")
 
     def sent_away(self) -> None:
         """Leave at once; no name is kept for whoever is sent away."""
         self._leave_now(4440, "sent away, or the token was revoked", reserve=False)
 
-    def _expire(self) -> None:
+    def token_ends_soon(self, left_ms: int) -> None:
+        """Tell the participant to send a newer token."""
+        self._send(Notice("token_expires", {"left_ms": left_ms}))
+
+    def token_ended(self) -> None:
+        """Let nothing new begin: without grants it can neither call nor host."""
+        member = self.seat.member
+        self._hub.revise(self._room_name, self, replace(member, scope=ApiScope(), rooms=()))
+
+    def expire(self) -> None:
+        """Leave at once; no name is kept for whoever does not renew its token."""
         self._leave_now(4401, "the token expired", reserve=False)
 
     def _leave_now(self, code: int, reason: str, *, reserve: bool = True) -> None:
         """Close, and take everything of this participant away without waiting for its socket."""
+        self._expiry.stop()
         self._connection.close_with(code, reason)
         self._hub.leave(self._room_name, self, reserve=reserve)
 

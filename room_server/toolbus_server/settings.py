@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from toolbus.tokens import KeyRing
+from toolbus.transport import PING_INTERVAL_S, PING_TIMEOUT_S
 from toolbus_server.limits import Limits
 
 __all__ = ["ServerSettings"]
@@ -30,6 +31,10 @@ class ServerSettings:
     """Whether `?token=` is read. Query strings end up in the logs of proxies, so it is off."""
     handshake_timeout_s: float = 10.0
     """How long a client may take to say who it is."""
+    ping_interval_s: float | None = PING_INTERVAL_S
+    """How often each participant is asked whether it is there; None for never."""
+    ping_timeout_s: float = PING_TIMEOUT_S
+    """How long one that was asked may stay silent: then it is gone, with what it hosts."""
     drain_s: float = 10.0
     """How long calls in flight may take to end after the server was told to stop."""
     tls: ssl.SSLContext | None = None
@@ -42,7 +47,12 @@ class ServerSettings:
     max_per_address: int = 10_000
     """Connections that one IP address, of IPv6 a network of 64 bits, may have; 0 for any number.
 
-    Behind a proxy all come from its address.
+    Behind a proxy that is not in `trusted_proxies` all come from its address.
+    """
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says who connects.
+
+    From anybody else that header is ignored.
     """
     max_per_identity: int = 4_096
     """Participants that one identity may have at a time; 0 for any number."""

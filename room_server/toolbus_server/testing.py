@@ -1,4 +1,4 @@
-"""What tests need: a real server in this process, tokens for it, and people in its rooms.
+"""What tests need: a real server here, tokens for it, people in its rooms, and a bad line to it.
 
 Everything here runs over real sockets on loopback, so that what holds in a test holds outside. It
 may use the whole SDK; nothing of the server imports it.
@@ -16,11 +16,12 @@ from toolbus.keys import Key, KeyRing
 from toolbus.room_client import RoomClient
 from toolbus.telemetry import Tracing
 from toolbus.tokens import ParticipantToken
+from toolbus_server.fault_proxy import FaultProxy, Faults, Side
 from toolbus_server.server import RoomServer
 from toolbus_server.settings import ServerSettings
 from toolbus_server.telemetry import ServerTelemetry
 
-__all__ = ["TestServer", "room_of", "running_server"]
+__all__ = ["FaultProxy", "Faults", "Side", "TestServer", "room_of", "running_server"]
 
 
 class TestServer:
@@ -64,10 +65,12 @@ class TestServer:
         api: ApiScope | None = None,
         role: str = "user",
         instance: str | None = None,
+        via: FaultProxy | None = None,
     ) -> RoomClient:
-        """Make a participant; `async with` lets it join."""
+        """Make a participant; `async with` lets it join, directly or via a proxy."""
         token = self.token(name, room=room, api=api, role=role)
-        return RoomClient(self.url, room=room, token=token, instance=instance)
+        url = self.url if via is None else via.url
+        return RoomClient(url, room=room, token=token, instance=instance)
 
 
 @asynccontextmanager

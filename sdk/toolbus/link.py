@@ -49,7 +49,12 @@ _MAX_BACKOFF_S = 5.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # What no further attempt changes, unless the token may be a better one next time.
 _FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
-_FINAL_CLOSES = {4401: "token", 4403: "room", 4404: "place"}
+_FINAL_CLOSES = {
+    4401: "the token has expired, and a text cannot be renewed: give a file, keys or an async "
+    "function in its place",
+    4403: "the server refuses the room",
+    4404: "the server refuses the place",
+}
 _ENDS = {
     4409: "a newer connection of this instance took its place",
     4440: "an administrator sent this participant away, or revoked its token",
@@ -132,6 +137,8 @@ class Link:
         """When a connection was last made in the place of a lost one, by the loop's clock."""
         self.is_ready: bool = False
         """Whether calls can be sent now, unless the connection is closing."""
+        self.token: str = ""
+        """The one that the server was shown last, and took unless it says otherwise."""
         self._keeper: asyncio.Task[None] | None = None
         self._epoch = 0
         self._ready = asyncio.Event()
@@ -226,8 +233,7 @@ class Link:
         if code in _ENDS:
             raise PermissionDenied(_ENDS[code], details={"close_code": code})
         if code in _FINAL_CLOSES and not self._settings.renewable:
-            what = _FINAL_CLOSES[code]
-            raise PermissionDenied(f"the server refuses the {what}", details={"close_code": code})
+            raise PermissionDenied(_FINAL_CLOSES[code], details={"close_code": code})
 
     async def _reconnect(self) -> None:
         backoff_s = _FIRST_BACKOFF_S
@@ -290,7 +296,7 @@ class Link:
         place = f"{settings.url}/rooms/{settings.room}"
         query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}"
         try:
-            token = await settings.token()
+            token = self.token = await settings.token()
             connection = await connect(
                 f"{place}?{query}",
                 create_connection=lambda *args, **kwargs: _with_reader(line, *args, **kwargs),  # type: ignore[arg-type]  # a factory, as its documentation allows

@@ -33,6 +33,7 @@ from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
 from toolbus.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.telemetry import Tracing
+from toolbus.token_renewal import TokenRenewal
 from toolbus.toolkit import Toolkit
 from toolbus.wire import (
     Admin,
@@ -40,7 +41,7 @@ from toolbus.wire import (
     Dispatch,
     Event,
     Failed,
-    Refresh,
+    Notice,
     Result,
     Welcome,
     pack_body,
@@ -57,6 +58,7 @@ class _Parts:
 
     core: Core
     link: Link
+    renewal: TokenRenewal
     table: CallTable
     runner: Runner
     registrations: Registrations
@@ -69,12 +71,13 @@ class RoomClient(Room):
     """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
 
     Arguments win over `TOOLBUS_*` variables, these over the settings file. A lost connection comes
-    back by itself, and what was hosted is registered again.
+    back by itself, and what was hosted is registered again. The token is renewed before it ends.
 
     Args:
         url: The server, as `ws://HOST:PORT`.
         room: The room's name; "main" unless said anywhere.
-        token: The token, the path of a file that holds it, or an async function that brings one.
+        token: The token, the path of a file that holds it, or an async function that brings one;
+            the last two are asked again in time, so that the connection outlives its first token.
         name: The participant's name, where this process mints its own tokens.
         instance: Tells replicas of one identity apart; random unless given.
         tracing: Where spans go; the process's own OpenTelemetry set-up unless given.
@@ -133,6 +136,7 @@ class RoomClient(Room):
                 await self._leave(parts)
 
     async def _leave(self, parts: _Parts) -> None:
+        parts.renewal.stop()
         try:
             await parts.link.stop()
         finally:
@@ -164,7 +168,9 @@ class RoomClient(Room):
         registrations, presence = Registrations(core.caller, loop), Presence(core.caller)
         subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
         handlers[Event] = subscriptions.on_event
-        return _Parts(core, link, table, runner, registrations, presence, subscriptions)
+        renewal = TokenRenewal(settings, link, core.caller, self._on_facts)
+        handlers[Notice] = renewal.on_notice
+        return _Parts(core, link, renewal, table, runner, registrations, presence, subscriptions)
 
     @property
     def _joined(self) -> _Parts:
@@ -260,16 +266,19 @@ class RoomClient(Room):
     # My token, and others'
 
     async def refresh(self) -> None:
-        """Read or mint the token anew and let its grants and its life count from now on.
+        """Read or mint the token anew now, and let its grants and its life count from here on.
+
+        Before it ends that is done by itself, unless the token is a text.
 
         Who listens to events hears of what is granted now; "missed" says that it is more.
 
         Raises:
             PermissionDenied: It does not hold, or is another participant's; the old one stays.
         """
-        settings, parts = self._settings, self._joined
-        assert settings is not None
-        facts = await parts.core.caller.request(Refresh, await settings.token())
+        await self._joined.renewal.refresh()
+
+    async def _on_facts(self, facts: dict[str, Any]) -> None:
+        parts = self._joined
         parts.welcome = replace(self._welcome, facts=facts)
         await parts.subscriptions.regrant(facts)
 
@@ -367,6 +376,7 @@ class RoomClient(Room):
     def _on_down(self) -> None:
         parts = self._parts
         if parts is not None:
+            parts.renewal.stop()
             parts.runner.cancel_all()
             parts.table.lose_all()
 

@@ -308,6 +308,10 @@ class MessageConnection(Connection):
         if deadline is not None:
             self._is_cutting = False  # whether it still reads, websockets alone knows
             self.loop.call_at(deadline, self.transport.abort)
+            self.closing()
+
+    def closing(self) -> None:
+        """Learn that the connection will end soon, whatever the other side does."""
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close. Nothing that arrives afterwards is read; returns at once."""

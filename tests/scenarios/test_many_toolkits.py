@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-import toolbus_server.server
 from support.bystanders import nothing_complains, strangers_gone
 from support.raw_client import RawClient, raw_participant
 from support.room_watch import listed
 from support.wire_talk import ask, offer, toolkit_of
+from toolbus.keys import KeyRing
 from toolbus.wire import ListToolkits, Unregister, pack_body
+from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
 HOSTS, EACH = 10, 1_000
@@ -27,12 +28,8 @@ BYTES_PER_TOOLKIT = 8 * 1024
 """What one may cost the server whose manifest has some 100 bytes."""
 NAMES = [f"t{number:05}" for number in range(TOOLKITS)]
 _ALL = frozenset(NAMES)
-
-
-@pytest.fixture(autouse=True)
-def _no_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bare clients answer none, and here they may be there for long."""
-    monkeypatch.setattr(toolbus_server.server, "PING_INTERVAL_S", None)
+NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
+"""Bare clients answer none, and here they may be there for long."""
 
 
 @asynccontextmanager
@@ -120,7 +117,7 @@ async def check_searches(reader: RawClient) -> None:
 async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_order() -> None:
     """REG-13: in bounded memory, and a search that finds nothing makes nobody wait for long."""
     with nothing_complains():
-        async with running_server() as server, asyncio.timeout(100):
+        async with running_server(settings=NO_PINGS) as server, asyncio.timeout(100):
             alone, before = asyncio.all_tasks(), memory_bytes()
             async with crowded(server) as hosts, raw_participant(server, "reader") as reader:
                 grown = memory_bytes() - before

@@ -43,7 +43,6 @@ from toolbus.wire import (
 )
 from toolbus_server import ServerSettings
 from toolbus_server import admission as door
-from toolbus_server import server as serving
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
@@ -132,15 +131,12 @@ async def test_browser_is_upgraded_and_told_by_close_code(path: str, room: str, 
         assert int.from_bytes(raw.payload[:2], "big") == code
 
 
-async def test_silent_peer_is_gone_and_one_that_answers_pings_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_silent_peer_is_gone_and_one_that_answers_pings_stays() -> None:
     """CONN-7."""
     assert PING_INTERVAL_S + PING_TIMEOUT_S <= 15
-    monkeypatch.setattr(serving, "PING_INTERVAL_S", 0.05)
-    monkeypatch.setattr(serving, "PING_TIMEOUT_S", 2.0)
+    settings = ServerSettings(KeyRing([]), port=0, ping_interval_s=0.05, ping_timeout_s=2.0)
     async with (
-        running_server() as server,
+        running_server(settings=settings) as server,
         raw_participant(server, "silent") as silent,
         raw_participant(server, "alice") as alice,
     ):

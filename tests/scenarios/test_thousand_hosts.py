@@ -12,24 +12,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import toolbus_server.server
 from support.bystanders import nothing_complains
 from support.raw_client import RawClient, bearer, raw_participant
 from support.wire_talk import ask, offer, toolkit_of
+from toolbus.keys import KeyRing
 from toolbus.wire import Result, Subscribe, Welcome
 from toolbus_server.feed import COALESCE_S
+from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
 HOSTS = 1_000
 AT_ONCE = 50
 SHARED, OWN = "pool", "kit-{}"
 """What all of them serve together, and what each serves alone."""
-
-
-@pytest.fixture(autouse=True)
-def _no_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bare clients answer none, and here they may be there for long."""
-    monkeypatch.setattr(toolbus_server.server, "PING_INTERVAL_S", None)
+NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
+"""Bare clients answer none, and here they may be there for long."""
 
 
 class Listener:
@@ -100,7 +97,10 @@ class Crowd:
 async def stage() -> AsyncIterator[tuple[Crowd, Listener]]:
     """A server, the hosts outside, and somebody who listens."""
     with nothing_complains():
-        async with running_server() as server, raw_participant(server, "reader") as reader:
+        async with (
+            running_server(settings=NO_PINGS) as server,
+            raw_participant(server, "reader") as reader,
+        ):
             await ask(reader, Subscribe(1, ["toolkits"]))
             crowd = Crowd(server)
             try:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from toolbus_server.testing import TestServer
+from toolbus_server.testing import FaultProxy, TestServer
 
 _PROGRAM = Path(__file__).with_name("hosted_tools.py")
 
@@ -35,6 +35,19 @@ class HostProcess:
         """Ask it to leave, and return its exit code."""
         return await self._end(signal.SIGTERM)
 
+    def stop(self) -> None:
+        """Let it stand still."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self._process.send_signal(signal.SIGCONT)
+
+    async def ended(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
     async def _end(self, number: signal.Signals) -> int:
         if self._process.returncode is None:
             self._process.send_signal(number)
@@ -54,7 +67,12 @@ class HostProcess:
 
 @asynccontextmanager
 async def host_process(
-    server: TestServer, witness: Path, *, hold: bool = False, name: str = "host"
+    server: TestServer,
+    witness: Path,
+    *,
+    hold: bool = False,
+    token: str | None = None,
+    via: FaultProxy | None = None,
 ) -> AsyncIterator[HostProcess]:
     """Start a host and wait until its toolkit is registered; at the end it is gone."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TOOLBUS_")}
@@ -62,9 +80,9 @@ async def host_process(
         *(sys.executable, str(_PROGRAM), str(witness), *(["hold"] if hold else [])),
         env={
             **clean,
-            "TOOLBUS_URL": server.url,
+            "TOOLBUS_URL": server.url if via is None else via.url,
             "TOOLBUS_ROOM": "lab",
-            "TOOLBUS_TOKEN": server.token(name),
+            "TOOLBUS_TOKEN": token or server.token("host"),
         },
         stdout=asyncio.subprocess.PIPE,
     )

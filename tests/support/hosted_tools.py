@@ -1,7 +1,7 @@
 """What a host process of a test serves: tools that tell a file when they begin and when they end.
 
 Run as `python hosted_tools.py WITNESS [hold]`; it prints "ready" once its toolkit is registered.
-With `hold`, `wait` and `wait_again` never come back.
+With `hold`, `wait` and `wait_again` come back only by a cancel, of which they tell too.
 """
 
 import asyncio
@@ -23,7 +23,10 @@ def toolkit_of(witness: Path, hold: bool) -> RemoteToolkit:
     async def run(name: str) -> str:
         os.write(file, f"began {name}\n".encode())
         if hold:
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                os.write(file, f"left {name}\n".encode())
         os.write(file, f"ended {name}\n".encode())
         return "hold" if hold else "free"
 
@@ -40,7 +43,11 @@ def toolkit_of(witness: Path, hold: bool) -> RemoteToolkit:
         await asyncio.sleep(seconds)
         return seconds
 
-    return RemoteToolkit("work", [wait, wait_again, nap])
+    @tool
+    async def blob(kib: int) -> bytes:
+        return bytes(kib * 1024)
+
+    return RemoteToolkit("work", [wait, wait_again, nap, blob])
 
 
 class _Announced(RoomClient):

@@ -209,6 +209,7 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         [8, "overloaded", "no", True, "the host runs 256 calls", None, 100],
     ),
     "event": ("event", 4, [SERVER], [1, "toolkit_added", {"toolkit": SUMMARY}]),
+    "notice": ("notice", 5, [SERVER], ["token_expires", {"left_ms": 780_000}]),
     "call": ("call", 16, [CLIENT], [7, *CALL, 10_000, pack(ARGUMENTS), FULL_OPTIONS, TRACEPARENT]),
     "call_bare": ("call", 16, [CLIENT], [0, *CALL, None, pack({}), None, None]),
     "call_largest_id": ("call", 16, [CLIENT], [2**53, *CALL, 2**53, pack({}), {}, None]),
@@ -438,7 +439,7 @@ TOLERATED: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "unknown_kind": (CLIENT, {"unknown": 200, "id": 7}, pack([200, 7, "x"])),
     "unknown_kind_without_id": (CLIENT, {"unknown": 200, "id": None}, pack([200, "x"])),
     "kind_of_the_other_side": (CLIENT, {"unknown": 17, "id": 7}, pack([17, 7])),
-    "reserved_kind": (SERVER, {"unknown": 5, "id": None}, pack([5, "token_expires", {}])),
+    "reserved_kind": (SERVER, {"unknown": 37, "id": None}, pack([37, "leave", {}])),
 }
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "Failed",
     "Frame",
     "ListToolkits",
+    "Notice",
     "ParticipantId",
     "Participants",
     "Refresh",
@@ -101,6 +102,13 @@ class Event(Struct, tag=4, array_like=True, frozen=True, gc=False):
     """News for a subscriber; numbers grow by one per connection."""
 
     number: Number
+    name: str
+    data: dict[str, Any]
+
+
+class Notice(Struct, tag=5, array_like=True, frozen=True, gc=False):
+    """Something that the participant should act on; one of an unknown name is ignored."""
+
     name: str
     data: dict[str, Any]
 
@@ -235,6 +243,7 @@ Frame: TypeAlias = (
     | Result
     | Failed
     | Event
+    | Notice
     | Call
     | Dispatch
     | Cancel
@@ -276,11 +285,10 @@ FROM_CLIENT: tuple[type[Frame], ...] = (
     Admin,
 )
 """What a server reads."""
-FROM_SERVER: tuple[type[Frame], ...] = (Welcome, Result, Failed, Event, Dispatch, Cancel)
+FROM_SERVER: tuple[type[Frame], ...] = (Welcome, Result, Failed, Event, Notice, Dispatch, Cancel)
 """What a participant reads."""
 
 RESERVED: dict[int, str] = {
-    5: "notice",
     19: "chunk",
     20: "input",
     21: "credit",
