@@ -66,6 +66,8 @@ class Admitted:
     """When the token, with its leeway, ends: seconds since the epoch."""
     renew_at: float
     """When its holder should have a newer one, after 80 % of its life: likewise."""
+    reads_chunks: bool = False
+    """Whether it takes large files in pieces from calls that are no streams."""
 
 
 class _Request(NamedTuple):
@@ -73,6 +75,7 @@ class _Request(NamedTuple):
     instance: str
     epoch: int
     token: str
+    reads_chunks: bool
 
 
 class _Refused(Exception):
@@ -88,10 +91,12 @@ def _same(scope: ApiScope) -> ApiScope:
     return scope
 
 
-def _admitted(room: str, member: Member, token: VerifiedToken) -> Admitted:
+def _admitted(
+    room: str, member: Member, token: VerifiedToken, *, reads_chunks: bool = False
+) -> Admitted:
     life_s = token.expires_at - token.issued_at
     renew_at = token.issued_at + _RENEWED_AFTER * life_s
-    return Admitted(room, member, token.expires_at + LEEWAY_S, renew_at)
+    return Admitted(room, member, token.expires_at + LEEWAY_S, renew_at, reads_chunks)
 
 
 def _member_of(token: VerifiedToken, instance: str, epoch: int) -> Member:
@@ -174,7 +179,7 @@ class Admission:
         if current is None:  # a successor takes a place that is taken already
             self._check_crowd(identity, request.room)
         member = _member_of(token, request.instance, request.epoch)
-        return _admitted(request.room, member, token)
+        return _admitted(request.room, member, token, reads_chunks=request.reads_chunks)
 
     def _check_crowd(self, identity: Identity, room: str) -> None:
         if self.crowd.is_full(identity):
@@ -213,7 +218,9 @@ class Admission:
         if token is None:
             raise _Refused(_BAD_TOKEN, "no_token")
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
-        return _Request(parts[2], _checked_instance(instance), _checked_epoch(query), token)
+        reads_chunks = query.get("chunks", [""])[0] == "1"
+        instance, epoch = _checked_instance(instance), _checked_epoch(query)
+        return _Request(parts[2], instance, epoch, token, reads_chunks)
 
     def _verify(self, jwt: str) -> VerifiedToken:
         try:

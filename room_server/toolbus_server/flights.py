@@ -15,12 +15,13 @@ from msgspec import Struct
 from toolbus.errors import Executed, RoomException
 from toolbus.transport import Ticket
 from toolbus.wire import Call, ToolManifest
+from toolbus.wire.windows import ReceiveWindow
 from toolbus_server.definition import Definition
 from toolbus_server.limits import Meter
 from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Member
 
-__all__ = ["Ending", "Flight", "Port", "Room", "Seat", "Watch"]
+__all__ = ["Ending", "Exchange", "Flight", "Lane", "Port", "Room", "Seat", "Watch"]
 
 # What one participant may say to others or have told of itself within 10 s.
 _MESSAGES = 1_000
@@ -38,6 +39,13 @@ class Port(Protocol):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send, or say at once that there is no room for it."""
+
+    def send_bounded(self, data: bytes, ticket: Ticket) -> None:
+        """Send what its senders were given credit for."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what is sent now has to wait."""
 
 
 class Ending(Protocol):
@@ -75,6 +83,12 @@ class Seat:
     """Those it sends (PROTOCOL.md, SEND-2)."""
     changes: Meter = field(default_factory=partial(Meter, _CHANGES, _WINDOW_S))
     """What it changes of what others see: its toolkits, its attributes, its offers."""
+    reads_chunks: bool = True
+    """Whether it takes a large file in pieces from a call that is no stream."""
+    streams: int = 0
+    """Its calls in flight that are streams or have input."""
+    ahead: int = 0
+    """Bytes of streams that are on the way to it, or may be at any moment."""
     work: Meter = field(default_factory=partial(Meter, _WORK_S, _WINDOW_S))
     """Seconds that the server worked on its requests, calls left out (PROTOCOL.md, REG-20)."""
 
@@ -109,8 +123,55 @@ class Flight(Struct, eq=False):
     """What its host was sent, if the call is to be recorded."""
     written: bool = False
     ended: bool = False
+    exchange: Exchange | None = None
+    """Its streams, if it has any."""
 
     @property
     def executed(self) -> Executed:
         """What the router knows by itself of whether the tool ran."""
         return "maybe" if self.written else "no"
+
+
+class Lane(Struct, eq=False):
+    """One direction of one call."""
+
+    flight: Flight
+    sender: Seat
+    sender_id: int
+    """The call's id at the sender, and below at the reader."""
+    reader: Seat
+    reader_id: int
+    window: ReceiveWindow
+    """What the sender was told, and what came."""
+    allowed_chunks: int
+    """What the reader gave."""
+    allowed_bytes: int
+    slice: int
+    """How far the sender may be ahead, where there is room: more for who makes use of it."""
+    passed: int = 0
+    """Bytes that have left for the reader."""
+    counted: int = 0
+    """What of this lane is in `reader.ahead`."""
+    of_input: bool = False
+    """Whether it leads to the host."""
+    is_done: bool = False
+    """The last of an input has come."""
+    is_void: bool = False
+    """Nobody waits for what is under way."""
+
+
+class Exchange(Struct, eq=False):
+    """What a call has beside its arguments and its one result."""
+
+    flight: Flight
+    results: Lane | None = None
+    inputs: Lane | None = None
+    progress: bool = False
+    idle_s: float = 0.0
+    """How long the host may be silent; 0 for ever."""
+    active_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its call has ended."""
+        return self.flight.ended

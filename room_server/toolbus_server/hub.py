@@ -90,6 +90,7 @@ class Hub:
         self._random = random or Random()
         self._loop = loop
         self._reservations = Deadlines(loop, self._release)
+        self._deserted: asyncio.Event | None = None
 
     def epoch_of(self, room: str, identity: Identity, instance: str) -> int | None:
         """Tell the epoch of the connection that sits there for this instance, if one does."""
@@ -125,6 +126,8 @@ class Hub:
         changes = open_room.room.state.succeed(old.seat.member, member)
         self._unseat(open_room, old.seat)
         open_room.registry.publish(changes)
+        for change in changes:
+            self._keep(open_room, change.toolkit)
         open_room.feeds.announce(old.seat.member, was_there=True)
         old.replaced()
 
@@ -159,11 +162,19 @@ class Hub:
         if open_room.room.state.is_empty:
             del self.rooms[name]
             self.denied += open_room.registry.denied
+            if self._deserted is not None and not self.rooms:
+                self._deserted.set()
             return
         open_room.feeds.announce(seat.member, was_there=True)
         open_room.registry.publish(changes)
         for change in changes:
             self._keep(open_room, change.toolkit)
+
+    async def deserted(self) -> None:
+        """Wait until nobody is in any room."""
+        self._deserted = asyncio.Event()
+        if self.rooms:
+            await self._deserted.wait()
 
     def _keep(self, open_room: OpenRoom, toolkit: Toolkit) -> None:
         """Free a reserved name when its time is up; a room that ends takes its names along."""

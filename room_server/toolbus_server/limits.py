@@ -26,10 +26,14 @@ class Limits:
     """Toolkits that one participant may host; one more is `quota_exceeded`."""
     max_room_toolkits: int = 20_000
     """Toolkits that one room may have, with kept names; one more is `quota_exceeded`."""
+    max_streams: int = 512
+    """Calls with streams that one participant may have in flight; one more is `quota_exceeded`."""
     max_hops: int = 16
     """Calls within calls; one deeper is `loop_detected`."""
     call_timeout_ms: int = 60_000
     """The deadline of a call that names none."""
+    stream_idle_ms: int = 30_000
+    """How long the host of a stream may be silent, unless its call says so."""
     reservation_ms: int = 30_000
     """How long the name of a toolkit whose last host is lost stays its owner's."""
 

@@ -68,7 +68,9 @@ class ServerMetrics(Collector):
         ended = {_OK: router.succeeded} | {code: router.failures[code] for code in _CODES}
         yield _counter("toolbus_calls", "Calls that ended, by their outcome.", "code", ended)
         yield CounterMetricFamily(
-            "toolbus_replies_dropped", "Late, duplicate and unknown replies.", router.dropped
+            "toolbus_replies_dropped",
+            "Late, duplicate and unknown replies, chunks and credits.",
+            router.dropped + router.streams.dropped,
         )
         denied = self._hub.denied + sum(each.registry.denied for each in self._hub.rooms.values())
         yield CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""What participants ask about toolkits: register, unregister, list, describe, subscribe.
+"""What participants ask about toolkits: register, unregister, drain, list, describe, subscribe.
 
 Each function takes a request and returns the body of its reply, or raises what the reply says
 instead. The facts are in `room_state`; here are the grants, the limits and the shape of the
@@ -14,6 +14,7 @@ from toolbus.errors import (
     NotFound,
     PermissionDenied,
     QuotaExceeded,
+    Unavailable,
 )
 from toolbus.wire import (
     Describe,
@@ -87,6 +88,8 @@ class Registry:
         if generation is not None and not 0 < generation < _MAX_GENERATION:
             raise bad_option("generation", "is what an earlier registration was told")
         member = seat.member
+        if member.is_draining:
+            raise Unavailable("this connection is draining: register on another", executed="no")
         grant = member.scope.agents
         if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
             raise self._denied(member, public, "")
@@ -126,6 +129,11 @@ class Registry:
         """Take a toolkit back."""
         changes = self._room.state.unregister(seat.member, request.toolkit, public=request.public)
         self.publish(changes)
+        return {}
+
+    def drain(self, seat: Seat) -> dict[str, Any]:
+        """Give a participant no more calls; it finishes those that it runs."""
+        self.publish(self._room.state.drain(seat.member))
         return {}
 
     def list_toolkits(self, seat: Seat, request: ListToolkits) -> dict[str, Any]:

@@ -103,14 +103,20 @@ class RoomState(RoomView):
         return [Change("toolkit_removed", reservation.toolkit)]
 
     def succeed(self, old: Member, new: Member) -> list[Change]:
-        """Put a newer connection of one instance in the place of the older one, in one step."""
+        """Put a newer connection of one instance in the place of the older one, in one step.
+
+        What an older one was draining nobody serves until it is registered again; its names are
+        kept as after a loss.
+        """
         self.join(new)
+        new.attributes, new.offers = old.attributes, old.offers
+        if old.is_draining:
+            return self.leave(old, reserve=True)
         for toolkit in old.toolkits:
             for generation in toolkit.generations:
                 if old in generation.hosts:
                     generation.hosts[generation.hosts.index(old)] = new
         new.toolkits, old.toolkits = old.toolkits, []
-        new.attributes, new.offers = old.attributes, old.offers
         return self.leave(old) + self.revise(new)
 
     def revise(self, member: Member) -> list[Change]:
@@ -205,6 +211,16 @@ class RoomState(RoomView):
                 generation.hosts.remove(member)
         return list(toolkit.generations)
 
+    def drain(self, member: Member) -> list[Change]:
+        """Give a participant no more calls; its toolkits keep their names until it leaves."""
+        if member.is_draining:
+            return []
+        member.is_draining = True
+        for toolkit in member.toolkits:
+            toolkit.settle(self._without(toolkit, member))
+            toolkit.draining.append(member)
+        return [Change("toolkit_changed", toolkit) for toolkit in member.toolkits]
+
     def unregister(self, member: Member, name: str, *, public: bool) -> list[Change]:
         """Take back what a participant serves; the name is free at once when nobody else does.
 
@@ -219,7 +235,9 @@ class RoomState(RoomView):
     def _drop(self, toolkit: Toolkit, member: Member, *, reserve: bool = False) -> list[Change]:
         toolkit.settle(self._without(toolkit, member))
         member.toolkits.remove(toolkit)
-        if toolkit.generations:
+        if member in toolkit.draining:
+            toolkit.draining.remove(member)
+        if toolkit.generations or toolkit.draining:
             return [Change("toolkit_changed", toolkit)]
         if reserve and len(self._reserved.get(toolkit.owner, ())) < _MAX_RESERVED:
             self._reserve(toolkit)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
-from toolbus.errors import NoHost, NotFound, PermissionDenied
+from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
 from toolbus.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
 from toolbus_server.definition import Definition
@@ -29,6 +29,8 @@ __all__ = [
     "RoomView",
     "Toolkit",
     "affinity_of",
+    "check_pin",
+    "check_principal",
     "words_of",
 ]
 
@@ -73,6 +75,8 @@ class Member:
     """What it hosts."""
     is_there: bool = False
     """Whether it sits in its room."""
+    is_draining: bool = False
+    """Whether it takes no more calls, and only finishes those that it runs."""
     since: int = 0
     """When it came, as Unix time in ms."""
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -139,6 +143,8 @@ class Toolkit:
     """The generation that answers calls now, or that did last."""
     reservation: Reservation | None = None
     """Set while the name is kept although nobody serves it."""
+    draining: list[Member] = field(default_factory=list)
+    """Hosts that take no more calls: they serve no more, and keep the name until they leave."""
 
     def settle(self, generations: list[Generation]) -> None:
         """Keep the generations that have hosts, and let the newest of them serve."""
@@ -148,8 +154,8 @@ class Toolkit:
 
     @property
     def is_there(self) -> bool:
-        """Whether the name is taken: somebody serves it, or it is reserved."""
-        return bool(self.generations) or self.reservation is not None
+        """Whether the name is taken: somebody serves it, or it is kept."""
+        return bool(self.generations or self.draining) or self.reservation is not None
 
     @property
     def order(self) -> tuple[str, bool, str, str]:
@@ -199,6 +205,24 @@ def affinity_of(tool: ToolManifest, caller: Member, given: str | None) -> str | 
         message = f"is 1 to {_MAX_AFFINITY_CHARS} characters, made of the argument {tool.affinity}"
         raise bad_option("affinity", message, argument=tool.affinity)
     return given
+
+
+def check_principal(principal: Member, toolkit: Toolkit, tool: str) -> None:
+    """On another's behalf only what that other may do, so that no host can be used as a deputy.
+
+    Raises PermissionDenied.
+    """
+    if not principal.may_call(toolkit.name, tool):
+        raise PermissionDenied(f"{principal.identity.name} has no grant for {toolkit.name}.{tool}")
+
+
+def check_pin(toolkit: Toolkit, pin: str) -> None:
+    """Let a call go to the definition that it names alone. Raises DefinitionChanged."""
+    digest = toolkit.serving.definition.digest
+    if pin != digest:
+        raise DefinitionChanged(
+            f"toolkit {toolkit.name} is not the one you pinned", details={"digest": digest}
+        )
 
 
 def _weight(affinity: str, instance: str) -> bytes:

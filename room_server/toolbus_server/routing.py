@@ -13,23 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from math import ceil
-from typing import Any, NamedTuple, TypeAlias
+from math import ceil, inf
+from typing import Any, TypeAlias
 
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
     ERRORS,
     Cancelled,
     DeadlineExceeded,
-    DefinitionChanged,
     DuplicateCallId,
     HostLost,
-    LoopDetected,
     Overloaded,
-    PermissionDenied,
     QuotaExceeded,
     RoomException,
     TooLarge,
+    Unavailable,
 )
 from toolbus.telemetry import (
     TRACESTATE,
@@ -50,10 +48,12 @@ from toolbus.wire import (
     exception_of,
     failed,
 )
+from toolbus_server.authority import OWN, Authority, authority_of
 from toolbus_server.flights import Flight, Port, Room, Seat
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import bad_option
-from toolbus_server.room_view import Member, Toolkit, affinity_of
+from toolbus_server.room_view import Toolkit, affinity_of, check_pin, check_principal
+from toolbus_server.streams import STREAM_OPTIONS, Streams, is_stream
 from toolbus_server.telemetry import ServerTelemetry
 
 __all__ = ["OTHER_CODE", "Flight", "Port", "Room", "Router", "Seat", "check_options"]
@@ -70,22 +70,14 @@ _OPTION_TYPES: dict[str, type] = {
     "attempt": int,
     "caller_context": bytes,
     "affinity": str,
+    **STREAM_OPTIONS,
 }
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
-
-
-class Authority(NamedTuple):
-    """On whose account a call is made, how deep it is, and how long it may take at most."""
-
-    principal: Member | None
-    hops: int
-    deadline_at: float | None
+_LEAVING_S = 0.2
 
 
 Judgement: TypeAlias = tuple[Toolkit, ToolManifest, Authority, Seat]
-_OWN = Authority(None, 1, None)
-"""Of a call that is nobody's child and for nobody else."""
 
 
 class Router:
@@ -104,8 +96,12 @@ class Router:
         self._limits = limits
         self._telemetry = telemetry
         self._deadlines = Deadlines(loop, self._expire)
+        self.streams: Streams = Streams(loop, limits, self._break_off)
+        """Takes the frames of streams."""
         self.in_flight = 0
         """Calls that have not ended."""
+        self.is_leaving = False
+        """Set when the server is told to stop: only calls within others begin any more."""
         self._quiet: asyncio.Event | None = None
         self.dropped = 0
         """Late, duplicate and unknown replies and cancels: counted, never fatal."""
@@ -135,8 +131,10 @@ class Router:
         judged = self.judge(room, caller, call, options)
         toolkit, flight = judged[0], self._open(caller, call, judged)
         header: dict[str, Any] = {"caller": caller.member.card}
-        if options or not toolkit.public:
+        if options or not toolkit.public or not caller.reads_chunks:
             _fill_header(header, flight, toolkit, options)
+            if not STREAM_OPTIONS.keys().isdisjoint(options):
+                self.streams.open(flight, options, header)
         traceparent = call.traceparent
         if traceparent and (options or not is_unsampled(traceparent)):
             traceparent = self._trace(room, flight, call, header)
@@ -154,15 +152,17 @@ class Router:
         Raises:
             RoomException: Why it may not or cannot run.
         """
+        if self.is_leaving and "parent" not in options:
+            raise Unavailable("the server is leaving", executed="no", retry_after_s=_LEAVING_S)
         if len(caller.calls) >= self._limits.max_calls:
             raise _too_many(self._limits.max_calls)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
         tool = room.state.tool(caller.member, toolkit, call.tool)
-        authority = self._authority(room, caller, options) if options else _OWN
+        authority = authority_of(room, caller, options, self._limits) if options else OWN
         if authority.principal is not None:
-            _check_principal(authority.principal, toolkit, call.tool)
+            check_principal(authority.principal, toolkit, call.tool)
         if "pin" in options:
-            _check_pin(toolkit, options["pin"])
+            check_pin(toolkit, options["pin"])
         affinity = affinity_of(tool, caller.member, options.get("affinity"))
         return toolkit, tool, authority, room.seats[room.state.choose_host(toolkit, affinity).id]
 
@@ -184,37 +184,11 @@ class Router:
             header[TRACESTATE] = context.tracestate
         return context.traceparent
 
-    def _authority(self, room: Room, caller: Seat, options: Mapping[str, Any]) -> Authority:
-        """Find caller, principal, depth and time in the router's own tables, never in the frame."""
-        on_behalf_of = options.get("on_behalf_of")
-        parent_id = options.get("parent")
-        if parent_id is None:
-            principal = self._principal(room, caller, on_behalf_of)
-            return Authority(principal, 1, None)
-        parent = caller.dispatched.get(parent_id)
-        if parent is None:
-            raise PermissionDenied("the parent call is not in flight on this connection")
-        if parent.hops >= self._limits.max_hops:
-            raise LoopDetected(f"more than {self._limits.max_hops} calls within each other")
-        principal = parent.principal or parent.caller.member
-        if on_behalf_of is not None and on_behalf_of != principal.identity.name:
-            raise PermissionDenied("a nested call acts for the principal of its parent only")
-        return Authority(principal, parent.hops + 1, parent.deadline_at)
-
-    def _principal(self, room: Room, caller: Seat, name: str | None) -> Member | None:
-        if name is None:
-            return None
-        may_act = caller.member.rights.may_act_for(name)
-        principal = room.state.named(name) if may_act else None
-        if principal is None:
-            raise PermissionDenied("no grant to act for this participant here")
-        return principal
-
     def _open(self, caller: Seat, call: Call, judged: Judgement) -> Flight:
         toolkit, tool, authority, host = judged
         now = self._loop.time()
-        timeout_ms = self._limits.call_timeout_ms if call.timeout_ms is None else call.timeout_ms
-        deadline_at = now + timeout_ms / 1000
+        timeout_ms = call.timeout_ms
+        deadline_at = now + (self._default_s(call) if timeout_ms is None else timeout_ms / 1000)
         if authority.deadline_at is not None:
             deadline_at = min(deadline_at, authority.deadline_at)
         if deadline_at <= now:
@@ -236,18 +210,23 @@ class Router:
             toolkit.serving.definition,
         )
 
+    def _default_s(self, call: Call) -> float:
+        return inf if is_stream(call.options or {}) else self._limits.call_timeout_ms / 1000
+
     def _hand_over(
         self, flight: Flight, call: Call, header: dict[str, Any], traceparent: str | None
     ) -> None:
         """Write a call to its host and enter it into the tables: from here on it has an end."""
         host, caller = flight.host, flight.caller
+        is_endless = flight.deadline_at == inf
+        remaining_s = 0.0 if is_endless else flight.deadline_at - flight.began_at
         data = encode(
             Dispatch(
                 flight.dispatch_id,
                 flight.call_id,
                 call.toolkit,
                 call.tool,
-                max(1, ceil((flight.deadline_at - flight.began_at) * 1000)),
+                None if is_endless else max(1, ceil(remaining_s * 1000)),
                 call.arguments,
                 header,
                 traceparent,
@@ -260,7 +239,10 @@ class Router:
         host.dispatched[flight.dispatch_id] = flight
         host.member.inflight += 1
         self.in_flight += 1
-        self._deadlines.add(flight.deadline_at, flight)
+        if not is_endless:
+            self._deadlines.add(flight.deadline_at, flight)
+        if flight.exchange is not None:
+            self.streams.begin(flight.exchange)
 
     # The ends of a call
 
@@ -287,26 +269,33 @@ class Router:
             self.dropped += 1
             return
         self._withdraw(flight, "cancelled")
+        if flight.exchange is not None:
+            self.streams.forget(flight.exchange)
         self._fail(flight, Cancelled("the caller gave the call up", executed=flight.executed))
 
     def depart(self, seat: Seat) -> None:
         """End the calls of a participant that is gone: those it runs, and those it made."""
         for flight in list(seat.dispatched.values()):
-            may_retry = flight.tool.idempotent or not flight.written
-            error = HostLost(
-                "the host is gone",
-                executed=flight.executed,
-                retryable=may_retry,
-                details={"digest": flight.definition.digest},
-            )
-            self._fail(flight, error)
+            self._fail(flight, _lost(HostLost, "the host is gone", flight))
         for flight in list(seat.calls.values()):
             self._withdraw(flight, "caller_gone")
             self._fail(flight, Cancelled("the caller is gone", executed=flight.executed))
 
+    def abandon(self, seat: Seat) -> None:
+        """End the calls that a participant runs: the server leaves, and waits no longer."""
+        for flight in list(seat.dispatched.values()):
+            self._withdraw(flight, "leaving")
+            self._fail(flight, _lost(Unavailable, "the server is leaving", flight))
+
     def _expire(self, flight: Flight) -> None:
         self._withdraw(flight, "deadline")
         self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
+
+    def _break_off(self, flight: Flight, error: RoomException, reason: str) -> None:
+        """End a call for its stream's sake."""
+        self._withdraw(flight, reason)
+        error.executed, error.retryable = flight.executed, not flight.written
+        self._fail(flight, error)
 
     def _withdraw(self, flight: Flight, reason: str) -> None:
         """Tell a host to stop. A call that still waits in its outbox is simply never written."""
@@ -331,6 +320,8 @@ class Router:
         del flight.host.dispatched[flight.dispatch_id]
         flight.host.member.inflight -= 1
         self.in_flight -= 1
+        if flight.exchange is not None:
+            self.streams.close(flight.exchange)
         if self._quiet is not None and not self.in_flight:
             self._quiet.set()
 
@@ -346,6 +337,8 @@ def _fill_header(
 ) -> None:
     if not toolkit.public:
         header["private"] = True
+    if not flight.caller.reads_chunks and not is_stream(options):
+        header["whole"] = True
     if flight.principal is not None:
         header["on_behalf_of"] = flight.principal.card
     for name in _FORWARDED & options.keys():
@@ -374,18 +367,14 @@ def _too_many(most: int) -> QuotaExceeded:
     return QuotaExceeded(f"{most} calls are in flight", retry_after_s=_RETRY_AFTER_S)
 
 
-def _check_principal(principal: Member, toolkit: Toolkit, tool: str) -> None:
-    """On another's behalf only what that other may do, so that no host can be used as a deputy."""
-    if not principal.may_call(toolkit.name, tool):
-        raise PermissionDenied(f"{principal.identity.name} has no grant for {toolkit.name}.{tool}")
-
-
-def _check_pin(toolkit: Toolkit, pin: str) -> None:
-    digest = toolkit.serving.definition.digest
-    if pin != digest:
-        raise DefinitionChanged(
-            f"toolkit {toolkit.name} is not the one you pinned", details={"digest": digest}
-        )
+def _lost(kind: type[RoomException], words: str, flight: Flight) -> RoomException:
+    """Say that nobody will learn how a call ended, and whether it may be made again."""
+    return kind(
+        words,
+        executed=flight.executed,
+        retryable=flight.tool.idempotent or not flight.written,
+        details={"digest": flight.definition.digest},
+    )
 
 
 def _facts_of(room: Room, flight: Flight) -> dict[str, str]:

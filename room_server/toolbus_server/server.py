@@ -6,7 +6,6 @@ It holds everything that one process serves. Without a second node it needs noth
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from asyncio import BaseTransport
@@ -34,12 +33,14 @@ from toolbus.wire import SUBPROTOCOL
 from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer
 from toolbus_server.crowd import Crowd, LineCounts, address_of
+from toolbus_server.farewell import take_leave
 from toolbus_server.forwarding import TrustedProxies
 from toolbus_server.http_endpoints import HttpEndpoints
 from toolbus_server.hub import Hub
 from toolbus_server.session import Desk, Session
 from toolbus_server.settings import ServerSettings
 from toolbus_server.telemetry import ServerTelemetry
+from toolbus_server.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from toolbus_server.metrics import ServerMetrics
@@ -50,8 +51,10 @@ _logger = logging.getLogger(__name__)
 _RETRY_AFTER_S = "1"
 # Refusals that another attempt may not meet.
 _PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+_TOO_MANY_AT_ONCE = "Too many come in at once: try again in a moment.\n"
 _SLOW_CONSUMER = 4430
 _SERVICE_RESTART = 1012
+_LEAVING = "the server is leaving"
 # Stands for the request of whoever is in: its headers take room, and the token is among them.
 _FORGOTTEN = Request("", Headers())
 
@@ -205,6 +208,7 @@ class RoomServer:
     def _prepare_door(self) -> None:
         """Make what is asked before anybody is let in."""
         lines = LineCounts()
+        self._turnstile = Turnstile(asyncio.get_running_loop())
         proxies = TrustedProxies(self._settings.trusted_proxies)
         crowd = self.admission.crowd
         self._make_connection = partial(_Connection, crowd=crowd, lines=lines, proxies=proxies)
@@ -239,20 +243,22 @@ class RoomServer:
             self.admission.keys = keys
 
     async def stop(self) -> None:
-        """Let nobody in any more, give calls in flight their time, then close everybody (1012)."""
+        """Leave: let nobody in any more, tell everybody, and close who is left with 1012.
+
+        Calls in flight, and those within them, may end for as long as `drain_s` says; new ones are
+        `unavailable`.
+        """
         if self._server is None:
             return
         self.admission.draining = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_s):
-                await self.hub.router.quiet()
-        self._server.close(code=_SERVICE_RESTART, reason="the server is leaving")
+        await take_leave(self.hub, self._settings.drain_s)
+        self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
         await self._server.wait_closed()
         self._server = None
 
     def _process_request(
         self, connection: ServerConnection, request: Request
-    ) -> Response | Awaitable[None] | None:
+    ) -> Response | Awaitable[Response | None] | None:
         assert isinstance(connection, _Connection)
         if connection.protocol.eof_sent:
             return connection.drop()
@@ -260,6 +266,24 @@ class RoomServer:
         answer = self._endpoints.answer(request)
         if answer is not None:
             return answer
+        if self._turnstile.is_full:
+            self.admission.refused["too_many_at_once"] += 1
+            return _passing(connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, _TOO_MANY_AT_ONCE))
+        turn = self._turnstile.turn()
+        if turn is None:
+            return self._admit(connection, request)
+        return self._admit_later(turn, connection, request)
+
+    async def _admit_later(
+        self, turn: asyncio.Future[None], connection: _Connection, request: Request
+    ) -> Response | None:
+        await turn
+        if connection.transport.is_closing() or connection.protocol.eof_sent:  # gone meanwhile
+            await connection.drop()
+            return None
+        return self._admit(connection, request)
+
+    def _admit(self, connection: _Connection, request: Request) -> Response | None:
         decision = self.admission.decide(request.path, request.headers, connection.address)
         connection.decision = decision
         if isinstance(decision, Admitted):
@@ -269,14 +293,15 @@ class RoomServer:
         if decision.close_code is not None and offered_bearer(request.headers):
             return None
         response = connection.respond(HTTPStatus(decision.status), decision.text)
-        if decision.status in _PASSING:
-            response.headers["Retry-After"] = _RETRY_AFTER_S
-        return response
+        return _passing(response) if decision.status in _PASSING else response
 
     async def _handle(self, connection: ServerConnection) -> None:
         assert isinstance(connection, _Connection)
         decision = connection.decision
-        if isinstance(decision, Admitted):
+        if isinstance(decision, Admitted) and self.admission.draining:
+            # Let in a moment before the server was told to stop; it would not be told any more.
+            connection.close_with(_SERVICE_RESTART, _LEAVING)
+        elif isinstance(decision, Admitted):
             member = decision.member
             current = self.hub.epoch_of(decision.room, member.identity, member.instance)
             if current is not None and member.epoch <= current:
@@ -293,6 +318,11 @@ class RoomServer:
         elif decision is not None and decision.close_code is not None:
             connection.close_with(decision.close_code, decision.text.strip())
         await connection.wait_closed()
+
+
+def _passing(response: Response) -> Response:
+    response.headers["Retry-After"] = _RETRY_AFTER_S
+    return response
 
 
 def _checked(settings: ServerSettings) -> ServerSettings:

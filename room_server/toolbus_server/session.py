@@ -33,17 +33,22 @@ from toolbus.wire import (
     Builders,
     Call,
     Cancel,
+    Credit,
     Describe,
+    Drain,
     Explain,
     Failed,
     Frame,
+    Input,
     ListToolkits,
     Notice,
     Participants,
+    Progress,
     Refresh,
     Register,
     Result,
     Send,
+    StreamChunk,
     Subscribe,
     Unknown,
     Unregister,
@@ -70,6 +75,7 @@ _Request: TypeAlias = (
     | ListToolkits
     | Describe
     | Subscribe
+    | Drain
     | Explain
     | Refresh
     | Admin
@@ -78,7 +84,7 @@ _Request: TypeAlias = (
     | Participants
     | Builders
 )
-_CHANGES = frozenset({Register, Unregister, Attributes, Builders, Refresh})
+_CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
 """Requests that change what others see, or cost as much: one participant makes only so many."""
 _logger = logging.getLogger(__name__)
 # A newer client may try a kind now and then; one that keeps at it is a flood (CONN-9).
@@ -114,7 +120,7 @@ class Session:
         hub: Hub,
         desk: Desk,
     ) -> None:
-        self.seat = Seat(admitted.member, connection)
+        self.seat = Seat(admitted.member, connection, reads_chunks=admitted.reads_chunks)
         self._connection = connection
         self._hub = hub
         self._router = hub.router
@@ -262,6 +268,10 @@ class Session:
 _HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
     Failed: lambda self, frame: self._router.answer(self.seat, frame),
     Cancel: lambda self, frame: self._router.cancel(self.seat, frame),
+    StreamChunk: lambda self, frame: self._router.streams.chunk(self.seat, frame),
+    Input: lambda self, frame: self._router.streams.input(self.seat, frame),
+    Credit: lambda self, frame: self._router.streams.credit(self.seat, frame),
+    Progress: lambda self, frame: self._router.streams.progress(self.seat, frame),
     **dict.fromkeys(get_args(_Request), Session._on_request),
     Unknown: Session._on_unknown,
 }
@@ -273,6 +283,7 @@ _ANSWERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Subscribe: lambda self, r: self._open_room.registry.subscribe(
         self.seat, Feed(self.seat, self._loop, self._hub.rounds), r
     ),
+    Drain: lambda self, _: self._open_room.registry.drain(self.seat),
     Explain: lambda self, r: explain(self._hub.router, self._open_room.room, self.seat, r),
     Refresh: Session._refresh,
     Admin: lambda self, r: self._desk.administration.act(self.seat.member, r),

@@ -10,6 +10,7 @@ from toolbus.call_news import (
     CallNews,
     EndedCall,
 )
+from toolbus.chunk_stream import ChunkStream
 from toolbus.chunks import (
     Chunk,
     EmptyChunk,
@@ -54,6 +55,9 @@ from toolbus.explanation import Explanation
 from toolbus.grants import (
     AgentsGrant,
     ApiScope,
+)
+from toolbus.input_stream import (
+    InputStream,
 )
 from toolbus.keys import (
     Key,
@@ -105,6 +109,7 @@ __all__ = [
     "CallNews",
     "Cancelled",
     "Chunk",
+    "ChunkStream",
     "ConnectionLost",
     "DeadlineExceeded",
     "DefinitionChanged",
@@ -117,6 +122,7 @@ __all__ = [
     "FileChunk",
     "FunctionTool",
     "HostLost",
+    "InputStream",
     "Internal",
     "InvalidArguments",
     "InvalidResult",

@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from copy import copy
 from math import ceil
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
 from opentelemetry.context import get_current
 
 from toolbus.affinities import Affinities
-from toolbus.chunks import Chunk, chunk_from_wire
+from toolbus.call_ends import does_not_fit, recorded_end, unsendable
+from toolbus.chunks import Chunk, FileChunk, chunk_from_wire
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
-    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     Executed,
-    Internal,
-    InvalidArguments,
     InvalidResult,
     RoomException,
-    TooLarge,
     Unavailable,
 )
+from toolbus.inflow import CallFlow
+from toolbus.lines import Line
 from toolbus.link import Link
+from toolbus.received_file import file_result
 from toolbus.retries import Plan, Retries
 from toolbus.telemetry import TRACESTATE, CallSpan, Tracing
 from toolbus.wire import (
@@ -52,7 +53,7 @@ from toolbus.wire import (
     unpack_body,
 )
 
-__all__ = ["DEFAULT_TIMEOUT_S", "CallTable", "Caller", "Pending"]
+__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "CallTable", "Caller", "Pending"]
 
 DEFAULT_TIMEOUT_S = 60.0
 """The deadline of a call that names none."""
@@ -69,7 +70,10 @@ class Pending(Struct, eq=False):
     """A request that waits for its answer; as a ticket it tells whether it was sent at all."""
 
     id: int
-    future: asyncio.Future[Result]
+    future: asyncio.Future[Any]
+    """Told of the end; a `CallFlow` in its place, where chunks come before that."""
+    connection: Any = None
+    """What it was sent on; its answer comes by no other."""
     written: bool = False
     ended: bool = False
 
@@ -80,7 +84,7 @@ class Pending(Struct, eq=False):
 
 
 class CallTable:
-    """The requests of one connection at a time.
+    """The requests of one participant, on whichever connection they were sent.
 
     Args:
         loop: Where the futures live.
@@ -104,6 +108,10 @@ class CallTable:
         self._pending[pending.id] = pending
         self._deadlines.add(deadline_at, pending)
         return pending
+
+    def drop(self) -> None:
+        """Count what came for nobody."""
+        self.dropped += 1
 
     def close(self) -> None:
         """End everything; no request is opened any more."""
@@ -139,13 +147,30 @@ class CallTable:
             pending.future.set_exception(error)
 
     def lose_all(self) -> None:
-        """End everything: the connection is gone."""
-        lost, self._pending = self._pending, {}
-        for pending in lost.values():
-            pending.ended = True
-            if not pending.future.done():
-                error = ConnectionLost("the connection was lost", executed=pending.executed)
-                pending.future.set_exception(error)
+        """End everything: there is no connection any more."""
+        for pending in list(self._pending.values()):
+            self._lose(pending)
+
+    def lose(self, connection: Any) -> None:
+        """End what was sent on a connection that is gone."""
+        for pending in list(self._pending.values()):
+            if pending.connection is connection:
+                self._lose(pending)
+
+    def _lose(self, pending: Pending) -> None:
+        self.give_up(pending)
+        if not pending.future.done():
+            error = ConnectionLost("the connection was lost", executed=pending.executed)
+            pending.future.set_exception(error)
+
+    async def settled(self, connection: Any) -> None:
+        """Wait until nothing that was sent on a connection waits for its answer."""
+        while waiting := [
+            _end_of(each.future)
+            for each in self._pending.values()
+            if each.connection is connection and not each.future.done()
+        ]:
+            await asyncio.wait(waiting)
 
 
 class Caller:
@@ -158,12 +183,18 @@ class Caller:
     """
 
     def __init__(self, link: Link, table: CallTable, tracing: Tracing) -> None:
-        self._link = link
+        self._link: Link | Line = link
         self._table = table
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self.retries: Retries = Retries(self._loop.time, self.request, lambda: link.returned_at)
         self.affinities: Affinities = Affinities()
+
+    def bound_to(self, line: Line) -> Self:
+        """Make a caller that sends by one line alone: calls within a call go where that came by."""
+        bound = copy(self)
+        bound._link = line
+        return bound
 
     # Requests to the server itself
 
@@ -208,8 +239,10 @@ class Caller:
                 result = await self._further_attempts(plan, error)
         except BaseException as end:
             if span is not None:
-                span.end(_recorded_end(end))
+                span.end(recorded_end(end))
             raise
+        if isinstance(result, CallFlow):
+            return await _file_of(result, span)
         if span is not None:
             span.end()
         try:
@@ -230,7 +263,7 @@ class Caller:
             plan.options[TRACESTATE] = tracestate
         return span if span.recording else None
 
-    async def _further_attempts(self, plan: Plan, error: RoomException) -> Result:
+    async def _further_attempts(self, plan: Plan, error: RoomException) -> Result | CallFlow:
         if self.affinities.learn(plan, error):
             try:
                 return await self._attempt(plan, plan.options)
@@ -244,7 +277,7 @@ class Caller:
             except RoomException as next_error:
                 error = next_error
 
-    async def _attempt(self, plan: Plan, options: dict[str, Any] | None) -> Result:
+    async def _attempt(self, plan: Plan, options: dict[str, Any] | None) -> Result | CallFlow:
         link = self._link
         if not link.is_ready or link.connection is None or not link.connection.is_open:
             await self._wait_for_link(plan.deadline_at)
@@ -271,7 +304,8 @@ class Caller:
             self._learn(plan)
         self._send(pending, data)
         try:
-            return await pending.future
+            result: Result | CallFlow = await pending.future
+            return result
         except asyncio.CancelledError:
             self._withdraw(pending)
             raise
@@ -284,16 +318,16 @@ class Caller:
                 decode_from_client(data)
             if len(data) <= MAX_FRAME_BYTES:
                 return data
-            error: RoomException = _does_not_fit()
+            error: RoomException = does_not_fit()
         except BadFrame as broken:
-            error = _does_not_fit() if broken.close_code == _TOO_LARGE else _unsendable(broken)
+            error = does_not_fit() if broken.close_code == _TOO_LARGE else unsendable(broken)
         except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
-            error = _unsendable(wrong)
+            error = unsendable(wrong)
         self._table.give_up(pending)
         raise error
 
     def _send(self, pending: Pending, data: bytes) -> None:
-        connection = self._link.connection
+        connection = pending.connection = self._link.connection
         if connection is None or not connection.send_message(data, pending):
             self._table.give_up(pending)
             raise ConnectionLost("the connection was lost", executed="no")
@@ -301,7 +335,7 @@ class Caller:
     def _withdraw(self, pending: Pending) -> None:
         """Give a call up that is under way, here and at the server."""
         if self._table.give_up(pending) and pending.written:
-            self._link.send(Cancel(RequestId(pending.id), "cancelled"))
+            pending.connection.send_message(encode(Cancel(RequestId(pending.id), "cancelled")))
 
     async def _wait_for_link(self, deadline_at: float) -> None:
         try:
@@ -313,11 +347,14 @@ class Caller:
     def _learn(self, plan: Plan) -> None:
         """Ask what a toolkit is, once, beside the first call to it, waiting for nothing."""
         self.retries.expect(plan.key)
-        pending = self._table.open(plan.deadline_at + GRACE_S)
+        ends_at = min(plan.deadline_at, self._loop.time() + DEFAULT_TIMEOUT_S)
+        pending = self._table.open(ends_at + GRACE_S)
         pending.future.add_done_callback(lambda future: self._note(plan, future))
         participant = plan.key[1]
         options = {} if participant is None else {"participant": participant}
-        self._link.send(Describe(RequestId(pending.id), plan.toolkit, options))
+        connection = pending.connection = self._link.connection
+        if connection is not None:
+            connection.send_message(encode(Describe(RequestId(pending.id), plan.toolkit, options)))
 
     def _note(self, plan: Plan, future: asyncio.Future[Result]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -330,7 +367,13 @@ class Caller:
             _logger.error("the description of %s cannot be read: %r", plan.toolkit, broken)
 
 
+def _end_of(future: asyncio.Future[Any] | CallFlow) -> asyncio.Future[Any]:
+    return future.over() if isinstance(future, CallFlow) else future
+
+
 def _object_in(answer: Result) -> dict[str, Any]:
+    if type(answer) is not Result:
+        raise InvalidResult("the server's answer is no object", executed="no")
     try:
         body = unpack_body(answer.body, binary=True)
     except BadBody as error:
@@ -340,18 +383,10 @@ def _object_in(answer: Result) -> dict[str, Any]:
     return body
 
 
-def _recorded_end(end: BaseException) -> RoomException:
-    """Say how a call ended that gave no result, as its span shall have it."""
-    if isinstance(end, RoomException):
-        return end
-    if isinstance(end, asyncio.CancelledError):
-        return Cancelled("the caller gave the call up")
-    return Internal(type(end).__name__)
-
-
-def _does_not_fit() -> TooLarge:
-    return TooLarge("the request does not fit one frame", executed="no")
-
-
-def _unsendable(error: Exception) -> InvalidArguments:
-    return InvalidArguments(f"cannot be sent: {type(error).__name__}")
+async def _file_of(flow: CallFlow, span: CallSpan | None) -> FileChunk:
+    """Make a result of which the first piece is here; the span ends with the last of them."""
+    if span is not None:
+        flow.tell_end(lambda end: span.end(None if end is None else recorded_end(end)))
+    first = await flow.next()
+    assert first is not None
+    return file_result(flow, first)

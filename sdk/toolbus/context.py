@@ -1,8 +1,8 @@
 """What a tool is told of the call that runs it, and how far that call has come.
 
-The facts are set by whoever runs the tool; nothing here sends, waits or decides. The marks of how
-far it came (`entered`, `refuse`, `fail`) let the runner say afterwards, exactly, whether the tool's
-function ran.
+The facts are set by whoever runs the tool, who also takes what it says before its end; nothing here
+sends or decides. The marks of how far it came (`entered`, `refuse`, `fail`) let the runner say
+afterwards, exactly, whether the tool's function ran.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from toolbus.errors import Executed, RoomException
+from toolbus.chunks import Chunk, FileChunk, as_chunk
+from toolbus.errors import Executed, InvalidResult, RoomException
 
-__all__ = ["Participant", "RunSync", "ToolContext"]
+__all__ = ["OnChunk", "Participant", "RunSync", "ToolContext", "progress_chunk"]
 
 T = TypeVar("T")
 _Error = TypeVar("_Error", bound=RoomException)
 
 RunSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function outside the event loop's thread and gives what it returned."""
+OnChunk: TypeAlias = Callable[[Chunk], Awaitable[None]]
+"""Takes a chunk that comes before a call's end, and waits as long as its reader is behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class ToolContext:
         deadline_at: When the call's time is up, by `clock`; None is never.
         clock: Seconds that only grow; `time.monotonic` unless given.
         run_sync: Runs sync tools; `asyncio.to_thread` unless given.
+        on_chunk: Takes what a streaming tool gives, piece by piece; without it there is no stream.
+        on_progress: Takes the plain value of each progress, on the thread that tells it.
     """
 
     __slots__ = (
@@ -64,6 +69,8 @@ class ToolContext:
         "_deadline_at",
         "_failure",
         "_on_behalf_of",
+        "_on_chunk",
+        "_on_progress",
         "_refusal",
         "_room",
         "_run_sync",
@@ -80,6 +87,8 @@ class ToolContext:
         deadline_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         run_sync: RunSync = asyncio.to_thread,
+        on_chunk: OnChunk | None = None,
+        on_progress: Callable[[Any], None] | None = None,
     ) -> None:
         self._room = room
         self._caller = caller
@@ -88,6 +97,8 @@ class ToolContext:
         self._deadline_at = deadline_at
         self._clock = clock
         self._run_sync = run_sync
+        self._on_chunk = on_chunk
+        self._on_progress = on_progress
         self._cancelled = False
         self.entered: bool = False
         """Set when the tool's own function is being called; it stays set."""
@@ -135,6 +146,32 @@ class ToolContext:
         result: T = await self._run_sync(function)
         return result
 
+    @property
+    def streams(self) -> bool:
+        """Whether the caller takes chunks before the call's end."""
+        return self._on_chunk is not None
+
+    async def put(self, chunk: Chunk) -> None:
+        """Hand a chunk on to the caller, and wait as long as it has no room for more.
+
+        What a streaming tool yields comes here by itself. Raises `RuntimeError` where the caller
+        takes no chunks: see `streams`.
+        """
+        if self._on_chunk is None:
+            raise RuntimeError("the caller takes no chunks: context.streams tells")
+        await self._on_chunk(chunk)
+
+    def emit(self, value: Any) -> None:
+        """Tell the caller how far the call is. May be called from any thread, and never waits.
+
+        Only the latest value counts: one that the way to the caller has no room for is dropped, and
+        so are all where nobody listens. On the wire a value has at most 16 KiB; a larger one is
+        dropped too. Raises `InvalidResult` for what cannot be sent.
+        """
+        chunk = progress_chunk(value)
+        if self._on_progress is not None:
+            self._on_progress(chunk.value)
+
     def refuse(self, error: _Error) -> _Error:
         """Record an error met before the function is entered, and return it to be raised."""
         self._refusal = error
@@ -156,3 +193,11 @@ class ToolContext:
         "maybe" where it was not entered: an override of `Toolkit.execute` may have acted for it.
         """
         return "yes" if self.entered else "maybe"
+
+
+def progress_chunk(value: Any) -> Chunk:
+    """Turn a progress into a chunk. Raises `InvalidResult` for what cannot be sent, and a file."""
+    chunk = as_chunk(value)
+    if isinstance(chunk, FileChunk):
+        raise InvalidResult("a progress is no file")
+    return chunk

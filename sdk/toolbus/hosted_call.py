@@ -6,24 +6,27 @@ What a tool may ask for is made when it asks: most tools ask for nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from toolbus.context import Participant, ToolContext
-from toolbus.errors import Executed
+from toolbus.chunks import Chunk
+from toolbus.context import Participant, ToolContext, progress_chunk
+from toolbus.errors import DeadlineExceeded, Executed, InvalidArguments, ToolFailed
+from toolbus.hosted_stream import HostedStream, WireEnd
 from toolbus.hosted_toolkit import HostedToolkit
+from toolbus.input_stream import InputStream
 from toolbus.wire import BadBody, Dispatch, unpack_body
 
 __all__ = ["CallRunner", "HostedCall"]
 
 T = TypeVar("T")
 
+_OF_STREAMS = frozenset({"credit_chunks", "input", "progress"})
 
-class CallRunner(Protocol):
+
+class CallRunner(WireEnd, Protocol):
     """What a call needs of whoever runs it."""
 
-    loop: asyncio.AbstractEventLoop
-    """Whose clock deadlines are told by."""
     room_of: Callable[[int, float | None], Any]
     """Makes the room that is bound to a call, from the dispatch's id and its deadline."""
 
@@ -43,6 +46,7 @@ class HostedCall(ToolContext):
         "hosted",
         "slots",
         "started",
+        "stream",
         "task",
         "threads",
         "timed_out",
@@ -74,6 +78,8 @@ class HostedCall(ToolContext):
         """The tool has ended; what it left on threads may go on."""
         self.slots: asyncio.Semaphore | None = None
         """Where it holds a slot, until its threads have ended too."""
+        self.stream: HostedStream | None = None
+        """What it sends and takes beside arguments and answer, where it does."""
         self.given_up: bool = False
         """The server has answered in our place: whatever comes of the function is not sent."""
         self.timed_out: bool = False
@@ -99,12 +105,45 @@ class HostedCall(ToolContext):
         card = self.dispatch.header.get("on_behalf_of")
         return None if card is None else _participant_of(card)
 
-    def read_caller_context(self) -> None:
-        """Unpack what the caller sent along. Raises BadBody if that is no object."""
-        words = unpack_body(self.dispatch.header["caller_context"])
-        if type(words) is not dict:
-            raise BadBody("", "caller_context is one object")
-        self._caller_context = words
+    def read_header(self) -> None:
+        """Take up what few calls have. Raises `InvalidArguments` for a broken caller's context."""
+        header = self.dispatch.header
+        if "caller_context" in header:
+            self._caller_context = _caller_context(header["caller_context"])
+        if not _OF_STREAMS.isdisjoint(header):
+            self.open_stream()
+
+    def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
+        """Run the tool, with the call's input where it has one."""
+        toolkit, name = self.hosted.toolkit, self.dispatch.tool
+        if self.stream is None or self.stream.input is None:
+            return toolkit.execute(self, name, arguments)
+        return toolkit.execute(self, name, arguments, InputStream.of_source(self.stream.input))
+
+    def open_stream(self) -> HostedStream:
+        """Make what sends chunks, unless it is there."""
+        if self.stream is None:
+            header = self.dispatch.header
+            self.stream = HostedStream(self.dispatch.id, header, self, self._runner)
+        return self.stream
+
+    @property
+    def streams(self) -> bool:
+        """Whether the caller takes chunks before the call's end."""
+        return "credit_chunks" in self.dispatch.header
+
+    async def put(self, chunk: Chunk) -> None:
+        """Send a chunk once the caller has room for it; raises what `HostedStream.put` raises."""
+        if self.stream is None or not self.streams:
+            raise RuntimeError("the caller takes no chunks: context.streams tells")
+        await self.stream.put(chunk)
+
+    def emit(self, value: Any) -> None:
+        """Tell the caller how far the call is, from any thread."""
+        if self.stream is None:
+            progress_chunk(value)  # raises what it would raise where somebody listens
+        else:
+            self.stream.emit(value)
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function on a thread of the runner's."""
@@ -121,11 +160,35 @@ class HostedCall(ToolContext):
         self.cancel()
         if self.task is not None and not self.awaited:
             self.task.cancel()
+        if self.stream is not None:
+            self.stream.stop()
+
+    def cancelled_itself(self) -> ToolFailed:
+        """Say that the tool's task ended as cancelled without being told to."""
+        words = "the tool's task was cancelled"
+        return ToolFailed(words, executed=self.executed, details={"cause": "CancelledError"})
+
+    def took_too_long(self) -> DeadlineExceeded:
+        """Say that the tool's own limit has passed."""
+        limit_s = self.hosted.toolkit.get_tool(self.dispatch.tool).timeout_s
+        words = f"the tool's own limit of {limit_s} s passed"
+        return DeadlineExceeded(words, executed=self.executed)
 
     def time_out(self) -> None:
         """Stop the function because its tool's own limit has passed."""
         self.timed_out = True
         self.stop()
+
+
+def _caller_context(packed: bytes) -> dict[str, Any]:
+    try:
+        words = unpack_body(packed)
+        if type(words) is not dict:
+            raise BadBody("", "caller_context is one object")
+    except BadBody as error:
+        details = {"path": "/caller_context", "message": error.reason}
+        raise InvalidArguments(error.reason, details=details) from error
+    return words
 
 
 def _participant_of(card: bytes) -> Participant:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
 
-__all__ = ["Bounds", "HostedToolkit", "OfferMistake"]
+__all__ = ["NO_BOUNDS", "Bounds", "HostedToolkit", "OfferMistake"]
 
 
 class OfferMistake(ValueError):
@@ -23,7 +23,8 @@ class Bounds(NamedTuple):
     timeout_s: float | None
 
 
-_NO_BOUNDS = Bounds(None, None)
+NO_BOUNDS = Bounds(None, None)
+"""Of a tool that says nothing."""
 
 
 def _bounds_of(tool: Tool) -> Bounds:
@@ -51,4 +52,4 @@ class HostedToolkit:
 
     def __post_init__(self) -> None:
         found = {tool.name: _bounds_of(tool) for tool in self.toolkit.tools}
-        self.bounds = {name: bounds for name, bounds in found.items() if bounds != _NO_BOUNDS}
+        self.bounds = {name: bounds for name, bounds in found.items() if bounds != NO_BOUNDS}

@@ -1,8 +1,9 @@
 """The line to the server: one websocket at a time, and another when it is lost.
 
-A `Link` owns the socket and its successors. It knows frames only as far as the welcome; what a
-frame means is its owner's matter. After a loss it connects again by itself, with a growing epoch,
-so that the server lets the new connection take the old one's place.
+A `Link` owns the socket and its successors. What a frame means is its owner's matter. After a loss
+it connects again by itself, with a growing epoch, so that the server lets the new connection take
+the old one's place. When a server says that it leaves, the link connects again at once, and the old
+line stays for the calls that are under way on it until they have ended.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -21,6 +22,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketExce
 from websockets.typing import Subprotocol
 
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.lines import Handlers, Line
 from toolbus.settings import RoomSettings
 from toolbus.transport import (
     CLOSE_TIMEOUT_S,
@@ -30,15 +32,7 @@ from toolbus.transport import (
     ClientTransport,
 )
 from toolbus.transport_log import TransportLog
-from toolbus.wire import (
-    MAX_FRAME_BYTES,
-    SUBPROTOCOL,
-    BadFrame,
-    Frame,
-    Welcome,
-    decode_from_server,
-    encode,
-)
+from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Frame, Welcome
 
 __all__ = ["Link", "LinkOwner"]
 
@@ -59,64 +53,35 @@ _ENDS = {
     4409: "a newer connection of this instance took its place",
     4440: "an administrator sent this participant away, or revoked its token",
 }
+_SENT_AWAY = 4440
+
+
+async def _nothing_to_finish(_: Line) -> None:
+    """Stand for an owner that has nothing under way on any line."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOwner:
     """What a link tells its owner."""
 
-    handlers: Mapping[type[Any], Callable[[Any], None]]
-    """Who takes a frame of a type; others are ignored. None of them may raise."""
+    handlers: Handlers
+    """Who takes a frame, whichever line it comes by."""
     on_up: Callable[[Welcome], Awaitable[None]]
     """A connection is there and welcomed:
 
     say again what the server must know, then calls may go.
     """
-    on_down: Callable[[], None]
-    """The connection is gone, with everything that was under way on it."""
+    on_down: Callable[[Line], None]
+    """A line is gone, with everything that was under way on it."""
     on_end: Callable[[], None] = lambda: None
     """The link has ended for good."""
+    on_line: Callable[[Line], Handlers] = lambda _: {}
+    """A line is there: say who takes those of its frames that belong to no other."""
+    on_moved: Callable[[Line], Coroutine[Any, Any, None]] = _nothing_to_finish
+    """Another line has taken the place of one whose server leaves:
 
-
-class _Line:
-    """One connection's reader."""
-
-    def __init__(self, owner: LinkOwner, adopt: Callable[[ClientTransport], None]) -> None:
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            **owner.handlers,
-            Welcome: self._on_welcome,
-        }
-        self._on_down = owner.on_down
-        self._adopt = adopt
-        self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        self.closed = asyncio.Event()
-        self.connection: ClientTransport | None = None
-
-    def on_message(self, data: bytes) -> None:
-        try:
-            frame = decode_from_server(data)
-        except BadFrame as error:
-            _logger.error("the server sent a broken frame: %s", error.reason)
-            if self.connection is not None:
-                self.connection.close_with(error.close_code, error.reason)
-            return
-        handler = self._handlers.get(type(frame))
-        if handler is not None:
-            handler(frame)
-
-    def _on_welcome(self, welcome: Welcome) -> None:
-        if not self.welcome.done() and self.connection is not None:
-            # At once: what comes right behind the welcome may have to be answered.
-            self._adopt(self.connection)
-            self.welcome.set_result(welcome)
-
-    def on_close(self) -> None:
-        self.closed.set()
-        if self.welcome.done():
-            self._on_down()
-        else:
-            self.welcome.set_exception(ConnectionError("the connection was lost"))
-            self.welcome.exception()  # read, where nobody waits for it
+    finish what is under way on it; then it is closed.
+    """
 
 
 class Link:
@@ -130,7 +95,10 @@ class Link:
     def __init__(self, settings: RoomSettings, owner: LinkOwner) -> None:
         self._settings = settings
         self._owner = owner
-        self._line: _Line | None = None
+        self._line: Line | None = None
+        self._left: set[Line] = set()
+        """Lines whose server leaves, with calls under way on them."""
+        self._finishing: set[asyncio.Task[None]] = set()
         self.connection: ClientTransport | None = None
         """The connection that is there now, welcomed or not."""
         self.returned_at: float = float("-inf")
@@ -164,15 +132,25 @@ class Link:
         """Close the connection and never come back."""
         keeper, self._keeper = self._keeper, None
         try:
-            if keeper is not None:
-                keeper.cancel()
-                await asyncio.wait([keeper])
-            await self._hang_up()
+            ending = [*self._finishing, *([] if keeper is None else [keeper])]
+            for each in ending:
+                each.cancel()
+            if ending:
+                await asyncio.wait(ending)
+            await asyncio.gather(*(line.hang_up() for line in self._lines()))
         finally:
-            if self.connection is not None:
-                self.connection.transport.abort()
-            self._down()
+            for line in self._lines():
+                line.abort()
+            self._pause()
+            self.connection = None
             self._finished.set()
+
+    def _lines(self) -> list[Line]:
+        return [*self._left, *([] if self._line is None else [self._line])]
+
+    def _pause(self) -> None:
+        self.is_ready = False
+        self._ready.clear()
 
     async def finished(self) -> None:
         """Wait until the link has ended for good."""
@@ -204,8 +182,28 @@ class Link:
 
     def send(self, frame: Frame) -> None:
         """Send a frame that needs no ticket; without a connection it is dropped."""
-        if self.connection is not None:
-            self.connection.send_message(encode(frame))
+        if self._line is not None:
+            self._line.send(frame)
+
+    # What a line says
+
+    def on_welcomed(self, line: Line) -> Handlers:
+        """Say who takes the frames that come by a new line."""
+        return {**self._owner.handlers, **self._owner.on_line(line)}
+
+    def on_leaving(self, line: Line) -> None:
+        """Send nothing new by a line whose server leaves."""
+        _logger.warning("the server at %s leaves: connecting again", self._settings.url)
+        if line is self._line:
+            self._pause()
+
+    def on_lost(self, line: Line) -> None:
+        """Tell the owner that a line is gone."""
+        self._left.discard(line)
+        if line is self._line:
+            self._pause()
+            self.connection = None
+        self._owner.on_down(line)
 
     # Keeping the line
 
@@ -213,13 +211,18 @@ class Link:
         try:
             while True:
                 assert self._line is not None
-                await self._line.closed.wait()
-                code = self.connection.close_code if self.connection is not None else None
-                self._down()
-                self._raise_if_final(code)
-                # A process that hosts says nothing else: without this it would look well.
-                _logger.warning("lost the connection to %s: trying again", self._settings.url)
-                await self._reconnect()
+                line = self._line
+                await line.over.wait()
+                if line.closed.is_set():
+                    self._raise_if_final(line.close_code)
+                    self._say_lost()
+                else:
+                    self._left.add(line)
+                await self._reconnect(line)
+                if line in self._left:
+                    finishing = asyncio.create_task(self._finish(line))
+                    self._finishing.add(finishing)
+                    finishing.add_done_callback(self._finishing.discard)
                 self.returned_at = asyncio.get_running_loop().time()
                 _logger.warning("connected to %s again", self._settings.url)
         except RoomException as error:
@@ -229,43 +232,66 @@ class Link:
             self._finished.set()
             self._owner.on_end()
 
+    def _say_lost(self) -> None:
+        # A process that hosts says nothing else: without this it would look well.
+        _logger.warning("lost the connection to %s: trying again", self._settings.url)
+
     def _raise_if_final(self, code: int | None) -> None:
         if code in _ENDS:
             raise PermissionDenied(_ENDS[code], details={"close_code": code})
         if code in _FINAL_CLOSES and not self._settings.renewable:
             raise PermissionDenied(_FINAL_CLOSES[code], details={"close_code": code})
 
-    async def _reconnect(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
+    async def _finish(self, line: Line) -> None:
+        """Close a line well once nothing is under way on it any more."""
+        await self._owner.on_moved(line)
+        await line.hang_up()
+
+    async def _reconnect(self, old: Line) -> None:
+        backoff_s, is_left = _FIRST_BACKOFF_S, not old.closed.is_set()
         while True:
             # Full jitter: a thousand participants that lost one server do not come back as one.
-            await asyncio.sleep(random.uniform(0, backoff_s))
-            try:
-                await self._connect()
-            except PermissionDenied:
-                if not self._settings.renewable:
-                    raise
-            except Unavailable as error:
-                _logger.info("no connection to %s yet: %s", self._settings.url, error)
-            except asyncio.CancelledError:
-                keeper = asyncio.current_task()
-                if keeper is None or keeper.cancelling():
-                    raise
-                _logger.error(
-                    "no connection to %s yet: a token's source was cancelled", self._settings.url
-                )
-            except Exception:
-                # Where tokens come from is the user's code, and may fail for a while.
-                _logger.exception("no connection to %s yet", self._settings.url)
-            else:
+            pause_s = random.uniform(0, backoff_s)
+            if not is_left:
+                await asyncio.sleep(pause_s)
+            elif await old.is_gone_within(pause_s):
+                # The server that left may be followed by another at once: begin anew.
+                self._raise_if_final(old.close_code if old.close_code == _SENT_AWAY else None)
+                self._say_lost()
+                backoff_s, is_left = _FIRST_BACKOFF_S, False
+                continue
+            if await self._is_back():
                 return
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
+
+    async def _is_back(self) -> bool:
+        """Try to connect again. Raises PermissionDenied where no further attempt can succeed."""
+        try:
+            await self._connect()
+        except PermissionDenied:
+            if not self._settings.renewable:
+                raise
+        except Unavailable as error:
+            _logger.info("no connection to %s yet: %s", self._settings.url, error)
+        except asyncio.CancelledError:
+            keeper = asyncio.current_task()
+            if keeper is None or keeper.cancelling():
+                raise
+            _logger.error(
+                "no connection to %s yet: a token's source was cancelled", self._settings.url
+            )
+        except Exception:
+            # Where tokens come from is the user's code, and may fail for a while.
+            _logger.exception("no connection to %s yet", self._settings.url)
+        else:
+            return True
+        return False
 
     async def _connect(self) -> None:
         # Grows over restarts of this process too, where an operator fixes the instance.
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
-        line = _Line(self._owner, self._adopt)
-        self._adopt(await self._open(line))
+        line = Line(self)
+        self.connection = await self._open(line)
         self._line = line
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
@@ -275,26 +301,24 @@ class Link:
                 raise ConnectionError("the connection was lost")
         except (TimeoutError, ConnectionError, asyncio.CancelledError) as error:
             await self._fail_opening(line, error)
-        self.is_ready = True
-        self._ready.set()
+        if not line.over.is_set():  # else its server leaves already
+            self.is_ready = True
+            self._ready.set()
 
-    def _adopt(self, connection: ClientTransport) -> None:
-        self.connection = connection
-
-    async def _fail_opening(self, line: _Line, error: BaseException) -> None:
+    async def _fail_opening(self, line: Line, error: BaseException) -> None:
         """Give a connection up that ended, or stayed silent, before calls could go."""
-        code = line.connection.close_code if line.connection is not None else None
-        await self._hang_up()
-        self._down()
+        code = line.close_code
+        await line.hang_up()
+        self.connection = None
         if isinstance(error, asyncio.CancelledError):
             raise error
         self._raise_if_final(code)
         raise Unavailable("the server did not say welcome", executed="no") from error
 
-    async def _open(self, line: _Line) -> ClientTransport:
+    async def _open(self, line: Line) -> ClientTransport:
         settings = self._settings
         place = f"{settings.url}/rooms/{settings.room}"
-        query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}"
+        query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1"
         try:
             token = self.token = await settings.token()
             connection = await connect(
@@ -321,20 +345,8 @@ class Link:
         assert isinstance(connection, ClientTransport)
         return connection
 
-    def _down(self) -> None:
-        if self.connection is not None:
-            self.is_ready = False
-            self._ready.clear()
-            self.connection = None
-            self._owner.on_down()
 
-    async def _hang_up(self) -> None:
-        connection = self.connection
-        if connection is not None:
-            await connection.close()
-
-
-def _with_reader(line: _Line, *args: Any, **kwargs: Any) -> ClientTransport:
+def _with_reader(line: Line, *args: Any, **kwargs: Any) -> ClientTransport:
     """Make a connection that can hand over a welcome which arrives with the handshake's answer."""
     connection = ClientTransport(*args, **kwargs)
     connection.receiver = line

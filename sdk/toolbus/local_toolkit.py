@@ -16,18 +16,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from toolbus.chunks import Chunk
+from toolbus.chunks import Chunk, FileChunk, JsonChunk, LinkChunk
 from toolbus.context import Participant, ToolContext
-from toolbus.errors import DeadlineExceeded, Executed, RoomException
-from toolbus.hosted_toolkit import Bounds, HostedToolkit
+from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, TooLarge
+from toolbus.hosted_toolkit import NO_BOUNDS, Bounds, HostedToolkit
 from toolbus.tool import Tool
-from toolbus.toolkit import Toolkit, failure_of, packed_result
+from toolbus.toolkit import MAX_RESULT_BYTES, Toolkit, failure_of, packed_result
 from toolbus.wire import ToolkitManifest
 
 __all__ = ["LocalCall", "LocalToolkit", "started_tools"]
 
 _logger = logging.getLogger(__name__)
-_NO_BOUNDS = Bounds(None, None)
 _THREADS = 256
 
 
@@ -45,8 +44,11 @@ class LocalCall:
     context: ToolContext = field(init=False)
     threads: set[asyncio.Future[Any]] = field(default_factory=set)
     """What runs on threads, which nothing can stop."""
+    gathered: list[Any] = field(default_factory=list)
+    """What a streaming tool has given."""
+    gathered_bytes: int = 0
 
-    def enter(self, room_until: Callable[[float], Any]) -> None:
+    def enter(self, room_until: Callable[[float], Any], *, is_stream: bool) -> None:
         """Make the tool's context; its room is the one that ends with the call."""
         clock = asyncio.get_running_loop().time
         deadline_at = clock() + self.timeout_s
@@ -57,7 +59,20 @@ class LocalCall:
             deadline_at=deadline_at,
             clock=clock,
             run_sync=self._on_thread,
+            on_chunk=self._gather if is_stream else None,
         )
+
+    async def _gather(self, chunk: Chunk) -> None:
+        """Keep what a stream gives, as far as the list of it fits one frame."""
+        if isinstance(chunk, FileChunk | LinkChunk):
+            raise self.context.fail(
+                InvalidResult("a turn gathers a stream of plain values: this gives files or links")
+            )
+        self.gathered_bytes += len(packed_result(self.context, chunk))
+        if self.gathered_bytes > MAX_RESULT_BYTES:
+            words = f"what {self.tool} gives is more than one frame: {self.gathered_bytes} bytes"
+            raise self.context.fail(TooLarge(words, executed=self.context.executed))
+        self.gathered.append(chunk.value)
 
     async def _on_thread(self, function: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
@@ -91,6 +106,7 @@ class LocalToolkit:
         self._toolkit = toolkit
         self._loop = asyncio.get_running_loop()
         self._bounds = HostedToolkit(toolkit, public=False).bounds
+        self._streaming = {tool.name for tool in toolkit.tools if tool.streaming}
         self._changing = asyncio.Lock()
         self._users = 0
         self._started: AsyncExitStack | None = None
@@ -146,12 +162,14 @@ class LocalToolkit:
     async def run(self, call: LocalCall, room_until: Callable[[float], Any]) -> Chunk:
         """Run a call within the tool's bounds and its own time, waiting for a free slot.
 
+        What a streaming tool gives is one list, and has to fit one frame.
+
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
         call.threads_of = self._threads_of_its_own
-        call.enter(room_until)
-        bounds = self._bounds.get(call.tool, _NO_BOUNDS)
+        call.enter(room_until, is_stream=call.tool in self._streaming)
+        bounds = self._bounds.get(call.tool, NO_BOUNDS)
         seconds = min(call.timeout_s, bounds.timeout_s or call.timeout_s)
         try:
             async with asyncio.timeout(call.timeout_s) as waiting, _slot(bounds, call):
@@ -165,7 +183,10 @@ class LocalToolkit:
     async def _execute(self, call: LocalCall) -> Chunk:
         try:
             chunk = await self._toolkit.execute(call.context, call.tool, call.arguments)
-            packed_result(call.context, chunk)  # what could not come from elsewhere is refused
+            if call.tool in self._streaming:
+                chunk = JsonChunk(call.gathered)
+            if not isinstance(chunk, FileChunk):  # a large one comes in pieces from elsewhere
+                packed_result(call.context, chunk)  # what could not come from there is refused
             return chunk
         except asyncio.CancelledError as error:
             if _is_given_up():

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolbus.calls import Caller
-from toolbus.errors import NotFound, RoomException
-from toolbus.hosted_toolkit import HostedToolkit
+from toolbus.errors import NotFound, RoomException, Unavailable
+from toolbus.hosted_toolkit import HostedToolkit, OfferMistake
+from toolbus.toolkit import Toolkit
 from toolbus.wire import Register, Unregister
 
-__all__ = ["Registration", "Registrations"]
+__all__ = ["Registration", "Registrations", "settled_offer"]
 
 _logger = logging.getLogger(__name__)
 _ANSWER_S = 10.0
@@ -46,6 +48,35 @@ class Registration:
         return options
 
 
+def settled_offer(
+    toolkit: Toolkit, public: bool | None, shared_with: Sequence[str] | None
+) -> tuple[bool, list[str]]:
+    """Say to whom a toolkit is offered: to all, or to whom beside its owner.
+
+    Args:
+        toolkit: Says it itself where the others are None.
+        public: Whether the whole room sees it.
+        shared_with: Who else sees a private one.
+
+    Raises:
+        OfferMistake: A public one is shared, or these are no such values.
+    """
+    is_public = getattr(toolkit, "public", True) if public is None else public
+    shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
+    if not isinstance(is_public, bool):
+        raise OfferMistake(f"toolkit {toolkit.name!r}: public is True or False")
+    if not _are_texts(shares):
+        raise OfferMistake(f"toolkit {toolkit.name!r}: shared_with is a list of texts")
+    if is_public and shares:
+        raise OfferMistake(f"toolkit {toolkit.name!r} is public: sharing is for private ones")
+    return is_public, [str.__str__(share) for share in shares]
+
+
+def _are_texts(values: Any) -> bool:
+    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
+    return is_list and all(isinstance(value, str) for value in values)
+
+
 class Registrations:
     """What stands at the server, or shall.
 
@@ -60,9 +91,16 @@ class Registrations:
         self._standing: list[Registration] = []
         self._withdrawn: set[tuple[str, bool]] = set()
         """What was taken back, by name and whether public, and may still stand at the server."""
+        self.is_draining: bool = False
+        """Set when this participant takes no more calls, for good: from then on nothing is
+
+        registered, and nothing taken back, so that names are kept for whoever comes next.
+        """
 
     async def add(self, registration: Registration) -> None:
         """Register a toolkit. Raises RoomException where the server refuses it."""
+        if self.is_draining:
+            raise Unavailable("this participant is draining", executed="no", retryable=False)
         body = await self._caller.request(Register, registration.manifest, registration.options)
         self._withdrawn.discard(registration.hosted.key)
         registration.generation = body["generation"]
@@ -72,6 +110,8 @@ class Registrations:
         """Take a toolkit back: now where the link is ready, else on the next connection."""
         if registration in self._standing:
             self._standing.remove(registration)
+        if self.is_draining:
+            return
         if is_ready:
             await self._unregister(registration.hosted.key)
         else:
@@ -80,7 +120,8 @@ class Registrations:
     async def register_again(self, deadline_at: float) -> None:
         """Let the connection that is there now host what the one before it did."""
         for registration in list(self._standing):
-            if registration in self._standing:  # it may be withdrawn while others are registered
+            # It may be withdrawn, or all of them drained, while others are registered.
+            if registration in self._standing and not self.is_draining:
                 await self._register_again(registration, deadline_at)
 
     async def withdraw_again(self) -> None:

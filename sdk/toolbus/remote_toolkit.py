@@ -99,6 +99,9 @@ class RemoteToolkit(Toolkit):
     def run(self) -> None:
         """Connect as `TOOLBUS_*` says, host the toolkit, and return after SIGTERM or Ctrl-C.
 
+        On either it takes no more calls and lets those that run end, for `TOOLBUS_DRAIN` seconds
+        at most, 10 unless set. A second signal ends the process at once.
+
         Where it cannot, or not any longer, it says on stderr why and what to do next, and ends the
         program with the exit code that `toolbus host` would have; `start` raises instead.
 
@@ -117,14 +120,18 @@ class RemoteToolkit(Toolkit):
                 shutdown()
 
 
-async def serve_toolkits(toolkits: Sequence[Toolkit], room: RoomClient | None = None) -> None:
+async def serve_toolkits(
+    toolkits: Sequence[Toolkit], room: RoomClient | None = None, drain_s: float | None = None
+) -> None:
     """Host toolkits until SIGTERM or Ctrl-C, or until the room has ended for good.
 
-    On a signal they are unregistered first, so that no new call comes; those that run may finish.
+    On a signal no new call comes any more, and those that run may finish (`RoomClient.drain`). A
+    second one ends the process at once; its calls are then lost.
 
     Args:
         toolkits: What to host, each under its own name.
         room: A room that is not entered yet; one that `TOOLBUS_*` describes unless given.
+        drain_s: How long they may take; as `TOOLBUS_DRAIN` says unless given, else 10.
 
     Raises:
         RoomException: The server refuses the connection or a registration, or has ended the room.
@@ -141,6 +148,7 @@ async def serve_toolkits(toolkits: Sequence[Toolkit], room: RoomClient | None = 
             await _either(stop, joined)
             # A second signal ends the process, however long the calls that run may take.
             _unhandle_signals(loop)
+            await joined.drain(drain_s)
     finally:
         _unhandle_signals(loop)
 

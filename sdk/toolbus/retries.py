@@ -36,6 +36,7 @@ _NO_HOST_S = 1.0
 # A link comes back within 5 s and a little (`Link`): so long are others waited for.
 _HOMECOMING_S = 6.0
 _LOOK_AGAIN_S = 0.2
+_ASKING_S = 30.0
 _MAX_KNOWN = 1_024
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
@@ -53,7 +54,7 @@ class Plan(Struct, eq=False):
     options: dict[str, Any]
     call_id: str
     deadline_at: float
-    """By the loop's clock."""
+    """By the loop's clock; infinity where there is none."""
     retry: bool
     key: ToolkitKey
     traceparent: str | None = None
@@ -148,7 +149,7 @@ class History:
         delay_s = self._delay(error)
         options = None if delay_s is None else await self._next_options(error)
         if delay_s is None or options is None:
-            raise self._final(error)
+            raise self.final(error)
         self._may_have_run = self._may_have_run or error.executed != "no"
         await asyncio.sleep(delay_s)
         return options
@@ -173,7 +174,7 @@ class History:
             options["pin"] = self._pin
         return options
 
-    def _final(self, error: RoomException) -> RoomException:
+    def final(self, error: RoomException) -> RoomException:
         """Make an error speak for all attempts: one that says "no" knows only of its own."""
         if self._may_have_run and error.executed == "no":
             error.executed = "maybe"
@@ -221,7 +222,7 @@ class History:
         toolkit, participant = self._plan.key
         options = {"participant": participant, "digest": known.digest}
         while True:
-            left_s = max(0.0, self._plan.deadline_at - self._retries.now())
+            left_s = min(max(0.0, self._plan.deadline_at - self._retries.now()), _ASKING_S)
             try:
                 body = await self._retries.request(Describe, toolkit, options, timeout_s=left_s)
             except RoomException as error:

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from random import getrandbits
 from typing import Any
 
 from toolbus.affinities import affinity_text
-from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
+from toolbus.call_options import (
+    ask_for_progress,
+    call_seconds,
+    converted,
+    feed_of,
+    idle_ms_of,
+    text_of,
+)
+from toolbus.calls import DEFAULT_TIMEOUT_S
+from toolbus.chunk_stream import ChunkStream
 from toolbus.errors import InvalidArguments
 from toolbus.explanation import Explanation
 from toolbus.people import BuilderInfo, ParticipantInfo
 from toolbus.plain_json import packed_json
 from toolbus.retries import Plan
+from toolbus.stream_calls import LiveCall, StreamCaller
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.wire import (
     BadBody,
@@ -35,9 +46,7 @@ from toolbus.wire import (
     pack_body,
 )
 
-__all__ = ["Core", "Room", "call_seconds"]
-
-_MAX_TIMEOUT_S = 2**31
+__all__ = ["Core", "Room"]
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +54,7 @@ class Core:
     """What all views of one connection share."""
 
     loop: asyncio.AbstractEventLoop
-    caller: Caller
+    caller: StreamCaller
     call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
     """Half of the 128 random bits of a call's id; the other half is drawn for each.
 
@@ -55,23 +64,6 @@ class Core:
 
 def _no_tool(tool: str) -> InvalidArguments:
     return InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
-
-
-def _text(what: str, value: Any) -> str:
-    """Return text as plain text; a server takes anything else for a broken frame."""
-    if not isinstance(value, str):
-        raise InvalidArguments(f"{what} is text, not {type(value).__name__}")
-    return str.__str__(value)
-
-
-def call_seconds(value: Any) -> float:
-    """Read the seconds that a call may take; None is 60. Raises InvalidArguments."""
-    if value is None:
-        return DEFAULT_TIMEOUT_S
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and -_MAX_TIMEOUT_S < value < _MAX_TIMEOUT_S:
-        return float(value)
-    raise InvalidArguments("timeout_s is a number of seconds, and not for ever")
 
 
 class Room:
@@ -117,6 +109,7 @@ class Room:
         pin: str | None = None,
         retry: bool = True,
         returns: Any = None,
+        on_progress: Callable[[Any], None] | None = None,
     ) -> Any:
         """Call a tool and return its chunk, or, with `returns`, its value as that type.
 
@@ -129,20 +122,114 @@ class Room:
             timeout_s: Seconds until the call has ended one way or another; 60 unless given.
             on_behalf_of: The participant for whom the call is made.
             caller_context: What the tool finds as `context.caller_context`.
-            attachment: An upload; this release sends none, so anything but None is refused.
+            attachment: An upload, sent piece by piece: bytes, a path, a `FileChunk`, or an async
+                iterable of bytes. What it raises is raised here, and gives the call up.
             pin: The digest of the definition that is meant; another one is refused.
-            retry: Whether to try again where that can do no harm.
-            returns: A type that the value is converted to.
+            retry: Whether to try again where that can do no harm; never once the attachment has
+                begun to go.
+            returns: A type that the value is converted to; `bytes` reads a file whole.
+            on_progress: A plain function, told the value of each progress of the tool. Some may be
+                lost, only the latest counts.
+
+        Returns:
+            The chunk, or the value as `returns`. A file larger than a frame is here as soon as its
+            first piece is; read it within `timeout_s`, or drop it, which gives the call up.
 
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
+            OSError: The attachment cannot be read.
         """
-        if not type(toolkit) is type(tool) is str:
-            toolkit, tool = _text("toolkit", toolkit), _text("tool", tool)
-        if attachment is not None:
-            raise InvalidArguments("attachments are not supported yet")
         seconds = DEFAULT_TIMEOUT_S if timeout_s is None else call_seconds(timeout_s)
         deadline_at = self._core.loop.time() + seconds
+        named = (participant, on_behalf_of, caller_context, pin, retry)
+        plan = self._plan(toolkit, tool, arguments, deadline_at, named)
+        if attachment is None and on_progress is None:
+            chunk = await self._core.caller.call(plan)
+        else:
+            feed = await feed_of(plan.options, None, attachment)
+            ask_for_progress(plan.options, on_progress)
+            chunk = await self._core.caller.call_with(plan, on_progress, feed)
+        return chunk if returns is None else await converted(chunk, returns)
+
+    def stream(  # noqa: PLR0913 - the promised signature
+        self,
+        toolkit: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        input: Any = None,
+        attachment: Any = None,
+        participant: str | None = None,
+        timeout_s: float | None = None,
+        on_behalf_of: str | None = None,
+        caller_context: dict[str, Any] | None = None,
+        pin: str | None = None,
+        retry: bool = True,
+        stall_timeout_s: float | None = 30.0,
+        on_progress: Callable[[Any], None] | None = None,
+    ) -> ChunkStream:
+        """Call a tool and go through what it gives, as it comes.
+
+        ::
+
+            async with room.stream("logs", "tail", {"path": "a.log"}) as chunks:
+                async for chunk in chunks:
+                    print(chunk.value)
+
+        Any tool can be called so; one that gives its result piece by piece only so. Leaving the
+        block gives the call up where it has not ended. Arguments that `invoke` has too mean the
+        same.
+
+        Args:
+            toolkit: The toolkit's name.
+            tool: The tool's name.
+            arguments: Values by parameter.
+            input: What the tool takes in, as it asks for it: an iterable or an async iterable of
+                whatever a tool may return. One that may block is gone through on a thread; what it
+                raises is raised to the reader, and gives the call up.
+            attachment: In place of `input`: a file, as in `invoke`.
+            participant: The name of an owner.
+            timeout_s: Seconds for all of it; no limit unless given, but a parent call's, and 60 s
+                for a lost connection to come back.
+            on_behalf_of: The participant for whom the call is made.
+            caller_context: What the tool finds as `context.caller_context`.
+            pin: The digest of the definition that is meant.
+            retry: Whether to try again where that can do no harm: never once a chunk has come, or
+                something of the input was taken.
+            stall_timeout_s: How long nothing may come, go or progress while the tool could send;
+                then the stream ends with `StreamStalled`. None is for ever.
+            on_progress: A plain function, told the value of each progress.
+
+        Raises:
+            RoomException: Where it is entered or read; `executed` says whether the tool ran.
+        """
+        named = (participant, on_behalf_of, caller_context, pin, retry)
+
+        async def prepared() -> LiveCall:
+            deadline_at = inf
+            if timeout_s is not None:
+                deadline_at = self._core.loop.time() + call_seconds(timeout_s)
+            plan = self._plan(toolkit, tool, arguments, deadline_at, named)
+            plan.options["idle_ms"] = idle_ms_of(stall_timeout_s)
+            feed = await feed_of(plan.options, input, attachment)
+            ask_for_progress(plan.options, on_progress)
+            caller = self._core.caller
+            return LiveCall(caller, plan, on_progress=on_progress, feed=feed, is_stream=True)
+
+        return ChunkStream(prepared)
+
+    def _plan(
+        self,
+        toolkit: str,
+        tool: str,
+        arguments: dict[str, Any] | None,
+        deadline_at: float,
+        named: tuple[str | None, str | None, dict[str, Any] | None, str | None, bool],
+    ) -> Plan:
+        """Settle what every attempt of a call sends."""
+        if not type(toolkit) is type(tool) is str:
+            toolkit, tool = text_of("toolkit", toolkit), text_of("tool", tool)
+        participant, on_behalf_of, caller_context, pin, retry = named
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
         try:
@@ -154,20 +241,18 @@ class Room:
             context = None if caller_context is None else packed_json("caller", caller_context)
         options: dict[str, Any] = {}
         if participant is not None:
-            options["participant"] = participant = _text("participant", participant)
+            options["participant"] = participant = text_of("participant", participant)
         if self._parent is not None:
             options["parent"] = self._parent
         if on_behalf_of is not None:
-            options["on_behalf_of"] = _text("on_behalf_of", on_behalf_of)
+            options["on_behalf_of"] = text_of("on_behalf_of", on_behalf_of)
         if pin is not None:
-            options["pin"] = _text("pin", pin)
+            options["pin"] = text_of("pin", pin)
         if context is not None:
             options["caller_context"] = context
         key = (toolkit, participant)
         call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
-        plan = Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
-        chunk = await self._core.caller.call(plan)
-        return chunk if returns is None else chunk.into(returns)
+        return Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
 
     async def explain(
         self,
@@ -192,11 +277,11 @@ class Room:
         """
         named = {"participant": participant, "on_behalf_of": on_behalf_of, "pin": pin}
         options: dict[str, Any] = {
-            name: _text(name, value) for name, value in named.items() if value is not None
+            name: text_of(name, value) for name, value in named.items() if value is not None
         }
         if self._parent is not None:
             options["parent"] = self._parent
-        names = _text("toolkit", toolkit), _text("tool", tool)
+        names = text_of("toolkit", toolkit), text_of("tool", tool)
         explained = await self._explained(names, options)
         argument = explained.details.get("argument")
         if explained.details.get("path") == "/affinity" and isinstance(argument, str):
@@ -218,8 +303,8 @@ class Room:
             NotFound: There is none that you may know of.
             DefinitionChanged: `pin` names another definition; raised by the first call.
         """
-        name = _text("toolkit", name)
-        participant = None if participant is None else _text("participant", participant)
+        name = text_of("toolkit", name)
+        participant = None if participant is None else text_of("participant", participant)
         options = {} if participant is None else {"participant": participant}
         body = await self._core.caller.request(Describe, name, options)
         self._core.caller.retries.note((name, participant), body)
@@ -239,7 +324,7 @@ class Room:
         """
         cursor: str | None = None
         while True:
-            wanted = None if search is None else _text("search", search)
+            wanted = None if search is None else text_of("search", search)
             options = {"search": wanted, "cursor": cursor}
             body = await self._core.caller.request(ListToolkits, options)
             for summary in body["toolkits"]:
@@ -282,7 +367,7 @@ class Room:
             TooLarge: The body is too large.
             QuotaExceeded: More than 1,000 messages in 10 s; `retry_after_s` says when to go on.
         """
-        return await self._say(_text("to", to), name, body)
+        return await self._say(text_of("to", to), name, body)
 
     async def broadcast(self, name: str, body: Any = None) -> int:
         """Send a message to everybody else in the room, as `send` does, without its `NotFound`."""
@@ -290,7 +375,7 @@ class Room:
 
     async def _say(self, to: str | None, name: str, body: Any) -> int:
         packed = packed_json("body", body)
-        answer = await self._core.caller.request(Send, to, _text("name", name), packed)
+        answer = await self._core.caller.request(Send, to, text_of("name", name), packed)
         return int(answer["delivered"])
 
     async def list_builders(self, participant: str) -> list[BuilderInfo]:
@@ -300,6 +385,6 @@ class Room:
             participant: Its name. The list is empty where nobody of that name is here, or your
                 grant `agents.builders` covers nothing that it builds.
         """
-        options = {"participant": _text("participant", participant)}
+        options = {"participant": text_of("participant", participant)}
         answer = await self._core.caller.request(Builders, options)
         return [BuilderInfo.from_wire(offer) for offer in answer["builders"]]

@@ -17,32 +17,29 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from toolbus.call_news import CallNews
-from toolbus.calls import Caller, CallTable
 from toolbus.context import Participant
 from toolbus.errors import Unavailable
 from toolbus.grants import ApiScope
-from toolbus.hosted_toolkit import OfferMistake
+from toolbus.lines import Line
 from toolbus.link import Link, LinkOwner
 from toolbus.local_toolkit import started_tools
 from toolbus.people import BuilderInfo
 from toolbus.presence import Presence
-from toolbus.registrations import Registration, Registrations
+from toolbus.registrations import Registration, Registrations, settled_offer
 from toolbus.room import Core, Room
 from toolbus.room_events import EventStream, RoomEvent
 from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
+from toolbus.stream_calls import StreamCaller, StreamTable
 from toolbus.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.telemetry import Tracing
 from toolbus.token_renewal import TokenRenewal
 from toolbus.toolkit import Toolkit
+from toolbus.traffic import Traffic
 from toolbus.wire import (
     Admin,
-    Cancel,
-    Dispatch,
     Event,
-    Failed,
     Notice,
-    Result,
     Welcome,
     pack_body,
 )
@@ -59,8 +56,9 @@ class _Parts:
     core: Core
     link: Link
     renewal: TokenRenewal
-    table: CallTable
+    table: StreamTable
     runner: Runner
+    traffic: Traffic
     registrations: Registrations
     presence: Presence
     subscriptions: Subscriptions
@@ -131,7 +129,7 @@ class RoomClient(Room):
         if parts is not None:
             self._parts = None
             try:
-                await parts.runner.stop()
+                await parts.traffic.stop()
             finally:
                 await self._leave(parts)
 
@@ -140,22 +138,24 @@ class RoomClient(Room):
         try:
             await parts.link.stop()
         finally:
-            parts.table.close()
-            parts.runner.cancel_all()
-            parts.table.lose_all()
+            parts.traffic.close()
             parts.subscriptions.end()
 
     def _make_parts(self, settings: RoomSettings) -> _Parts:
         loop = asyncio.get_running_loop()
         tracing = self._tracing or Tracing()
-        table = CallTable(loop)
-        handlers: dict[type[Any], Callable[[Any], None]] = {
-            Result: table.settle,
-            Failed: table.settle,
-        }
-        owner = LinkOwner(handlers, on_up=self._on_up, on_down=self._on_down, on_end=self._on_end)
+        table = StreamTable(loop)
+        handlers: dict[type[Any], Callable[[Any], None]] = {}
+        owner = LinkOwner(
+            handlers,
+            on_up=self._on_up,
+            on_down=lambda line: _lose(line, traffic, renewal),
+            on_end=self._on_end,
+            on_line=lambda line: traffic.begin(line),
+            on_moved=lambda line: traffic.finish(line),
+        )
         link = Link(settings, owner)
-        core = Core(loop, Caller(link, table, tracing))
+        core = Core(loop, StreamCaller(link, table, tracing))
         core.caller.retries.on_description = core.caller.affinities.note
         runner = Runner(
             send=link.send,
@@ -163,14 +163,14 @@ class RoomClient(Room):
             room_name=settings.room,
             tracing=tracing,
         )
-        handlers[Dispatch] = runner.dispatch
-        handlers[Cancel] = runner.cancel
+        traffic = Traffic(core, table, runner)
         registrations, presence = Registrations(core.caller, loop), Presence(core.caller)
         subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
         handlers[Event] = subscriptions.on_event
         renewal = TokenRenewal(settings, link, core.caller, self._on_facts)
         handlers[Notice] = renewal.on_notice
-        return _Parts(core, link, renewal, table, runner, registrations, presence, subscriptions)
+        listening = registrations, presence, subscriptions
+        return _Parts(core, link, renewal, table, runner, traffic, *listening)
 
     @property
     def _joined(self) -> _Parts:
@@ -244,17 +244,10 @@ class RoomClient(Room):
             RoomException: The server refuses the registration.
         """
         parts = self._joined
-        is_public = getattr(toolkit, "public", True) if public is None else public
-        shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
-        if not isinstance(is_public, bool):
-            raise OfferMistake(f"toolkit {toolkit.name!r}: public is True or False")
-        if not _are_texts(shares):
-            raise OfferMistake(f"toolkit {toolkit.name!r}: shared_with is a list of texts")
-        if is_public and shares:
-            raise OfferMistake(f"toolkit {toolkit.name!r} is public: sharing is for private ones")
+        is_public, shares = settled_offer(toolkit, public, shared_with)
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
         hosted = parts.runner.host(toolkit, public=is_public)
-        registration = Registration(hosted, manifest, [str.__str__(share) for share in shares])
+        registration = Registration(hosted, manifest, shares)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.withdraw, hosted)
             await stack.enter_async_context(started_tools(toolkit.tools, self))
@@ -262,6 +255,22 @@ class RoomClient(Room):
             stack.push_async_callback(_withdraw, parts, registration)
             await parts.registrations.add(registration)
             yield toolkit
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Take no more calls, and wait until those that run here have ended; then leave the room.
+
+        Callers are led to other hosts, or told that there is none now: what is hosted keeps its
+        name, also for a while after you have left, so that your next process takes over. Calls
+        within those that run go on. From then on nothing can be hosted here any more.
+
+        Args:
+            timeout_s: How long that may take; what then still runs is given up. 10 unless
+                `TOOLBUS_DRAIN` says more or less.
+        """
+        parts, settings = self._joined, self._settings
+        assert settings is not None
+        parts.registrations.is_draining = True
+        await parts.traffic.drain(settings.drain_s if timeout_s is None else timeout_s)
 
     # My token, and others'
 
@@ -373,20 +382,14 @@ class RoomClient(Room):
         await parts.subscriptions.say_again(deadline_at)
         await parts.registrations.withdraw_again()
 
-    def _on_down(self) -> None:
-        parts = self._parts
-        if parts is not None:
-            parts.renewal.stop()
-            parts.runner.cancel_all()
-            parts.table.lose_all()
 
-
-def _are_texts(values: Any) -> bool:
-    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
-    return is_list and all(isinstance(value, str) for value in values)
+def _lose(line: Line, traffic: Traffic, renewal: TokenRenewal) -> None:
+    traffic.lose(line)
+    renewal.stop_on(line)
 
 
 async def _withdraw(parts: _Parts, registration: Registration) -> None:
-    """Take a toolkit back and let its calls end."""
+    """Take a toolkit back and let its calls end; while all drain, that is done already."""
     await parts.registrations.withdraw(registration, is_ready=parts.link.is_ready)
-    await parts.runner.drained(registration.hosted)
+    if not parts.registrations.is_draining:
+        await parts.runner.drained(registration.hosted)

@@ -16,25 +16,26 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as ContextvarsContext
 from contextvars import copy_context
+from copy import copy
 from time import monotonic
 from typing import Any, TypeVar
 
 from opentelemetry.context import Context, attach
 
-from toolbus.chunks import Chunk
+from toolbus.chunks import Chunk, FileChunk
 from toolbus.context import ToolContext
 from toolbus.errors import (
     Cancelled,
-    DeadlineExceeded,
     Internal,
     InvalidArguments,
     NoHost,
     Overloaded,
     RoomException,
-    ToolFailed,
 )
 from toolbus.hosted_call import HostedCall
-from toolbus.hosted_toolkit import Bounds, HostedToolkit, OfferMistake
+from toolbus.hosted_input import InputShares
+from toolbus.hosted_stream import Pace
+from toolbus.hosted_toolkit import NO_BOUNDS, Bounds, HostedToolkit, OfferMistake
 from toolbus.telemetry import (
     HostCall,
     Tracing,
@@ -43,16 +44,16 @@ from toolbus.telemetry import (
     is_unsampled,
     read_trace_context,
 )
-from toolbus.toolkit import Toolkit, failure_of, packed_result
+from toolbus.toolkit import Toolkit, failure_of, packed_result, read_arguments
 from toolbus.trace_context import OF_THE_CALL, enter_calls_own
 from toolbus.wire import (
-    BadBody,
     Cancel,
+    Credit,
     Dispatch,
     Frame,
+    Input,
     Result,
     failed,
-    unpack_body,
 )
 
 __all__ = ["MAX_INFLIGHT", "Runner"]
@@ -77,6 +78,7 @@ class Runner:
             deadline by the loop's clock.
         room_name: The name of the room, for spans.
         tracing: Records sampled calls.
+        pace: Tells how far the connection is behind; None where there is none.
         max_inflight: How many calls may run and queue.
     """
 
@@ -87,9 +89,13 @@ class Runner:
         room_of: Callable[[int, float | None], Any],
         room_name: str,
         tracing: Tracing,
+        pace: Callable[[], Pace | None] = lambda: None,
         max_inflight: int = MAX_INFLIGHT,
     ) -> None:
         self._send = send
+        self.pace = pace
+        self.inputs: InputShares = InputShares()
+        """What the inputs of all calls share."""
         self.room_of = room_of
         self._room_name = room_name
         self._tracing = tracing
@@ -99,10 +105,28 @@ class Runner:
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._runs: dict[int, HostedCall] = {}
         self._alive: set[HostedCall] = set()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(max_inflight, "toolbus-tool")
         # What runs here belongs to its own call, not to a span that is current while we connect.
         self._context = copy_context()
         self._context.run(attach, Context())
+
+    def beside(
+        self,
+        send: Callable[[Frame], None],
+        room_of: Callable[[int, float | None], Any],
+        pace: Callable[[], Pace | None],
+    ) -> Runner:
+        """Make the runner of another connection, which hosts the same within the same bounds.
+
+        Args:
+            send: As that of the first, to the other connection.
+            room_of: The same, of rooms whose calls go by it.
+            pace: The same, of the other connection.
+        """
+        other = copy(self)
+        other._send, other.room_of, other.pace = send, room_of, pace
+        other._runs, other.inputs = {}, InputShares()
+        return other
 
     # What is hosted
 
@@ -124,6 +148,13 @@ class Runner:
             hosted.quiet = hosted.quiet or asyncio.Event()
             await hosted.quiet.wait()
 
+    async def idle(self) -> None:
+        """Wait until no call that came by this connection is running."""
+        while tasks := [
+            run.task for run in self._runs.values() if run.task and not run.task.done()
+        ]:
+            await asyncio.wait(tasks)
+
     # Calls
 
     def dispatch(self, dispatch: Dispatch) -> None:
@@ -137,11 +168,11 @@ class Runner:
             self._refuse(dispatch, Overloaded(words, retry_after_s=_RETRY_AFTER_S))
             return
         run = HostedCall(self, dispatch, hosted)
-        if "caller_context" in dispatch.header:
+        if len(dispatch.header) > 1:
             try:
-                run.read_caller_context()
-            except BadBody as error:
-                self._refuse(dispatch, _bad_arguments("/caller_context", error.reason))
+                run.read_header()
+            except InvalidArguments as error:
+                self._refuse(dispatch, error)
                 return
         self._runs[dispatch.id] = run
         self._alive.add(run)
@@ -156,6 +187,16 @@ class Runner:
         run = self._runs.get(cancel.id)
         if run is not None:
             self._give_up(run)
+
+    def on_input(self, frame: Credit | Input) -> None:
+        """Let a call read or send more; dropped where it has ended, or is not open for that."""
+        run = self._runs.get(frame.id)
+        if run is not None and run.stream is not None:
+            run.stream.take(frame)
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame to the server, or drop it where there is no connection."""
+        self._send(frame)
 
     def cancel_all(self) -> None:
         """Give every call up: nobody is there to be answered."""
@@ -177,8 +218,7 @@ class Runner:
             _, left = await asyncio.wait(waiting, timeout=_STOP_TIMEOUT_S)
             if left:
                 _logger.warning("%d calls do not end when cancelled: left behind", len(left))
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, run: HostedCall) -> None:
         run.started = True
@@ -197,7 +237,7 @@ class Runner:
         except RoomException as failure:
             reply = failed(run.dispatch.id, failure)
         except asyncio.CancelledError:
-            reply = failed(run.dispatch.id, _cancelled_itself(run))
+            reply = failed(run.dispatch.id, run.cancelled_itself())
             raise
         except Exception:
             _logger.exception("a call met a bug")
@@ -243,6 +283,8 @@ class Runner:
         if self._runs.get(run.dispatch.id) is run:
             del self._runs[run.dispatch.id]
         run.ended = True
+        if run.stream is not None:
+            run.stream.end()
         if run.threads:
             return  # until they have ended, too
         if run.slots is not None:
@@ -258,20 +300,23 @@ class Runner:
         """Run the tool; return the packed chunk, or raise what the caller is told."""
         dispatch = run.dispatch
         try:
-            arguments = _read_arguments(run)
+            arguments = read_arguments(run, dispatch.arguments)
             bounds = run.hosted.bounds.get(dispatch.tool)
-            if bounds is None:
+            if bounds is None and run.stream is None:
                 chunk = await run.hosted.toolkit.execute(run, dispatch.tool, arguments)
             else:
-                chunk = await self._execute_bounded(run, bounds, arguments)
-            body = packed_result(run, chunk)
+                chunk = await self._execute_bounded(run, bounds or NO_BOUNDS, arguments)
+            if type(chunk) is FileChunk:
+                body = await run.open_stream().send_all_but_last(chunk)
+            else:
+                body = packed_result(run, chunk)
         except BaseException as error:
             reason = self._reason(run, error)
             if reason is error:
                 raise
             raise reason from error
         if run.timed_out:
-            raise _timed_out(run)
+            raise run.took_too_long()
         return body
 
     def _reason(self, run: HostedCall, error: BaseException) -> BaseException:
@@ -279,9 +324,9 @@ class Runner:
         if isinstance(error, KeyboardInterrupt):
             return error
         if not isinstance(error, asyncio.CancelledError):
-            return _timed_out(run) if run.timed_out else self._told(run, error)
+            return run.took_too_long() if run.timed_out else self._told(run, error)
         if run.timed_out and not run.given_up:
-            return _timed_out(run)
+            return run.took_too_long()
         if run.given_up or (run.task is not None and run.task.cancelling()):
             return error
         return self._told(run, RuntimeError("the tool raised CancelledError"))
@@ -303,15 +348,13 @@ class Runner:
         if bounds.timeout_s is not None:
             timer = self.loop.call_later(bounds.timeout_s, run.time_out)
         try:
-            return await run.hosted.toolkit.execute(run, run.dispatch.tool, arguments)
+            return await run.execute(arguments)
         finally:
             if timer is not None:
                 timer.cancel()
 
     async def in_thread(self, run: HostedCall, function: Callable[[], Any]) -> Any:
         """Run a sync function on a thread of its own and keep the slot until it ends."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._max_inflight, "toolbus-tool")
         if run.given_up:
             raise asyncio.CancelledError
         future = self.loop.run_in_executor(self._threads, function)
@@ -343,31 +386,7 @@ def _started(
     return loop.create_task(run, context=context)
 
 
-def _read_arguments(run: HostedCall) -> dict[str, Any]:
-    try:
-        arguments = unpack_body(run.dispatch.arguments)
-    except BadBody as error:
-        raise run.refuse(_bad_arguments(error.path, error.reason)) from error
-    if type(arguments) is not dict:
-        raise run.refuse(_bad_arguments("", "arguments are one object"))
-    return arguments
-
-
 def _who(room: str, context: ToolContext) -> dict[str, str]:
     behalf = context.on_behalf_of
     name = None if behalf is None else behalf.name
     return call_attributes(room=room, caller=context.caller.name, on_behalf_of=name)
-
-
-def _cancelled_itself(run: HostedCall) -> ToolFailed:
-    words = "the tool's task was cancelled"
-    return ToolFailed(words, executed=run.executed, details={"cause": "CancelledError"})
-
-
-def _timed_out(run: HostedCall) -> DeadlineExceeded:
-    words = f"the tool's own limit of {run.hosted.toolkit.get_tool(run.dispatch.tool).timeout_s} s"
-    return DeadlineExceeded(f"{words} passed", executed=run.executed)
-
-
-def _bad_arguments(path: str, message: str) -> InvalidArguments:
-    return InvalidArguments(message, details={"path": path, "message": message})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import math
 import os
 import secrets
 import tomllib
@@ -24,6 +25,7 @@ from toolbus.keys import KeyRing
 from toolbus.tokens import ParticipantToken
 
 __all__ = [
+    "DEFAULT_DRAIN_S",
     "DEFAULT_URL",
     "DEV_KEYS_FILE",
     "PRESETS",
@@ -45,11 +47,14 @@ PRESETS: dict[str, Callable[[], ApiScope]] = {
 }
 """The named sets of grants."""
 
+DEFAULT_DRAIN_S = 10.0
+"""How long calls have to end in once a host is told to stop."""
+
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 """A token: the text itself, the path of a file that holds it, or a function that brings one."""
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset({"url", "room", "token_file", "keys", "name", "instance"})
+_FILE_SETTINGS = frozenset({"url", "room", "token_file", "keys", "name", "instance", "drain"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class RoomSettings:
     """Whether a token that was refused may be followed by a better one."""
     token_from: str = "the token"
     """What the token is read or minted from, and the setting that names it; for people."""
+    drain_s: float = DEFAULT_DRAIN_S
+    """How long calls have to end in once a host is told to stop."""
 
     @classmethod
     def resolve(
@@ -109,6 +116,7 @@ class RoomSettings:
             token=source,
             renewable=renewable,
             token_from=origin,
+            drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
         )
 
 
@@ -152,6 +160,17 @@ class _Sources:
         if value is not None and not isinstance(value, str):
             raise ValueError(f"the setting {name} is text")
         return value
+
+    def seconds(self, name: str, default: float) -> float:
+        """Read a setting that is a number of seconds, 0 or more."""
+        value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name, default)
+        try:
+            seconds = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{self.origin(name)} is a number of seconds, 0 or more")
+        return seconds
 
     def origin(self, name: str) -> str:
         """Say where a setting comes from."""

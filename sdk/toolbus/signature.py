@@ -11,7 +11,15 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from types import MappingProxyType
 from typing import (
     Annotated,
@@ -33,6 +41,7 @@ from typing_extensions import TypedDict, is_typeddict
 from toolbus.chunks import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
 from toolbus.context import ToolContext
 from toolbus.docstrings import read_docstring
+from toolbus.input_stream import ATTACHMENT, InputStream, Intake, intake_of
 
 __all__ = [
     "ContextParameter",
@@ -41,8 +50,13 @@ __all__ = [
     "code_of",
     "name_of",
     "read_signature",
+    "yields",
 ]
 
+_OURS = MappingProxyType(
+    {"ToolContext": ToolContext, "InputStream": InputStream, "FileChunk": FileChunk}
+)
+_ITERATORS = (AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator)
 _CHUNKS = (EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk)
 _UNSET = inspect.Parameter.empty
 _PLAIN = (str, int, bool)
@@ -85,12 +99,15 @@ class FunctionSignature(NamedTuple):
     description: str
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    """Given only where the return annotation is a model, a dataclass or a TypedDict."""
+    """Given only where the return annotation is a model, a dataclass or a TypedDict, or an iterator
+    of such: then of each item."""
     context: ContextParameter | None
     convert: Callable[[Any], dict[str, Any]]
     """Turns checked arguments into the function's keywords; raises pydantic's `ValidationError`."""
     plain: PlainArguments | None
     """Where every parameter is a plain `str`, `int` or `bool` without further rules."""
+    intake: Intake | None
+    """The parameter that takes what the caller sends while the call runs; not in the schema."""
 
 
 class _Parameter(NamedTuple):
@@ -114,16 +131,17 @@ def read_signature(function: Callable[..., Any]) -> FunctionSignature:
     Raises `TypeError` naming function and parameter where they cannot make a schema.
     """
     label = name_of(function)
-    context, parameters, returns = _split(function, label)
+    context, intake, parameters, returns = _split(function, label)
     words = read_docstring(_docstring(function))
     adapter, schema = _arguments(label, parameters, words.parameters)
     return FunctionSignature(
         description=words.description,
         input_schema=schema,
-        output_schema=_output_schema(label, returns),
+        output_schema=_output_schema(label, _item_of(returns) if yields(function) else returns),
         context=context,
         convert=adapter.validator.validate_python,
         plain=_plain(parameters),
+        intake=intake,
     )
 
 
@@ -143,6 +161,24 @@ def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return type(function).__call__
 
 
+def yields(function: Callable[..., Any]) -> bool:
+    """Tell whether a callable is a generator, async or not.
+
+    Raises `ValueError` for a plain function around a generator: it may gather what that yields, or
+    give it as it comes.
+    """
+    code = code_of(function)
+    if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+        return True
+    inner = inspect.unwrap(code)
+    if inspect.iscoroutinefunction(code) or not (
+        inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)
+    ):
+        return False
+    words = "a function that yields is wrapped in one that does not: let the wrapper yield, too"
+    raise ValueError(f"{name_of(function)}: {words}")
+
+
 def _docstring(function: Callable[..., Any]) -> str | None:
     code = code_of(function)
     found = inspect.getdoc(code)
@@ -158,13 +194,14 @@ def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
 
 def _split(
     function: Callable[..., Any], label: str
-) -> tuple[ContextParameter | None, list[_Parameter], Any]:
-    """Part a signature into the context parameter, the arguments and the return annotation."""
+) -> tuple[ContextParameter | None, Intake | None, list[_Parameter], Any]:
+    """Part a signature: the context's and the input's parameter, arguments, return annotation."""
     signature = _signature(function, label)
     names = _Names(function, label)
     # What a partial has set is the program's; a caller neither sees nor overrides it.
     preset = function.keywords if isinstance(function, functools.partial) else {}
     contexts: list[ContextParameter] = []
+    intakes: list[Intake] = []
     parameters: list[_Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.name in preset:
@@ -175,11 +212,24 @@ def _split(
             contexts.append(ContextParameter(parameter.name, positional))
             continue
         _refuse_odd(parameter, label, first=not parameters)
-        parameters.append(_Parameter(parameter.name, annotation, parameter.default))
+        intake = _intake(parameter, annotation, label)
+        if intake is not None:
+            intakes.append(intake)
+        else:
+            parameters.append(_Parameter(parameter.name, annotation, parameter.default))
     if len(contexts) > 1:
         raise TypeError(f"{label}: {contexts[1].name!r} is a second ToolContext parameter")
+    if len(intakes) > 1:
+        raise TypeError(f"{label}: {intakes[1].parameter!r} is a second parameter for the input")
     returns = names.resolve(signature.return_annotation, "the return annotation")
-    return (contexts[0] if contexts else None), parameters, returns
+    return next(iter(contexts), None), next(iter(intakes), None), parameters, returns
+
+
+def _intake(parameter: inspect.Parameter, annotation: Any, label: str) -> Intake | None:
+    if parameter.name == ATTACHMENT and parameter.annotation is _UNSET:
+        annotation = FileChunk
+    is_needed = parameter.default is _UNSET
+    return intake_of(parameter.name, annotation, is_needed=is_needed, label=label)
 
 
 def _signature(function: Callable[..., Any], label: str) -> inspect.Signature:
@@ -206,8 +256,8 @@ class _Names:
         code = inspect.unwrap(code_of(function))
         self._label = label
         self._globals: dict[str, Any] = getattr(code, "__globals__", {})
-        # Many import ToolContext for type checkers only.
-        self._locals = {} if "ToolContext" in self._globals else {"ToolContext": ToolContext}
+        # Many import what only annotations name for type checkers only.
+        self._locals = {k: v for k, v in _OURS.items() if k not in self._globals}
         self._locals |= _enclosed(code)
 
     def resolve(self, annotation: Any, what: str) -> Any:
@@ -286,6 +336,13 @@ def _field(parameter: _Parameter, words: str | None) -> Any:
     elif all(info.is_required() for info in infos):
         return annotation
     return NotRequired[annotation]
+
+
+def _item_of(returns: Any) -> Any:
+    """Return what a generator's annotation says that it yields."""
+    while get_origin(returns) is Annotated:
+        returns = get_args(returns)[0]
+    return next(iter(get_args(returns)), Any) if get_origin(returns) in _ITERATORS else Any
 
 
 def _output_schema(label: str, returns: Any) -> dict[str, Any] | None:

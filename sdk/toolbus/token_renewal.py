@@ -15,6 +15,7 @@ from typing import Any
 
 from toolbus.calls import Caller
 from toolbus.errors import RoomException
+from toolbus.lines import Line
 from toolbus.link import Link
 from toolbus.settings import RoomSettings
 from toolbus.wire import Notice, Refresh
@@ -75,6 +76,11 @@ class TokenRenewal:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+
+    def stop_on(self, line: Line) -> None:
+        """Give up if the connection that is gone is the one whose token this is about."""
+        if self._link.connection in (None, line.connection):
+            self.stop()
 
     async def refresh(self) -> None:
         """Ask the source and show what it gives, once.

@@ -21,8 +21,17 @@ from toolbus.argument_check import JsonCheck, Violation
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, as_chunk
 from toolbus.context import ToolContext
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.input_stream import ATTACHMENT, Intake
 from toolbus.plain_json import cut, json_pointer
-from toolbus.signature import PlainArguments, code_of, name_of, read_signature
+from toolbus.signature import (
+    FunctionSignature,
+    PlainArguments,
+    code_of,
+    name_of,
+    read_signature,
+    yields,
+)
+from toolbus.thread_items import ThreadItems
 from toolbus.tool_definition import Settled, ToolDefinition
 
 __all__ = ["FunctionTool", "Tool", "ToolOptions", "tool"]
@@ -45,6 +54,9 @@ class Tool(ToolDefinition, ABC):
             async def execute(self, context, /, city):
                 return {"city": city}
 
+    One whose `execute` is an async generator gives a stream; one whose `execute` has a parameter
+    `attachment` takes what the caller sends while the call runs, an `InputStream` of chunks.
+
     Args:
         name: 1 to 64 of `A-Z a-z 0-9 _ -`.
         input_schema: A JSON Schema of the arguments, which are one object. `TypeError` unless it is
@@ -58,7 +70,8 @@ class Tool(ToolDefinition, ABC):
         output_schema: A JSON Schema that every result has to fit.
         read_only: It changes nothing.
         idempotent: Running it twice does what running it once does.
-        streaming: It gives its result piece by piece. Not supported yet: `ValueError`.
+        streaming: It gives its result piece by piece, as `execute` does that yields. Said by that
+            alone unless given; `ValueError` where the two differ.
         timeout_s: How long one call may run.
         max_concurrency: How many calls one host runs at a time.
         affinity: Which calls stay with one host: "none", "caller", or an argument's name.
@@ -66,6 +79,10 @@ class Tool(ToolDefinition, ABC):
 
     marks_entry = False
     """Whether `execute` itself sets `context.entered`, because it starts its function later."""
+    intake: Intake | None = None
+    """The parameter of `execute` that takes what the caller sends while the call runs."""
+    is_unary: bool = True
+    """Whether it takes arguments alone, and gives one result; known once it is settled."""
 
     @property
     def is_async(self) -> bool:
@@ -74,8 +91,11 @@ class Tool(ToolDefinition, ABC):
 
     # `*_` lets type checkers accept an override that names its arguments; nothing is passed there.
     @abstractmethod
-    async def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Any:
-        """Run the tool with arguments that fit its schema; return whatever `as_chunk` takes."""
+    def execute(self, context: ToolContext, /, *_: Any, **arguments: Any) -> Any:
+        """Run the tool with arguments that fit its schema.
+
+        Async: it returns whatever `as_chunk` takes, or yields that, one after another.
+        """
 
     async def start(self, room: Any) -> None:
         """Prepare for calls; runs before the tool's toolkit is registered in a room."""
@@ -108,11 +128,38 @@ class Tool(ToolDefinition, ABC):
         return chunk
 
     def _settle(self) -> Settled:
+        yields = self._yields()
+        if self.streaming != yields and self._says_whether_it_streams():
+            words = "yields" if yields else "yields nothing"
+            raise ValueError(f"{self._label}: streaming is {self.streaming}, and execute {words}")
+        self.streaming = yields
+        settled = super()._settle()
+        self.intake = self._intake(settled)
+        self.is_unary = not yields and self.intake is None
+        return settled
+
+    def _yields(self) -> bool:
+        """Tell whether `execute` gives a stream. Raises `TypeError` where it is not async."""
         execute = type(self).execute
-        _refuse_streaming(execute, self._label)
-        if not inspect.iscoroutinefunction(inspect.unwrap(execute)):
-            raise TypeError(f"{self._label}: execute must be async")
-        return super()._settle()
+        inner = inspect.unwrap(execute)
+        if inspect.isasyncgenfunction(execute):
+            return True
+        if inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(inner):
+            return False
+        if inspect.isasyncgenfunction(inner):
+            return True
+        raise TypeError(f"{self._label}: execute must be async")
+
+    def _says_whether_it_streams(self) -> bool:
+        saying = (each for each in type(self).__mro__ if "streaming" in vars(each))
+        return "streaming" in vars(self) or next(saying) is not ToolDefinition
+
+    def _intake(self, settled: Settled) -> Intake | None:
+        """Find the parameter for the input, unless the schema has one of its name."""
+        found = inspect.signature(self.execute).parameters.get(ATTACHMENT)
+        if found is None or ATTACHMENT in settled.manifest.input_schema.get("properties", {}):
+            return None
+        return Intake(ATTACHMENT, found.default is found.empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +234,19 @@ class FunctionTool(Tool):
         self.function = function
         marked = options or _options_of(function)
         name = marked.name or name_of(function)
-        _refuse_streaming(code_of(function), f"tool {name!r}")
+        self._is_generator = yields(function)
         signature = read_signature(function)
         self._convert = signature.convert
         self._plain: PlainArguments | None = None
         self._signature = signature
         self._context = signature.context
-        self._is_async = inspect.iscoroutinefunction(code_of(function))
+        code = code_of(function)
+        self._is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
+        if signature.intake is not None and signature.intake.is_file and not self._is_async:
+            raise TypeError(
+                f"{name_of(function)}: only an async function takes an upload as a file: let it be"
+                " async, or take attachment: InputStream[bytes]"
+            )
         # The thread marks the entry: a call that is cancelled before its thread begins never ran.
         self.marks_entry: bool = not self._is_async and type(self).execute is FunctionTool.execute
         super().__init__(
@@ -204,13 +257,24 @@ class FunctionTool(Tool):
             rules=marked.rules,
             thumbnail_url=marked.thumbnail_url,
             supports_context=marked.supports_context,
-            output_schema=marked.output_schema or signature.output_schema,
+            output_schema=marked.output_schema or self._read_output_schema(signature),
             read_only=marked.read_only,
             idempotent=marked.idempotent,
             timeout_s=marked.timeout_s,
             max_concurrency=marked.max_concurrency,
             affinity=marked.affinity,
         )
+
+    def _read_output_schema(self, signature: FunctionSignature) -> dict[str, Any] | None:
+        # An override may gather what the function yields, or yield what it returns.
+        return signature.output_schema if self._yields() is self._is_generator else None
+
+    def _yields(self) -> bool:
+        is_plain = type(self).execute is FunctionTool.execute
+        return self._is_generator if is_plain else super()._yields()
+
+    def _intake(self, settled: Settled) -> Intake | None:
+        return self._signature.intake
 
     @property
     def is_async(self) -> bool:
@@ -220,7 +284,7 @@ class FunctionTool(Tool):
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
         if self._plain is not None and type(arguments) is dict and self._plain.fit(arguments):
-            return arguments
+            return {**arguments}
         check = (self._settled or self._settle()).arguments
         try:
             fits = check.fits(arguments)
@@ -243,17 +307,22 @@ class FunctionTool(Tool):
             self._plain = self._signature.plain
         return settled
 
-    async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
-        """Call the function with arguments that `read_arguments` returned."""
+    def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
+        """Call the function with arguments that `read_arguments` returned.
+
+        Gives what is to be awaited or, of a function that yields, gone through with `async for`.
+        """
         place = self._context
         if place is None and self._is_async:
-            return await self.function(**arguments)
+            return self.function(**arguments)
         if place is not None and not place.positional:
             arguments[place.name] = context
         leading = (context,) if place is not None and place.positional else ()
         if self._is_async:
-            return await self.function(*leading, **arguments)
-        return await self._execute_in_thread(context, leading, arguments)
+            return self.function(*leading, **arguments)
+        if self._is_generator:
+            return ThreadItems(context, functools.partial(self.function, *leading, **arguments))
+        return self._execute_in_thread(context, leading, arguments)
 
     async def _execute_in_thread(
         self, context: ToolContext, leading: tuple[Any, ...], arguments: dict[str, Any]
@@ -278,13 +347,6 @@ def _options_of(function: Callable[..., Any]) -> ToolOptions:
         if not isinstance(function, functools.partial):
             return ToolOptions()
         function = function.func
-
-
-def _refuse_streaming(code: Callable[..., Any], label: str) -> None:
-    inner = inspect.unwrap(code)
-    for each in (code, inner):
-        if inspect.isasyncgenfunction(each) or inspect.isgeneratorfunction(each):
-            raise ValueError(f"{label} yields: streaming tools are not supported yet")
 
 
 def _check_result(check: JsonCheck, chunk: Chunk) -> None:

@@ -86,8 +86,6 @@ class ToolDefinition:
     def _settle(self) -> Settled:
         """Check the definition and compile its schemas."""
         schema = self._merged_schema()
-        if self.streaming:
-            raise ValueError(f"{self._label}: streaming tools are not supported yet")
         if self.output_schema is not None:
             _require_schema(self.output_schema, f"{self._label}: output_schema")
         try:

@@ -21,15 +21,24 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.input_stream import InputStream
 from toolbus.plain_json import cut, plain_json
 from toolbus.tool import FunctionTool, Tool
 from toolbus.tool_definition import rules_of, title_of
-from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
+from toolbus.tool_stream import run_apart
+from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body, unpack_body
 
-__all__ = ["Toolkit", "failure_of", "packed_result"]
+__all__ = [
+    "MAX_RESULT_BYTES",
+    "Toolkit",
+    "failure_of",
+    "packed_result",
+    "read_arguments",
+    "too_large",
+]
 
-# A result's frame is its body and a few bytes of kind, id and length.
-_MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
+MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
+"""A result's frame is its body and a few bytes of kind, id and length."""
 
 
 class Toolkit:
@@ -107,9 +116,12 @@ class Toolkit:
         context: ToolContext,
         name: str,
         arguments: dict[str, Any],
-        attachment: Any = None,
+        attachment: InputStream[Any] | None = None,
     ) -> Chunk:
         """Check the arguments, run a tool and return its result.
+
+        Of a streaming tool each item goes to `context.put`, and what is returned is empty. The
+        call's input, if it has one, is `attachment`.
 
         The one way into a tool; an override sees every call and calls `super().execute`. An
         override that turns a call down raises `context.refuse(error)`, so that the caller knows
@@ -117,13 +129,13 @@ class Toolkit:
         entered, `InvalidResult` after it has ended, and whatever the function raises.
         """
         try:
-            if attachment is not None:
-                raise _no_attachments()
             chosen = self.get_tool(name)
             checked = chosen.read_arguments(arguments)
         except RoomException as error:
             context.refuse(error)
             raise
+        if attachment is not None or not chosen.is_unary:
+            return await run_apart(chosen, context, checked, attachment)
         running = chosen.execute(context, **checked)
         if not chosen.marks_entry:
             context.entered = True
@@ -133,6 +145,21 @@ class Toolkit:
         except RoomException as error:
             context.fail(error)
             raise
+
+
+def read_arguments(context: ToolContext, packed: bytes) -> dict[str, Any]:
+    """Unpack a call's arguments. Raises `InvalidArguments`, recorded: nothing ran."""
+    try:
+        arguments = unpack_body(packed)
+    except BadBody as error:
+        raise context.refuse(_invalid(error.path, error.reason)) from error
+    if type(arguments) is not dict:
+        raise context.refuse(_invalid("", "arguments are one object"))
+    return arguments
+
+
+def _invalid(path: str, message: str) -> InvalidArguments:
+    return InvalidArguments(message, details={"path": path, "message": message})
 
 
 def packed_result(context: ToolContext, chunk: Chunk) -> bytes:
@@ -146,10 +173,15 @@ def packed_result(context: ToolContext, chunk: Chunk) -> bytes:
     except BadBody as error:
         unsendable = InvalidResult(error.reason, executed=context.executed)
         raise context.fail(unsendable) from error
-    if len(body) > _MAX_RESULT_BYTES:
-        words = f"the result has {len(body)} bytes, more than one frame"
-        raise context.fail(TooLarge(words, executed=context.executed))
+    if len(body) > MAX_RESULT_BYTES:
+        raise too_large(context, body)
     return body
+
+
+def too_large(context: ToolContext, body: bytes) -> TooLarge:
+    """Record that a result does not fit one frame, and return that to be raised."""
+    words = f"the result has {len(body)} bytes, more than one frame"
+    return context.fail(TooLarge(words, executed=context.executed))
 
 
 def failure_of(exception: BaseException, context: ToolContext) -> RoomException:
@@ -207,8 +239,3 @@ def _as_tool(toolkit: str, value: object) -> Tool:
     if callable(value):
         return FunctionTool(value)
     raise TypeError(f"toolkit {toolkit!r}: a {type(value).__name__} is no tool")
-
-
-def _no_attachments() -> InvalidArguments:
-    message = "attachments are not supported yet"
-    return InvalidArguments(message, details={"path": "", "message": message})

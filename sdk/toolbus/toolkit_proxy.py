@@ -6,14 +6,19 @@ its room.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+from toolbus.chunks import Chunk
 from toolbus.errors import NotFound
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["Invoker", "ToolkitInfo", "ToolkitProxy"]
+__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy"]
+
+Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
+"""A stream to be entered and read: `ChunkStream`, whatever room gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +56,28 @@ class ToolkitInfo:
 
 
 class Invoker(Protocol):
-    """The one thing that a proxy needs of a room."""
+    """What a proxy needs of a room."""
 
     @property
     def invoke(self) -> Callable[..., Awaitable[Any]]:
         """Call a tool and return its chunk, as `Room.invoke` does."""
 
+    @property
+    def stream(self) -> Callable[..., Chunks]:
+        """Call a tool and give its chunks, as `Room.stream` does."""
+
 
 class ToolkitProxy:
     """A toolkit elsewhere: `await weather.forecast(city="Oslo")` calls its tool.
+
+    A tool that streams is read: `async with logs.tail(path="a.log") as chunks:`.
 
     Args:
         room: Makes the calls.
         info: What the list says of it.
         manifest: Its description, with the tools that may be called.
-        options: What every call is made with: `timeout_s`, `pin` and others of `RoomClient.invoke`.
+        options: What every call is made with: `timeout_s`, `pin` and others of `Room.invoke`, and
+            of `Room.stream` for tools that stream.
     """
 
     def __init__(
@@ -105,6 +117,13 @@ class ToolkitProxy:
         chunk = await self._room.invoke(self._info.name, tool, arguments, **self._options)
         return chunk.value
 
+    def stream(self, tool: str, /, **arguments: Any) -> Chunks:
+        """Call a tool by its name and go through what it gives, as `Room.stream` has it.
+
+        Any tool can be called so; where a method is asked for, one that streams always is.
+        """
+        return self._room.stream(self._info.name, tool, arguments, **self._options)
+
     def tool(self, name: str) -> ToolManifest:
         """Return the description of one tool. Raises NotFound."""
         found = self._tools.get(name)
@@ -112,16 +131,20 @@ class ToolkitProxy:
             raise NotFound(f"tool {self._info.name}.{name} not found")
         return found
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__") or name not in self._tools:
             raise AttributeError(f"toolkit {self._info.name} has no tool {name!r}")
 
         async def call_tool(**arguments: Any) -> Any:
             return await self.call(name, **arguments)
 
-        call_tool.__name__ = name
-        call_tool.__doc__ = self._tools[name].description
-        return call_tool
+        def stream_tool(**arguments: Any) -> Chunks:
+            return self.stream(name, **arguments)
+
+        method: Callable[..., Any] = stream_tool if self._tools[name].streaming else call_tool
+        method.__name__ = name
+        method.__doc__ = self._tools[name].description
+        return method
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._tools})

@@ -15,10 +15,10 @@ the contract with websockets 17.
 from __future__ import annotations
 
 from asyncio import BaseTransport, TimerHandle
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
@@ -27,6 +27,8 @@ from websockets.frames import DATA_OPCODES, Frame, Opcode
 from websockets.protocol import Event, Side, State
 
 from toolbus.message_frames import FrameCutter, masking, unmasked
+from toolbus.outbox import Outbox, Ticket
+from toolbus.receivers import NO_QUEUE, Deaf, Receiver
 
 __all__ = [
     "CLOSE_TIMEOUT_S",
@@ -62,48 +64,6 @@ _STALL_TIMEOUT_S = 12.0
 _SLOW_CONSUMER = 4430
 
 
-class Ticket(Protocol):
-    """What a message that may be refused or taken back carries with it."""
-
-    written: bool
-    """Set once the message is handed to the transport:
-
-    from then on the other side may have seen it.
-    """
-    ended: bool
-    """Set by the owner: a message that is still waiting then is never written."""
-
-
-class Receiver(Protocol):
-    """Who reads a connection's messages."""
-
-    def on_message(self, data: bytes) -> None:
-        """Take one whole message. Must not raise."""
-
-    def on_close(self) -> None:
-        """Learn, once, that the connection is gone."""
-
-
-class _Deaf:
-    """Stands in for the receiver of a connection that we have closed."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self.on_close = receiver.on_close
-
-    def on_message(self, data: bytes) -> None:
-        """Drop what came in one piece with the reason for closing."""
-
-
-class _NoQueue:
-    """Stands in for the queue of messages that nobody would read."""
-
-    def close(self) -> None:
-        """Learn that no more would come."""
-
-
-_NO_QUEUE = _NoQueue()
-
-
 class MessageConnection(Connection):
     """The part that server and client connections share."""
 
@@ -115,7 +75,6 @@ class MessageConnection(Connection):
         "_is_busy",
         "_is_cutting",
         "_outbox",
-        "_outbox_bytes",
         "_stall",
         "_unread_pongs",
         "batches",
@@ -143,8 +102,7 @@ class MessageConnection(Connection):
         self._arrived = 0
         self._is_busy = False
         self._flush_is_due = False
-        self._outbox: deque[tuple[bytes, Ticket | None]] | None = None
-        self._outbox_bytes = 0
+        self._outbox: Outbox | None = None
         self._unread_pongs = 0
         self._stall: TimerHandle | None = None
 
@@ -153,7 +111,7 @@ class MessageConnection(Connection):
     def connection_made(self, transport: BaseTransport) -> None:
         """Begin, without the queue that websockets keeps for readers of its own."""
         super().connection_made(transport)
-        self.recv_messages = _NO_QUEUE  # type: ignore[assignment]
+        self.recv_messages = NO_QUEUE  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Read what came, and take note of whether it was more than one message."""
@@ -252,19 +210,41 @@ class MessageConnection(Connection):
         if parts:
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what is sent now has to wait, since the peer reads more slowly than we write."""
+        return self.paused or bool(self._outbox)
+
+    async def caught_up(self) -> None:
+        """Wait until nothing has to wait any more, or the connection is gone."""
+        while self.is_behind and self.is_open:
+            with suppress(OSError):
+                await self.drain()
+
+    def send_bounded(self, data: bytes, ticket: Ticket) -> None:
+        """Send what its senders were given credit for: by its size it never closes a slow peer."""
+        if not self.is_behind:
+            self.send_message(data, ticket)
+        elif self.is_open:
+            self._waiting().put(data, ticket, 0)
+
     def _hold(self, data: bytes, ticket: Ticket | None) -> bool:
-        if self._outbox is None:
-            self._outbox = deque()
-        self._outbox.append((data, ticket))
-        self._outbox_bytes += len(data)
-        if self._outbox_bytes > _OUTBOX_BYTES:
+        waiting = self._waiting()
+        waiting.put(data, ticket, len(data))
+        if waiting.bytes > _OUTBOX_BYTES:
             self.close_with(_SLOW_CONSUMER, "slow consumer")
             return False
         return True
 
+    def _waiting(self) -> Outbox:
+        if self._outbox is None:
+            self._outbox = Outbox()
+        return self._outbox
+
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or say no at once if the peer is too far behind."""
-        if self._outbox_bytes + len(data) > _REFUSABLE_BYTES:
+        outbox = self._outbox
+        if outbox is not None and outbox.bytes + len(data) > _REFUSABLE_BYTES:
             return False
         return self.send_message(data, ticket)
 
@@ -287,11 +267,17 @@ class MessageConnection(Connection):
         self._end_stall()
         waiting, self._outbox = self._outbox, None
         while waiting and not self.paused and self.is_open:
-            data, ticket = waiting.popleft()
-            self._outbox_bytes -= len(data)
+            data, ticket = waiting.take()
             if ticket is None or not ticket.ended:
                 self.send_message(data, ticket)
-        self._outbox = waiting or None
+        if waiting and self._outbox:  # what was sent to this very peer on the way
+            waiting.join(self._outbox)
+        self._outbox = waiting or self._outbox
+
+    async def emptied(self) -> None:
+        """Wait until hardly anything waits here any more, or the connection is no longer open."""
+        while (self._outbox or self.paused) and self.is_open:
+            await self.drain()
 
     # Closing
 
@@ -316,8 +302,8 @@ class MessageConnection(Connection):
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close. Nothing that arrives afterwards is read; returns at once."""
         # Also where we are closing already: until the other side has closed too, messages come.
-        if self.receiver is not None and type(self.receiver) is not _Deaf:
-            self.receiver = _Deaf(self.receiver)
+        if self.receiver is not None and type(self.receiver) is not Deaf:
+            self.receiver = Deaf(self.receiver)
         if not self.is_open:
             return
         self.protocol.fail(code, reason)

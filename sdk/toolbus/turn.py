@@ -24,6 +24,7 @@ from toolbus.builders import (
     read_configs,
     side_by_side,
 )
+from toolbus.call_options import call_seconds
 from toolbus.chunks import Chunk
 from toolbus.context import Participant
 from toolbus.errors import (
@@ -39,7 +40,7 @@ from toolbus.local_toolkit import LocalCall, LocalToolkit
 from toolbus.people import Message
 from toolbus.plain_json import cut
 from toolbus.required_toolkit import RequiredToolkit
-from toolbus.room import Room, call_seconds
+from toolbus.room import Room
 from toolbus.room_client import RoomClient
 from toolbus.toolkit import Toolkit
 from toolbus.toolkit_proxy import ToolkitProxy
@@ -77,6 +78,11 @@ class _SenderRoom(Room):
         if options.get("on_behalf_of") is None:
             options["on_behalf_of"] = self._principal
         return await super().invoke(*named, **options)
+
+    def stream(self, *named: Any, **options: Any) -> Any:
+        if options.get("on_behalf_of") is None:
+            options["on_behalf_of"] = self._principal
+        return super().stream(*named, **options)
 
     async def explain(self, *named: Any, **options: Any) -> Any:
         if options.get("on_behalf_of") is None:

@@ -55,6 +55,11 @@ class Guest:
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         return self.send_message(data, ticket)
 
+    def send_bounded(self, data: bytes, ticket: Ticket) -> None:
+        self.send_message(data, ticket)
+
+    is_behind = False
+
     def replaced(self) -> None: ...
 
     def sent_away(self) -> None: ...

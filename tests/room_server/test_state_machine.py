@@ -38,11 +38,15 @@ from toolbus.wire import (
     BadFrame,
     Call,
     Cancel,
+    Credit,
     Event,
     Failed,
     Frame,
+    Input,
     Participants,
+    Progress,
     Result,
+    StreamChunk,
     Subscribe,
     decode_from_client,
     pack_body,
@@ -53,6 +57,7 @@ from toolbus_server.hub import OpenRoom
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
+_UNANSWERED = (Result, Failed, Cancel, StreamChunk, Input, Credit, Progress)
 EXAMPLES, STEPS = 40, 35
 """Some 15 s."""
 T = TypeVar("T")
@@ -212,7 +217,7 @@ class Conversation(RuleBasedStateMachine):
         before = other.facts(speaker)
         ends = ending_of(data)
         sent_away = sends_away(data)
-        asks = not isinstance(ends, int | Result | Failed | Cancel)
+        asks = not isinstance(ends, (int, *_UNANSWERED))
         if asks and ends.id in who.calls:
             who.calls[ends.id] += 1
         who.client.send_message(data)

@@ -25,6 +25,7 @@ from support.forged_tokens import HEADER, KEY, signed
 from support.missing_parts import not_verified
 from support.web_site import serving
 from toolbus import KeyRing, Toolkit, tool
+from toolbus.wire import PROTOCOL_VERSION
 from toolbus_server import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -107,7 +108,7 @@ async def test_page_joins_lists_calls_and_cancels(devtools: str) -> None:
             await join(page, server, server.token("ann", role="visitor"))
             await page.shows("state", "^in room lab as ann$")
             welcome = json.loads(await page.shows("welcome", "facts"))
-            assert (welcome["version"], welcome["room"]) == (1, "lab")
+            assert (welcome["version"], welcome["room"]) == (PROTOCOL_VERSION, "lab")
             facts = welcome["facts"]
             assert (facts["name"], facts["role"], facts["issuer"]) == ("ann", "visitor", KEY.iss)
             assert facts["limits"] == server.server.hub.limits.to_wire()

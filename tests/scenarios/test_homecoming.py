@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from toolbus import Key, KeyRing, RoomClient, Toolkit, tool
-from toolbus.errors import ConnectionLost, NotFound
+from toolbus.errors import ConnectionLost, NotFound, Unavailable
 from toolbus_server import ServerSettings
 from toolbus_server.testing import running_server
 
@@ -43,8 +43,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def restarted(alice_of: AsyncExitStack, bench: Bench) -> AsyncIterator[RoomClient]:
-    """Let alice call a host's toolkit once, then stop the server and its host."""
+async def restarted(
+    alice_of: AsyncExitStack, bench: Bench, *, told: bool = True
+) -> AsyncIterator[RoomClient]:
+    """Let alice call a host's toolkit once, then stop the server and its host.
+
+    Where she is not told, her connection is cut before.
+    """
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
     async with running_server(key=KEY, settings=settings) as first:
         alice = await alice_of.enter_async_context(first.room("alice"))
@@ -55,6 +60,12 @@ async def restarted(alice_of: AsyncExitStack, bench: Bench) -> AsyncIterator[Roo
             bench.go.clear()
             bench.entered.clear()
             yield alice
+            if not told:
+                assert alice._parts is not None
+                connection = alice._parts.link.connection
+                assert connection is not None
+                connection.transport.abort()
+                await connection.wait_closed()
             await first.server.stop()
 
 
@@ -91,14 +102,15 @@ async def test_a_call_made_after_a_restart_waits_for_the_host_that_is_not_back_y
 
 
 @pytest.mark.row(41)
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("name", ["again", "once"])
 async def test_a_call_in_flight_at_a_restart_runs_again_only_if_that_does_no_harm(
-    name: str,
+    name: str, told: bool
 ) -> None:
-    """RETRY-3, RETRY-7."""
+    """RETRY-2, RETRY-3, RETRY-7, LEAVE-8."""
     bench = Bench()
     async with AsyncExitStack() as stack:
-        async with restarted(stack, bench) as alice:
+        async with restarted(stack, bench, told=told) as alice:
             calling = asyncio.ensure_future(alice.call(f"work.{name}"))
             async with asyncio.timeout(10):
                 await bench.entered.wait()
@@ -111,7 +123,7 @@ async def test_a_call_in_flight_at_a_restart_runs_again_only_if_that_does_no_har
                     if name == "again":
                         assert await calling == 3
                     else:
-                        with pytest.raises(ConnectionLost) as lost:
+                        with pytest.raises(Unavailable if told else ConnectionLost) as lost:
                             await calling
                         assert lost.value.executed == "maybe"
     assert bench.runs == (3 if name == "again" else 2)

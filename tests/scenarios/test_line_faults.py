@@ -182,7 +182,7 @@ async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
                 blob = slow.invoke("work", "blob", {"kib": 512}, retry=False)
                 asked.append(asyncio.ensure_future(blob))
                 assert await bob.call("work.nap", seconds=0) == 0
-                waiting_bytes = to_slow._outbox_bytes + to_slow.transport.get_write_buffer_size()
+                waiting_bytes = to_slow._waiting().bytes + to_slow.transport.get_write_buffer_size()
                 most_bytes = max(most_bytes, waiting_bytes)
                 assert len(asked) < 64  # 8 MiB, and what lies in the sockets
         assert to_slow.protocol.close_sent.code == 4430
@@ -251,7 +251,7 @@ async def test_a_broadcast_is_as_quick_for_99_when_the_hundredth_does_not_read()
                 pass  # until 4 MiB wait for it
             with_s = await median_delay_s(sender, ears[1:])
         assert to_slow.is_open  # it was slow throughout
-        assert to_slow._outbox_bytes > 3 * MIB
+        assert to_slow._waiting().bytes > 3 * MIB
         assert with_s - without_s < 0.01
         assert all(ear.heard.empty() for ear in ears[1:])
         proxy.reset()

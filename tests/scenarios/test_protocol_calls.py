@@ -79,10 +79,16 @@ async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_table
         assert (got.call_id, got.toolkit, got.tool) == (sent.call_id, "echo", "say")
         assert got.arguments == sent.arguments
         card = [id_of(on.alice), "alice", "user", on.server.key.iss]
-        assert got.header == {"caller": pack_body(card)}
+        # A client that is silent about chunks is sent none (STREAM-8).
+        assert got.header == {"caller": pack_body(card), "whole": True}
         words = pack_body({"thread": "t"})
         got = await on.call(request_id=8, caller_context=words, attempt=2)
-        assert got.header == {"caller": pack_body(card), "caller_context": words, "attempt": 2}
+        assert got.header == {
+            "caller": pack_body(card),
+            "whole": True,
+            "caller_context": words,
+            "attempt": 2,
+        }
         answer(on.host, got, [1, {"a": 1}])
         assert await on.alice.reply_to(8) == Result(8, pack_body([1, {"a": 1}]))
 

@@ -167,7 +167,7 @@ async def test_welcome_comes_first_and_says_who_and_where_one_is() -> None:
         async with raw_participant(server, token=token) as alice:
             welcome = alice.welcome
             assert welcome is not None
-            assert (welcome.version, welcome.room) == (1, "lab")
+            assert (welcome.version, welcome.room) == (2, "lab")
             assert welcome.facts["name"] == "alice"
             assert welcome.facts["issuer"] == server.key.iss
             assert welcome.facts["role"] == "agent"

@@ -39,7 +39,7 @@ async def test_unknown_kinds_are_answered_until_they_are_a_flood() -> None:
     """CONN-9, FRAME-9, GROW-1."""
     async with running_server() as server, raw_participant(server) as client:
         client.send_packed(200, "no id")
-        client.send_packed(37, 5, "to be drained")
+        client.send_packed(200, 5, "of a later release")
         failed = await failure_of(client, 5)
         assert (failed.code, failed.executed) == ("invalid_arguments", "no")
         assert details_of(failed) == {"path": "/0", "message": "unknown kind"}

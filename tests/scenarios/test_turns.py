@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from toolbus import (
     AgentsGrant,
     ApiScope,
     EventStream,
+    FileChunk,
     Message,
     Participant,
     RequiredToolkit,
@@ -36,6 +38,7 @@ from toolbus.errors import (
     DeadlineExceeded,
     DefinitionChanged,
     InvalidArguments,
+    InvalidResult,
     NotFound,
     PermissionDenied,
     RoomException,
@@ -372,26 +375,102 @@ async def test_result_that_fits_no_frame_fails_here_as_it_does_elsewhere() -> No
     async def give(count: int) -> str:
         return "x" * count
 
-    @tool
-    def file(count: int) -> bytes:
-        return b"x" * count
-
     ends = []
-    async with agent_and_host(Toolkit("far", [give, file])) as (_, agent), asyncio.timeout(10):
+    async with agent_and_host(Toolkit("far", [give])) as (_, agent), asyncio.timeout(10):
         async with Turn(
             agent,
-            always=[Toolkit("near", [give, file])],
+            always=[Toolkit("near", [give])],
             required=[RequiredToolkit("far")],
         ) as turn:
             for kit in ("near", "far"):
                 assert len(await turn.call(f"{kit}.give", {"count": limit - header})) > 2**19
-                for name, count in (("give", limit - header + 1), ("file", 3 * limit)):
-                    with pytest.raises(TooLarge) as raised:
-                        await turn.call(f"{kit}.{name}", {"count": count})
-                    error = raised.value
-                    ends.append((error.executed, error.retryable, error.message, error.details))
-    assert ends[:2] == ends[2:]
+                with pytest.raises(TooLarge) as raised:
+                    await turn.call(f"{kit}.give", {"count": limit - header + 1})
+                error = raised.value
+                ends.append((error.executed, error.retryable, error.message, error.details))
+    assert ends[:1] == ends[1:]
     assert {end[:2] for end in ends} == {("yes", False)}
+
+
+async def test_a_file_of_a_tool_that_runs_here_may_be_larger_than_a_frame(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * 3 * MAX_FRAME_BYTES)
+
+    @tool
+    async def whole() -> bytes:
+        return b"x" * 3 * MAX_FRAME_BYTES
+
+    @tool
+    async def on_disk() -> FileChunk:
+        return FileChunk.from_path(path)
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[Toolkit("near", [whole, on_disk])]) as turn:
+            for name in ("whole", "on_disk"):
+                file = await turn.call(f"near.{name}")
+                assert await file.read() == b"x" * 3 * MAX_FRAME_BYTES
+
+
+async def test_a_stream_of_a_tool_that_runs_here_is_one_list() -> None:
+    @tool
+    async def rows(upto: int) -> AsyncIterator[int]:
+        for number in range(upto):
+            yield number
+
+    @tool
+    def rows_sync(upto: int) -> Iterator[dict[str, int]]:
+        yield from ({"n": number} for number in range(upto))
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[Toolkit("near", [rows, rows_sync])]) as turn:
+            assert await turn.call("near.rows", {"upto": 3}) == [0, 1, 2]
+            assert await turn.call("near.rows", {"upto": 0}) == []
+            assert await turn.call("near.rows_sync", {"upto": 2}) == [{"n": 0}, {"n": 1}]
+
+
+async def test_a_stream_that_is_no_list_of_one_frame_is_ended_here() -> None:
+    ended: list[str] = []
+
+    @tool
+    async def endless() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x" * 100_000
+        finally:
+            ended.append("endless")
+
+    @tool
+    async def files() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with Turn(agent, always=[Toolkit("near", [endless, files])]) as turn:
+            with pytest.raises(TooLarge):
+                await turn.call("near.endless")
+            assert ended == ["endless"]
+            with pytest.raises(InvalidResult, match="files or links"):
+                await turn.call("near.files")
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_the_time_of_a_call_ends_a_stream_that_runs_here(sync: bool) -> None:
+    @tool(name="rows")
+    async def rows() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    @tool(name="rows")
+    def rows_sync(context: ToolContext) -> Iterator[int]:
+        yield 1
+        while not context.cancelled:
+            threading.Event().wait(0.01)
+
+    async with room_of("agent") as (agent,), asyncio.timeout(10):
+        kit = Toolkit("near", [rows_sync if sync else rows])
+        async with Turn(agent, always=[kit]) as turn:
+            with pytest.raises(DeadlineExceeded) as raised:
+                await turn.call("near.rows", timeout_s=0.1)
+            assert raised.value.executed == ("maybe" if sync else "yes")
 
 
 async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_threads() -> None:

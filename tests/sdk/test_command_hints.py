@@ -178,9 +178,10 @@ def test_list_is_asked_for_once_and_only_where_a_name_is_not_there(
     call(toolbus, "words.crash")
     call(toolbus, "words.count", "txt=hat")
     call(toolbus, "words.cuont", "text=hat")  # its description was read for the argument
+    call(toolbus, "words.cuont")  # and here to see whether it streams
     assert asked == []
     call(toolbus, "wrods.count", "text=hat")
-    call(toolbus, "words.cuont")
+    call(toolbus, "words.cuont", "--stream")
     assert asked == ["ann", "ann"]
 
 

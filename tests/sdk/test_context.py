@@ -101,4 +101,4 @@ async def test_a_hosted_call_has_every_fact_that_a_context_has() -> None:
     run = HostedCall(runner, dispatch, HostedToolkit(Toolkit("t"), public=True))
     missing = {slot for slot in ToolContext.__slots__ if not hasattr(run, slot)}
     # Read from the dispatch, or run by the runner, where the context keeps a value.
-    assert missing == {"_caller", "_on_behalf_of", "_run_sync"}
+    assert missing == {"_caller", "_on_behalf_of", "_on_chunk", "_on_progress", "_run_sync"}

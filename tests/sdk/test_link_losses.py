@@ -27,7 +27,7 @@ from toolbus_server.testing import running_server
 
 def link_to(url: str, on_up: Callable[[Welcome], Awaitable[None]]) -> Link:
     settings = RoomSettings.resolve(url=url, room="lab", token="t", environ={})
-    return Link(settings, LinkOwner({}, on_up=on_up, on_down=lambda: None))
+    return Link(settings, LinkOwner({}, on_up=on_up, on_down=lambda _: None))
 
 
 def link_of(room: RoomClient) -> Link:

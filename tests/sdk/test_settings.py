@@ -24,3 +24,28 @@ async def test_empty_token_variable_is_as_if_it_were_not_set(tmp_path: Path, emp
     del environ["TOOLBUS_TOKEN_FILE"]
     with pytest.raises(ValueError, match="no token"):
         RoomSettings.resolve(environ=environ)
+
+
+def settings_with(folder: Path, **variables: str) -> RoomSettings:
+    environ = {"TOOLBUS_HOME": str(folder), "TOOLBUS_TOKEN": "t", **variables}
+    return RoomSettings.resolve(environ=environ)
+
+
+def test_time_to_drain_is_the_variable_then_the_file_then_ten_seconds(tmp_path: Path) -> None:
+    assert settings_with(tmp_path).drain_s == 10
+    (tmp_path / "config.toml").write_text("drain = 0\n", encoding="utf-8")
+    assert settings_with(tmp_path).drain_s == 0
+    assert settings_with(tmp_path, TOOLBUS_DRAIN="2.5").drain_s == 2.5
+
+
+@pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf", "1e999"])
+def test_time_to_drain_that_is_none_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match="TOOLBUS_DRAIN is a number of seconds, 0 or more"):
+        settings_with(tmp_path, TOOLBUS_DRAIN=text)
+
+
+@pytest.mark.parametrize("value", ["true", "'x'", "[1]"])
+def test_time_to_drain_in_the_file_is_a_number(tmp_path: Path, value: str) -> None:
+    (tmp_path / "config.toml").write_text(f"drain = {value}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="drain in the settings file is a number of seconds"):
+        settings_with(tmp_path)

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
@@ -209,28 +209,6 @@ async def test_partial_keeps_what_it_has_set() -> None:
     assert refusal(made, {"url": "a", "key": "mine"})[0] == "/key"
 
 
-async def test_streaming_functions_are_refused_when_the_tool_is_made() -> None:
-    async def rows() -> AsyncIterator[int]:
-        yield 1
-
-    def lines() -> Iterator[int]:
-        yield 1
-
-    class Rows(Echo):
-        async def execute(self, context: ToolContext, /, value: int) -> Any:
-            yield value
-
-    for make in (lambda: FunctionTool(rows), lambda: FunctionTool(lines), Rows().manifest):
-        with pytest.raises(ValueError, match="not supported yet"):
-            make()
-    with pytest.raises(ValueError, match="not supported yet"):
-        Echo(streaming=True).manifest()
-
-
-# Results
-
-
-@pytest.mark.row(49)
 def test_result_that_breaks_the_output_schema_is_an_invalid_result() -> None:
     made = Echo(output_schema={"properties": {"rows": {"items": {"type": "integer"}}}})
     assert made.make_result({"rows": [1]}) == JsonChunk({"rows": [1]})

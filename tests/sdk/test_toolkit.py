@@ -20,6 +20,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.input_stream import InputStream
 from toolbus.tool import FunctionTool, Tool, tool
 from toolbus.toolkit import Toolkit, failure_of
 
@@ -154,8 +155,10 @@ async def test_bad_arguments_are_refused_before_the_function_is_entered() -> Non
 
 async def test_attachment_is_refused_and_not_ignored() -> None:
     context = ToolContext()
-    with pytest.raises(InvalidArguments, match="attachments"):
-        await Toolkit("t", [plain]).execute(context, "plain", {"text": "a"}, attachment=b"a")
+    with pytest.raises(InvalidArguments, match="takes no attachment") as raised:
+        await Toolkit("t", [plain]).execute(context, "plain", {"text": "a"}, InputStream([b"a"]))
+    assert context.stands(raised.value)
+    assert not context.entered
 
 
 @pytest.mark.row(49)

@@ -44,8 +44,8 @@ def toolkit_of(witness: Path, hold: bool) -> RemoteToolkit:
         return seconds
 
     @tool
-    async def blob(kib: int) -> bytes:
-        return bytes(kib * 1024)
+    async def blob(kib: int) -> str:
+        return "x" * (kib * 1024)  # a file would come in pieces, for as much as there is room
 
     return RemoteToolkit("work", [wait, wait_again, nap, blob])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from toolbus import ToolContext, Toolkit, tool
 from toolbus.errors import RoomException
@@ -14,36 +14,68 @@ from toolbus.telemetry import Tracing
 from toolbus.wire import (
     CallId,
     Cancel,
+    Credit,
     Dispatch,
     Failed,
     Frame,
+    Input,
+    Progress,
     RequestId,
     Result,
+    StreamChunk,
     encode,
     exception_of,
     pack_body,
     unpack_body,
 )
 
+T = TypeVar("T")
+PLENTY = {"credit_chunks": 100_000, "credit_bytes": 2**40}
 ALICE = pack_body(["p1", "alice", "user", "acme"])
 
 
-class Server:
-    """The other end: dispatches, and takes the answers."""
+class Wire:
+    """A connection that is behind as long as a test says so."""
 
-    def __init__(self, max_inflight: int) -> None:
+    def __init__(self) -> None:
+        self.is_open = True
+        self.is_behind = False
+        self._caught_up = asyncio.Event()
+
+    def fall_behind(self) -> None:
+        self.is_behind = True
+        self._caught_up.clear()
+
+    def catch_up(self) -> None:
+        self.is_behind = False
+        self._caught_up.set()
+
+    async def caught_up(self) -> None:
+        await self._caught_up.wait()
+
+
+class Server:
+    """The other end: dispatches, and takes the answers and what comes before them."""
+
+    def __init__(self, max_inflight: int, tracing: Tracing) -> None:
         self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
+        self.news: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
+        self.wire = Wire()
         self.rooms: list[tuple[int, float | None]] = []
         self.runner = Runner(
             send=self._take,
             room_of=lambda call, deadline_at: self.rooms.append((call, deadline_at)),
             room_name="lab",
-            tracing=Tracing(),
+            tracing=tracing,
+            pace=lambda: self.wire,
             max_inflight=max_inflight,
         )
 
     def _take(self, frame: Frame) -> None:
         encode(frame)
+        if isinstance(frame, StreamChunk | Progress | Credit):
+            self.news.put_nowait(frame)
+            return
         assert isinstance(frame, Result | Failed)
         self.answers.put_nowait(frame)
 
@@ -59,11 +91,45 @@ class Server:
     def cancel(self, number: int) -> None:
         self.runner.cancel(Cancel(RequestId(number), "cancelled"))
 
+    def credit(self, number: int, chunks: int, total_bytes: int) -> None:
+        """Let a call send more."""
+        self.runner.on_input(Credit(RequestId(number), False, chunks, total_bytes))
+
+    def input(self, call: int, number: int, *fields: Any, last: bool = False) -> None:
+        """Send a chunk of a call's input, or its end alone."""
+        body = pack_body([*fields]) if fields else None
+        self.runner.on_input(Input(RequestId(call), number, body, last))
+
+    async def next_of(self, kind: type[T]) -> T:
+        """Take what the host says next beside answers, which is of this kind."""
+        async with asyncio.timeout(5):
+            frame = await self.news.get()
+        assert isinstance(frame, kind), frame
+        return frame
+
+    async def fields_of(self, number: int) -> list[Any]:
+        """Take the next chunk of call 1, which has this number."""
+        frame = await self.next_of(StreamChunk)
+        assert (frame.id, frame.number) == (1, number)
+        fields: list[Any] = unpack_body(frame.body, binary=True)
+        return fields
+
+    async def is_quiet(self) -> bool:
+        """Let everything run that can; tell whether the host says nothing."""
+        done, waiting = await asyncio.wait(
+            [asyncio.ensure_future(self.answers.get())], timeout=0.05
+        )
+        for each in waiting:
+            each.cancel()
+        return not done and self.news.empty()
+
     async def answer(self) -> Any:
         """Take the next answer: a value, or the error it stands for."""
         async with asyncio.timeout(5):
             frame = await self.answers.get()
-        return exception_of(frame) if isinstance(frame, Failed) else unpack_body(frame.body)[-1]
+        if isinstance(frame, Failed):
+            return exception_of(frame)
+        return unpack_body(frame.body, binary=True)[-1]
 
     async def error(self) -> RoomException:
         answer = await self.answer()
@@ -89,8 +155,14 @@ class Stage:
         self._servers: list[Server] = []
         self._loop = asyncio.get_running_loop()
 
-    def server(self, *tools: Any, kit: type[Toolkit] = Toolkit, max_inflight: int = 256) -> Server:
-        server = Server(max_inflight)
+    def server(
+        self,
+        *tools: Any,
+        kit: type[Toolkit] = Toolkit,
+        max_inflight: int = 256,
+        tracing: Tracing | None = None,
+    ) -> Server:
+        server = Server(max_inflight, tracing or Tracing())
         server.runner.host(kit("t", tools), public=True)
         self._servers.append(server)
         return server

@@ -19,16 +19,21 @@ from toolbus.wire.frames import (
     Builders,
     Call,
     Cancel,
+    Credit,
     Describe,
+    Drain,
     Explain,
     Failed,
     Frame,
+    Input,
     ListToolkits,
     Participants,
+    Progress,
     Refresh,
     Register,
     Result,
     Send,
+    StreamChunk,
     Subscribe,
     Unregister,
 )
@@ -83,11 +88,17 @@ _call_options = _map(
     attempt=st.integers(0, 2),
     caller_context=_packed,
     affinity=st.just("a"),
+    credit_chunks=st.sampled_from([1, 2, 2**40]),
+    credit_bytes=st.sampled_from([1, 2**40]),
+    idle_ms=st.sampled_from([0, 60_000]),
+    input=st.booleans(),
+    progress=st.booleans(),
 )
 _id = st.just(NEXT_ID)
 _words = st.sampled_from(["", "words", "w" * 5_000])
 _cursor = st.sampled_from(["", "bm8=", "x"])
 _limit = st.sampled_from([0, 1, 100, 2**40])
+_number = st.sampled_from([0, 1, 1, 2, 2**53])
 
 FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
     Result: (st.just(DISPATCH), st.one_of(_packed, st.just(pack_body([2, "done"])))),
@@ -111,6 +122,10 @@ FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
         _traceparent,
     ),
     Cancel: (st.sampled_from(CALL_IDS), _words),
+    StreamChunk: (st.just(DISPATCH), _number, _packed),
+    Input: (st.sampled_from(CALL_IDS), _number, st.one_of(st.none(), _packed), st.booleans()),
+    Credit: (st.sampled_from([*CALL_IDS, DISPATCH]), st.booleans(), _number, _limit),
+    Progress: (st.just(DISPATCH), _packed),
     Register: (
         _id,
         st.one_of(_manifest, _manifest, _packed),
@@ -124,6 +139,7 @@ FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
     ListToolkits: (_id, _map(search=_words, limit=_limit, cursor=_cursor)),
     Describe: (_id, _kit, _map(participant=_person, digest=st.just("0" * 64))),
     Subscribe: (_id, st.lists(st.one_of(_topic, _topic, _topic, _odd), max_size=4)),
+    Drain: (_id, _map()),
     Refresh: (_id, st.sampled_from([OWN_TOKEN, OTHER_TOKEN, "", "a.b.c"])),
     Explain: (_id, _kit, _tool, _call_options),
     Attributes: (_id, st.dictionaries(st.sampled_from(["a", "b", "", "n" * 65]), _odd, max_size=3)),

@@ -9,6 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 
+def clean_environment() -> dict[str, str]:
+    """Give the variables around, without those that are for toolbus and OpenTelemetry."""
+    ours = ("TOOLBUS_", "OTEL_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
 class ChildProcess:
     """A process that a test started."""
 
@@ -17,14 +23,9 @@ class ChildProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Self:
-        clean = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("TOOLBUS_", "OTEL_"))
-        }
         process = await asyncio.create_subprocess_exec(
             *command,
-            env={**clean, **environment},
+            env={**clean_environment(), **environment},
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )

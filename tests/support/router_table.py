@@ -25,13 +25,23 @@ class Table:
         self.router = Router(self.clock.as_loop(), limits or Limits(), ServerTelemetry())
         self.room = Room(RoomState("lab", Random(1)))
         self.ports: dict[str, Notebook] = {}
+        self.seats: list[Seat] = []
+        """All that ever were."""
 
     def seat(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Seat:
         port = self.ports[f"{name}{instance}"] = Notebook()
         seat = Seat(member(name, instance, api=api), port)
         self.room.state.join(seat.member)
         self.room.seats[seat.member.id] = seat
+        self.seats.append(seat)
         return seat
+
+    def named(self, name: str) -> Seat:
+        """The seat of this name, taken now if it is free."""
+        for seat in self.room.seats.values():
+            if seat.member.identity.name == name:
+                return seat
+        return self.seat(name)
 
     def host(self, name: str, toolkit: str, instance: str = "1", **tools: Any) -> Seat:
         seat = self.seat(name, instance)

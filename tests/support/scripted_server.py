@@ -17,7 +17,6 @@ from toolbus.wire import (
     Frame,
     Result,
     Unknown,
-    Welcome,
     decode_from_client,
     encode,
     pack_body,
@@ -64,6 +63,9 @@ class ScriptedServer:
         self.api = api.to_claims()
         self.lines: asyncio.Queue[Line] = asyncio.Queue()
         self.url = ""
+        self.version = 1
+        self.more: list[Any] = []
+        """Fields behind those of a welcome."""
 
     async def next_line(self) -> Line:
         """Wait for the next connection."""
@@ -74,7 +76,8 @@ class ScriptedServer:
         line = Line(connection)
         facts: dict[str, Any] = {"name": "alice", "issuer": "test", "role": "user", "limits": {}}
         facts |= {"api": self.api, "heartbeat_ms": 0}
-        await line.send(Welcome(1, "p1", "lab", "s1", facts))
+        welcome = [1, self.version, "p1", "lab", "s1", facts]
+        await connection.send(pack_body([*welcome, *self.more]))
         self.lines.put_nowait(line)
         await connection.wait_closed()
 

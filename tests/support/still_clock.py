@@ -74,6 +74,13 @@ class Notebook:
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         return not self.is_full and self.send_message(data, ticket)
 
+    def send_bounded(self, data: bytes, ticket: Ticket) -> None:
+        self.send_message(data, ticket)
+
+    @property
+    def is_behind(self) -> bool:
+        return self.holds
+
     def _write(self, data: bytes, ticket: Ticket | None) -> None:
         self.sent.append(decode_from_server(data))
         if ticket is not None:
@@ -81,6 +88,7 @@ class Notebook:
 
     def release(self) -> None:
         """Write what was held and is still wanted."""
+        self.holds = False
         held, self._held = self._held, []
         for data, ticket in held:
             if not ticket.ended:

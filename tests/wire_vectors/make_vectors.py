@@ -156,6 +156,20 @@ FULL_OPTIONS = {
     "caller_context": pack({"thread": "t-1"}),
     "tracestate": "vendor=1",
 }
+STREAM_OPTIONS = {
+    "credit_chunks": 256,
+    "credit_bytes": 1_048_576,
+    "idle_ms": 30_000,
+    "input": True,
+    "progress": True,
+}
+STREAM_HEADER = {
+    "caller": pack(ALICE),
+    "credit_chunks": 256,
+    "credit_bytes": 32_768,
+    "input": True,
+    "progress": True,
+}
 BARE_HEADER = {"caller": pack(ALICE)}
 FULL_HEADER = {
     "caller": pack(PLANNER),
@@ -228,6 +242,26 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "cancel": ("cancel", 18, [CLIENT, SERVER], [7, "cancelled"]),
     "cancel_caller_gone": ("cancel", 18, [SERVER], [12, "caller_gone"]),
     "cancel_deadline": ("cancel", 18, [SERVER], [13, "deadline"]),
+    "cancel_broken": ("cancel", 18, [SERVER], [14, "broken"]),
+    "call_stream": ("call", 16, [CLIENT], [8, *CALL, None, pack(ARGUMENTS), STREAM_OPTIONS, None]),
+    "dispatch_stream": (
+        "dispatch",
+        17,
+        [SERVER],
+        [15, *CALL, None, pack(ARGUMENTS), STREAM_HEADER, None],
+    ),
+    "chunk": ("chunk", 19, [CLIENT, SERVER], [8, 1, pack([1, {"line": "rain"}])]),
+    "chunk_of_file": (
+        "chunk",
+        19,
+        [CLIENT, SERVER],
+        [9, 1, pack([3, "map.png", "image/png", b"\x89PNG", True])],
+    ),
+    "input": ("input", 20, [CLIENT, SERVER], [8, 1, pack([1, {"row": 1}]), False]),
+    "input_end": ("input", 20, [CLIENT, SERVER], [8, 2, None, True]),
+    "credit": ("credit", 21, [CLIENT, SERVER], [8, False, 384, 1_572_864]),
+    "credit_of_input": ("credit", 21, [CLIENT, SERVER], [15, True, 256, 32_768]),
+    "progress": ("progress", 22, [CLIENT, SERVER], [8, pack([1, {"done": 3, "of": 7}])]),
     "register": (
         "register",
         32,
@@ -244,6 +278,8 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
             {"public": False, "shared_with": ["name:bob", "role:agent"], "generation": 4},
         ],
     ),
+    "notice_leaving": ("notice", 5, [SERVER], ["leaving", {"grace_ms": 10_000}]),
+    "drain": ("drain", 37, [CLIENT], [10, {}]),
     "refresh": ("refresh", 38, [CLIENT], [11, "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"]),
     "explain": ("explain", 39, [CLIENT], [12, "weather", "forecast", {"pin": DIGEST}]),
     "admin": ("admin", 52, [CLIENT], [13, "kick", {"room": "lab", "participant": "eve"}]),
@@ -301,6 +337,8 @@ BODIES: dict[str, tuple[str, Any]] = {
     "chunk_json_integers": ("chunk", [1, [-(2**63), 2**64 - 1, 2**53, 0, 1.0]]),
     "chunk_text": ("chunk", [2, "Sn\u00f8 i natt \u2744"]),
     "chunk_file": ("chunk", [3, "map.png", "image/png", b"\x89PNG\r\n\x1a\n"]),
+    "chunk_file_piece": ("chunk", [3, "map.png", "image/png", b"\x89PNG", True]),
+    "chunk_file_last_piece": ("chunk", [3, "", "", b"\r\n\x1a\n", False]),
     "chunk_link": ("chunk", [4, "Radar", "https://example.org/radar?x=1"]),
     "details": ("details", REFUSED_DETAILS),
     "caller_context": ("caller_context", {"thread": "t-1"}),
@@ -310,6 +348,7 @@ BODIES: dict[str, tuple[str, Any]] = {
     ),
     "answer_of_subscribe": ("answer", {"topics": ["toolkits"]}),
     "answer_of_unregister": ("answer", {}),
+    "answer_of_drain": ("answer", {}),
     "answer_of_participants": ("answer", {"participants": [PERSON], "cursor": None}),
     "answer_of_send": ("answer", {"delivered": 2}),
     "answer_of_builders": ("answer", {"builders": [OFFER]}),
@@ -439,7 +478,12 @@ TOLERATED: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "unknown_kind": (CLIENT, {"unknown": 200, "id": 7}, pack([200, 7, "x"])),
     "unknown_kind_without_id": (CLIENT, {"unknown": 200, "id": None}, pack([200, "x"])),
     "kind_of_the_other_side": (CLIENT, {"unknown": 17, "id": 7}, pack([17, 7])),
-    "reserved_kind": (SERVER, {"unknown": 37, "id": None}, pack([37, "leave", {}])),
+    # It was reserved once, and is a notice of an unknown name today.
+    "reserved_kind": (
+        SERVER,
+        {"kind": "notice", "fields": ["token_expires", {}]},
+        pack([5, "token_expires", {}]),
+    ),
 }
 
 

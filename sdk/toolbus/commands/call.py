@@ -1,4 +1,4 @@
-"""`toolbus call`: one call, its value on stdout, its error on stderr.
+"""`toolbus call`: one call, its value or values on stdout, its error on stderr.
 
 Arguments are read by the schema of the tool, where that may be read; whether they fit is the
 host's to say.
@@ -7,6 +7,8 @@ host's to say.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +16,26 @@ from typing import Annotated, Any
 
 import typer
 
-from toolbus.chunks import Chunk
+from toolbus.calls import DEFAULT_TIMEOUT_S
+from toolbus.chunks import FILE_PIECE_BYTES, Chunk, FileChunk
 from toolbus.commands.completion import complete_owner, complete_tool
 from toolbus.commands.explanation_output import show_explanation
 from toolbus.commands.near_names import near_name, near_tool
 from toolbus.commands.outcome import reporting
 from toolbus.commands.parameters import Parameter, read_any_text, read_json, read_parameters
 from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.commands.stream_output import StreamOutput, progress_lines
 from toolbus.commands.value_output import ValueOutput
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.exit_codes import Subject, UsageMistake
 from toolbus.explanation import Explanation
 from toolbus.grants import is_tool_name, is_toolkit_name
+from toolbus.threaded_items import ThreadedItems
 from toolbus.toolkit_proxy import ToolkitProxy
 
 __all__ = ["call", "read_arguments"]
+
+_STDIN = Path("-")
 
 _ToolName = Annotated[
     str, typer.Argument(help="toolkit.tool", autocompletion=complete_tool, show_default=False)
@@ -36,7 +43,10 @@ _ToolName = Annotated[
 _Arguments = Annotated[
     list[str] | None, typer.Argument(help="k=v by the tool's schema, k:=JSON, or one JSON object.")
 ]
-_Timeout = Annotated[float, typer.Option(help="Seconds that the call may take.")]
+_Timeout = Annotated[
+    float | None,
+    typer.Option(help="Seconds that the call may take: 60 unless said, a stream any number."),
+]
 _Participant = Annotated[
     str | None,
     typer.Option(
@@ -52,7 +62,18 @@ _Explain = Annotated[
     bool,
     typer.Option("--explain", help="Say who would run it, or what stops it; run nothing."),
 ]
-_Out = Annotated[Path | None, typer.Option(help="Write the value to this file instead of stdout.")]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "--output", help="Write the value to this file instead of stdout; - is stdout."
+    ),
+]
+_Stream = Annotated[
+    bool, typer.Option("--stream", help="Write each value as it comes; a tool that streams always.")
+]
+_Attach = Annotated[
+    Path | None, typer.Option(help="Send this file along, piece by piece; - is stdin.")
+]
 
 
 @joins_a_room
@@ -60,15 +81,17 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     tool: _ToolName,
     arguments: _Arguments = None,
-    timeout: _Timeout = 60.0,
+    timeout: _Timeout = None,
     participant: _Participant = None,
     pin: _Pin = None,
     no_retry: _NoRetry = False,
     on_behalf_of: _OnBehalfOf = None,
     out: _Out = None,
     explain: _Explain = False,
+    stream: _Stream = False,
+    attach: _Attach = None,
 ) -> None:
-    """Call a tool and print its value.
+    """Call a tool and print its value, or its values as they come.
 
     Exit codes: 0 ok, 1 the tool failed, 2 usage or arguments, 3 refused,
     4 not found, 5 deadline or cancelled, 6 no host, unavailable or lost.
@@ -76,23 +99,44 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
         raise UsageMistake(_no_tool(tool, arguments or []))
-    if not timeout > 0:
+    if timeout is not None and not timeout > 0:
         raise UsageMistake("--timeout is a number of seconds above 0")
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,
-        "timeout_s": timeout,
         "pin": pin,
         "retry": not no_retry,
         "on_behalf_of": on_behalf_of,
+        "attachment": _attachment(attach),
+        "on_progress": progress_lines(),
     }
     asked = Subject(toolkit, name, participant, on_behalf_of, timeout)
-    plan = _Plan(asked, tuple(arguments or ()), call_options)
+    typed = tuple(arguments or ())
+    plan = _Plan(asked, typed, call_options, output, is_stream=stream)
     with reporting(as_json=options.as_json, subject=asked):
         if explain:
             show_explanation(in_room(options, plan.explain), as_json=options.as_json)
         else:
-            output.write(in_room(options, plan.carry_out))
+            value = in_room(options, plan.carry_out)
+            if value is not None:
+                output.write(value)
+
+
+def _attachment(path: Path | None) -> Path | FileChunk | None:
+    """Find what is sent along. Raises UsageMistake where it cannot be read."""
+    if path == _STDIN:
+        # A thread that nothing waits for: whoever types may never end the line.
+        return FileChunk.from_pieces(ThreadedItems(iter(_read_stdin, b"")))
+    if path is not None:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UsageMistake(f"cannot read {path}: {error.strerror}") from error
+    return path
+
+
+def _read_stdin() -> bytes:
+    return os.read(sys.stdin.fileno(), FILE_PIECE_BYTES)
 
 
 def _no_tool(typed: str, arguments: Sequence[str]) -> str:
@@ -109,6 +153,8 @@ class _Plan:
     asked: Subject
     arguments: tuple[str, ...]
     options: Mapping[str, Any]
+    output: ValueOutput
+    is_stream: bool = False
 
     async def explain(self, room: CommandRoom) -> Explanation:
         """Ask what would become of the call."""
@@ -117,11 +163,14 @@ class _Plan:
         named = {name: self.options[name] for name in ("participant", "on_behalf_of", "pin")}
         return await room.explain(self.asked.toolkit, self.asked.tool, arguments, **named)
 
-    async def carry_out(self, room: CommandRoom) -> Chunk:
-        """Make the call; reading the schema first counts against its time too."""
-        ends_at = asyncio.get_running_loop().time() + self.options["timeout_s"]
+    async def carry_out(self, room: CommandRoom) -> Chunk | None:
+        """Make the call; reading the schema first counts against its time too.
+
+        What comes in pieces is written as it comes; a value that is whole is returned.
+        """
+        ends_at = asyncio.get_running_loop().time() + (self.asked.timeout_s or DEFAULT_TIMEOUT_S)
         proxy: ToolkitProxy | None = None
-        if _needs_schema(self.arguments):
+        if not self.is_stream or _needs_schema(self.arguments):
             try:
                 async with asyncio.timeout_at(ends_at):
                     proxy = await self._described(room)
@@ -129,17 +178,41 @@ class _Plan:
                 raise DeadlineExceeded("no time was left for the call", executed="no") from None
         arguments = read_arguments(self.arguments, self._parameters(proxy))
         left_s = ends_at - asyncio.get_running_loop().time()
-        options = {**self.options, "timeout_s": left_s}
         try:
-            chunk: Chunk = await room.invoke(
-                self.asked.toolkit, self.asked.tool, arguments, **options
-            )
+            if self.is_stream or self._streams(proxy):
+                limit_s = None if self.asked.timeout_s is None else left_s
+                await self._write_stream(room, arguments, limit_s)
+                return None
+            return await self._value(room, arguments, left_s)
         except NotFound as error:
             if proxy is None:
                 raise await near_name(error, room, self.asked) from None
             names = (each.name for each in proxy.manifest.tools)
             raise near_tool(error, self.asked, names) from None
-        return chunk
+
+    async def _value(
+        self, room: CommandRoom, arguments: dict[str, Any], left_s: float
+    ) -> Chunk | None:
+        names = self.asked.toolkit, self.asked.tool
+        chunk: Chunk = await room.invoke(*names, arguments, timeout_s=left_s, **self.options)
+        if not isinstance(chunk, FileChunk) or chunk.is_whole:
+            return chunk
+        await self.output.write_pieces(chunk)
+        return None
+
+    async def _write_stream(
+        self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
+    ) -> None:
+        names = self.asked.toolkit, self.asked.tool
+        stream = room.stream(*names, arguments, timeout_s=limit_s, **self.options)
+        async with stream as chunks:
+            await StreamOutput(self.output).write_all(chunks)
+
+    def _streams(self, proxy: ToolkitProxy | None) -> bool:
+        try:
+            return proxy is not None and proxy.tool(self.asked.tool).streaming
+        except NotFound:
+            return False
 
     async def _described(self, room: CommandRoom) -> ToolkitProxy | None:
         try:

@@ -100,8 +100,12 @@ def host(
         list[str] | None,
         typer.Option(help="Who else sees private ones: name:X, role:X or '*'. Repeat it."),
     ] = None,
+    drain_s: Annotated[
+        float | None,
+        typer.Option("--drain", help="Seconds that calls have to end in; 10 unless said.", min=0),
+    ] = None,
 ) -> None:
-    """Host toolkits until SIGTERM or Ctrl-C; calls that run may finish."""
+    """Host toolkits until SIGTERM or Ctrl-C; calls that run may finish, unless it comes twice."""
     if share and not private:
         raise UsageMistake("--share is for private toolkits: add --private")
     for each in share or ():
@@ -112,7 +116,7 @@ def host(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     send_spans = configure("toolbus-host")
     try:
-        event_loop.run(_serve(options, found, room))
+        event_loop.run(_serve(options, found, room, drain_s))
     finally:
         if send_spans is not None:
             send_spans()
@@ -127,12 +131,14 @@ def _check_share(share: str) -> None:
         )
 
 
-async def _serve(options: RoomOptions, toolkits: Sequence[Toolkit], room: RoomClient) -> None:
+async def _serve(
+    options: RoomOptions, toolkits: Sequence[Toolkit], room: RoomClient, drain_s: float | None
+) -> None:
     settings = options.settle()
     await read_token(settings)
     try:
         async with explaining(settings):
-            await serve_toolkits(toolkits, room)
+            await serve_toolkits(toolkits, room, drain_s)
     except OfferMistake as error:
         raise UsageMistake(str(error)) from error
 

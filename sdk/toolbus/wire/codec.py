@@ -195,6 +195,7 @@ def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
     heads = {made: shape.head for made, shape in shapes.items() if shape.place is None}
 
     def decode_frame(data: bytes) -> Frame | Unknown:
+        """Read a message, or raise BadFrame."""
         if len(data) > _MAX_HEADER_ITEMS:
             return _decode_packed(reader, data)
         try:
@@ -278,9 +279,7 @@ def _check_trailing(data: bytes, known: int) -> None:
 
 
 decode_from_client: Callable[[bytes], Frame | Unknown] = _decoding(_CLIENT)
-"""Reads a message that a participant sent, or raises BadFrame."""
 decode_from_server: Callable[[bytes], Frame | Unknown] = _decoding(_SERVER)
-"""Reads a message that a server sent, or raises BadFrame."""
 
 
 def _header_bytes(data: bytes) -> int:

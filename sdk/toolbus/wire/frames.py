@@ -16,7 +16,6 @@ __all__ = [
     "FROM_SERVER",
     "KINDS",
     "PROTOCOL_VERSION",
-    "RESERVED",
     "SUBPROTOCOL",
     "Admin",
     "Attributes",
@@ -24,21 +23,26 @@ __all__ = [
     "Call",
     "CallId",
     "Cancel",
+    "Credit",
     "Describe",
     "Dispatch",
+    "Drain",
     "Event",
     "Explain",
     "Failed",
     "Frame",
+    "Input",
     "ListToolkits",
     "Notice",
     "ParticipantId",
     "Participants",
+    "Progress",
     "Refresh",
     "Register",
     "RequestId",
     "Result",
     "Send",
+    "StreamChunk",
     "Subscribe",
     "Unregister",
     "Welcome",
@@ -46,7 +50,7 @@ __all__ = [
 
 SUBPROTOCOL = "toolbus.v1"
 """What both sides name in `Sec-WebSocket-Protocol`."""
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Said in `Welcome`; grows when a rule changes that an old client could stumble over."""
 
 RequestId = NewType("RequestId", int)
@@ -146,6 +150,39 @@ class Cancel(Struct, tag=18, array_like=True, frozen=True, gc=False):
     reason: str
 
 
+class StreamChunk(Struct, tag=19, array_like=True, frozen=True, gc=False):
+    """A chunk that comes before a call's end; `number` counts from 1, `body` is packed."""
+
+    id: Number
+    number: Number
+    body: bytes
+
+
+class Input(Struct, tag=20, array_like=True, frozen=True, gc=False):
+    """A chunk of what a call takes in; `last` says that no other follows, and may come alone."""
+
+    id: Number
+    number: Number
+    body: bytes | None
+    last: bool
+
+
+class Credit(Struct, tag=21, array_like=True, frozen=True, gc=False):
+    """How far a sender may go: totals since the call began, of its chunks or of its input."""
+
+    id: Number
+    of_input: bool
+    chunks: Number
+    bytes: Number
+
+
+class Progress(Struct, tag=22, array_like=True, frozen=True, gc=False):
+    """How far a running call is, as a packed chunk; may be lost."""
+
+    id: Number
+    body: bytes
+
+
 class Register(Struct, tag=32, array_like=True, frozen=True, gc=False):
     """Offer a toolkit from this connection; `manifest` is a packed toolkit manifest."""
 
@@ -182,6 +219,13 @@ class Subscribe(Struct, tag=36, array_like=True, frozen=True, gc=False):
 
     id: Number
     topics: list[Any]
+
+
+class Drain(Struct, tag=37, array_like=True, frozen=True, gc=False):
+    """Give this connection no more calls; what it runs may finish, and what it hosts is kept."""
+
+    id: Number
+    options: dict[str, Any]
 
 
 class Refresh(Struct, tag=38, array_like=True, frozen=True, gc=False):
@@ -247,11 +291,16 @@ Frame: TypeAlias = (
     | Call
     | Dispatch
     | Cancel
+    | StreamChunk
+    | Input
+    | Credit
+    | Progress
     | Register
     | Unregister
     | ListToolkits
     | Describe
     | Subscribe
+    | Drain
     | Refresh
     | Explain
     | Attributes
@@ -271,11 +320,16 @@ FROM_CLIENT: tuple[type[Frame], ...] = (
     Failed,
     Call,
     Cancel,
+    StreamChunk,
+    Input,
+    Credit,
+    Progress,
     Register,
     Unregister,
     ListToolkits,
     Describe,
     Subscribe,
+    Drain,
     Refresh,
     Explain,
     Attributes,
@@ -285,14 +339,17 @@ FROM_CLIENT: tuple[type[Frame], ...] = (
     Admin,
 )
 """What a server reads."""
-FROM_SERVER: tuple[type[Frame], ...] = (Welcome, Result, Failed, Event, Notice, Dispatch, Cancel)
+FROM_SERVER: tuple[type[Frame], ...] = (
+    Welcome,
+    Result,
+    Failed,
+    Event,
+    Notice,
+    Dispatch,
+    Cancel,
+    StreamChunk,
+    Input,
+    Credit,
+    Progress,
+)
 """What a participant reads."""
-
-RESERVED: dict[int, str] = {
-    19: "chunk",
-    20: "input",
-    21: "credit",
-    22: "progress",
-    37: "drain",
-}
-"""Kinds whose meaning is settled and whose frames are not built yet: unknown ones until then."""

@@ -7,7 +7,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolbus.wire.frames import FROM_CLIENT, Call, Cancel, Failed, Result
+from toolbus.wire.frames import (
+    FROM_CLIENT,
+    Call,
+    Cancel,
+    Credit,
+    Failed,
+    Input,
+    Progress,
+    Result,
+    StreamChunk,
+)
 from toolbus_server import admission
 from toolbus_server.admission import Refusal
 
@@ -23,6 +33,7 @@ _CLOSING = (
 )
 # 1001 stands for what a proxy says of a server that leaves; 1011 is said by websockets itself.
 _OF_OTHERS = {1001, 1011}
+_OF_CALLS = {Call, Cancel, Credit, Failed, Input, Progress, Result, StreamChunk}
 
 
 def _rows(heading: str) -> list[list[str]]:
@@ -80,7 +91,7 @@ def test_page_has_words_for_every_close_code_that_is_ours() -> None:
 
 def test_body_of_every_answer_is_written_down() -> None:
     """FRAME-11: each request has one reply; the one of a call is a chunk."""
-    requests = {frame.__name__ for frame in set(FROM_CLIENT) - {Call, Cancel, Failed, Result}}
+    requests = {frame.__name__ for frame in set(FROM_CLIENT) - _OF_CALLS}
     names = {"list" if name == "ListToolkits" else name.lower() for name in requests}
     assert {row[0] for row in _rows("Bodies of the replies")} == names
 

@@ -1,7 +1,7 @@
 """PROTOCOL.md against the tests and the code: no rule without a test, no id without a rule.
 
 A test names a rule by having its id anywhere in its file. Where a test that is not about the wire
-shows a rule, `_SHOWN_ELSEWHERE` names that test. Rules of the section "Reserved" need none.
+shows a rule, `_SHOWN_ELSEWHERE` names that test.
 """
 
 from __future__ import annotations
@@ -63,12 +63,9 @@ _SHOWN_ELSEWHERE = {
 }
 
 
-def _rules() -> tuple[list[str], list[str]]:
-    """Give the ids of the rules that bind and of those that are reserved, as they occur."""
-    text = _PROTOCOL.read_text(encoding="utf-8")
-    before, heading, reserved = text.partition("\n## 17. Reserved\n")
-    assert heading
-    return _RULE.findall(before), _RULE.findall(reserved)
+def _rules() -> list[str]:
+    """Give the ids of the rules, as they occur."""
+    return _RULE.findall(_PROTOCOL.read_text(encoding="utf-8"))
 
 
 def _ids_in(folder: str, suffixes: frozenset[str] | None = None) -> dict[str, list[str]]:
@@ -86,8 +83,7 @@ def _ids_in(folder: str, suffixes: frozenset[str] | None = None) -> dict[str, li
 
 
 def test_every_rule_has_one_id_and_the_ids_of_a_section_count_from_one() -> None:
-    binding, reserved = _rules()
-    rules = binding + reserved
+    rules = _rules()
     assert len(rules) > 100
     assert len(set(rules)) == len(rules)
     numbers: dict[str, list[int]] = {}
@@ -99,26 +95,23 @@ def test_every_rule_has_one_id_and_the_ids_of_a_section_count_from_one() -> None
 
 
 def test_every_rule_is_named_by_a_test() -> None:
-    binding, _ = _rules()
     named = {
         rule
         for rule, files in _ids_in("tests", frozenset({".py"})).items()
         if any(Path(name).name.startswith("test_") for name in files)
     }
-    assert sorted(set(binding) - named - _SHOWN_ELSEWHERE.keys()) == []
+    assert sorted(set(_rules()) - named - _SHOWN_ELSEWHERE.keys()) == []
 
 
 @pytest.mark.parametrize("folder", ["tests", "sdk", "room_server", "toolkits"])
 def test_every_id_that_is_named_is_a_rule(folder: str) -> None:
-    binding, reserved = _rules()
-    rules = {*binding, *reserved}
+    rules = set(_rules())
     unknown = {rule: files for rule, files in _ids_in(folder).items() if rule not in rules}
     assert unknown == {}
 
 
 def test_rules_shown_elsewhere_name_tests_that_are_there() -> None:
-    binding, _ = _rules()
-    assert _SHOWN_ELSEWHERE.keys() <= set(binding)
+    assert _SHOWN_ELSEWHERE.keys() <= set(_rules())
     for place in {place for places in _SHOWN_ELSEWHERE.values() for place in places}:
         file, _, name = place.partition("::")
         tree = ast.parse((_ROOT / "tests" / file).read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ import pytest
 from toolbus.errors import ERRORS, Executed, RoomException
 from toolbus.grants import AgentsGrant, ApiScope
 from toolbus.wire import MAX_DEPTH, MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_TOOLS
-from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, RESERVED
+from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, PROTOCOL_VERSION
 from toolbus.wire.manifest import ToolkitManifest, ToolManifest
 from toolbus_server.limits import Limits
 from toolbus_server.routing import _OPTION_TYPES
@@ -27,6 +27,8 @@ _TYPE_NAMES = {
     list: "list",
     float: "float",
 }
+
+_NAMES = {"ListToolkits": "list", "StreamChunk": "chunk"}
 
 
 def _rows(heading: str) -> list[list[str]]:
@@ -51,7 +53,7 @@ def test_table_of_kinds_is_the_one_of_the_frames() -> None:
     }
     built: dict[int, tuple[str, str, str]] = {}
     for frame, kind in KINDS.items():
-        name = "list" if frame.__name__ == "ListToolkits" else frame.__name__.lower()
+        name = _NAMES.get(frame.__name__, frame.__name__.lower())
         by = " ".join(["C"] * (frame in FROM_CLIENT) + ["S"] * (frame in FROM_SERVER))
         hints = get_type_hints(frame)
         fields = ", ".join(f"`{field}` {_hint(hint)}" for field, hint in hints.items())
@@ -59,8 +61,30 @@ def test_table_of_kinds_is_the_one_of_the_frames() -> None:
     assert written == built
 
 
-def test_reserved_kinds_are_those_of_the_table() -> None:
-    assert {int(row[0]): row[1] for row in _rows("## 17. Reserved")} == RESERVED
+def test_table_of_versions_ends_with_ours_and_names_every_kind_once() -> None:
+    """GROW-1, GROW-2: what the first version had stays; a new kind is told by a new number."""
+    rows = _rows("- **GROW-2**")
+    assert [int(version) for version, _, _ in rows] == list(range(1, PROTOCOL_VERSION + 1))
+    kinds = [kind for _, _, ranges in rows for kind in _numbers(ranges)]
+    assert sorted(kinds) == sorted(KINDS.values())
+    assert _numbers(rows[0][2]) == [
+        *range(1, 5),
+        16,
+        17,
+        18,
+        *range(32, 37),
+        38,
+        39,
+        *range(48, 53),
+    ]
+
+
+def _numbers(ranges: str) -> list[int]:
+    found: list[int] = []
+    for part in ranges.split(", "):
+        first, _, last = part.partition(" to ")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def test_table_of_errors_has_every_code_with_what_its_class_says() -> None:

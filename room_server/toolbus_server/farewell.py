@@ -1,0 +1,61 @@
+"""How a server leaves: it tells everybody, lets calls in flight end, and ends what is left.
+
+Who is told goes elsewhere by itself, or waits. No connection is closed here: that is the server's
+work once this has ended. Nobody must come in any more by then (`Admission.draining`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+from toolbus.wire import Notice, encode
+from toolbus_server.flights import Seat
+from toolbus_server.hub import Hub
+
+__all__ = ["STAY_S", "take_leave"]
+
+STAY_S = 1.0
+"""How long a server stays for those who are there, calls in flight or not (PROTOCOL.md, LEAVE-7).
+
+A call that was sent before its caller was told is refused within it, where on a closed connection
+nobody would know what became of it; and hosts are elsewhere before they are gone here.
+"""
+
+
+async def take_leave(hub: Hub, drain_s: float) -> None:
+    """Tell everybody, and wait until all have gone or nothing is left to wait for.
+
+    Args:
+        hub: Who is there, and what is in flight.
+        drain_s: How long that may take at most; calls that are still in flight then are ended.
+    """
+    hub.router.is_leaving = True
+    notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))
+    for seat in _seats(hub):
+        seat.port.send_message(notice)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(drain_s):
+            await _nothing_left(hub)
+    for seat in list(_seats(hub)):
+        hub.router.abandon(seat)
+
+
+def _seats(hub: Hub) -> Iterator[Seat]:
+    for open_room in hub.rooms.values():
+        yield from open_room.room.seats.values()
+
+
+async def _nothing_left(hub: Hub) -> None:
+    either = [asyncio.ensure_future(wait) for wait in (hub.deserted(), _quiet(hub))]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in either:
+            each.cancel()
+
+
+async def _quiet(hub: Hub) -> None:
+    await asyncio.sleep(STAY_S)
+    await hub.router.quiet()

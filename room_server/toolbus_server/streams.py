@@ -1,0 +1,332 @@
+"""The streams of calls: chunks on their way to callers, input on its way to hosts, and credit back.
+
+A `Lane` is one direction of one call. Its reader gives credit for as much as it wants; the server
+passes that on to the sender in slices, so that what is under way to one reader stays small however
+many streams it has and however slowly it reads. A sender always has credit for a little beyond what
+has left for the reader, if the reader gave it: no stream waits for another one. What has to wait
+for a slow reader waits in its outbox, in order, and counts as not having left.
+
+Nothing here decides what a call ends with but for its stream's sake: a stream that breaks a rule,
+and one whose host has fallen silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolbus.deadlines import Deadlines
+from toolbus.errors import QuotaExceeded, RoomException, StreamBroken, StreamStalled
+from toolbus.wire import Credit, Frame, Input, Progress, StreamChunk, encode
+from toolbus.wire.windows import ReceiveWindow
+from toolbus_server.flights import Exchange, Flight, Lane, Seat
+from toolbus_server.limits import Limits
+from toolbus_server.request_options import bad_option
+
+__all__ = ["FLOOR_BYTES", "STREAM_OPTIONS", "Streams", "is_stream"]
+
+STREAM_OPTIONS: Mapping[str, type] = {
+    "credit_chunks": int,
+    "credit_bytes": int,
+    "idle_ms": int,
+    "input": bool,
+    "progress": bool,
+}
+"""Options of a call that concern what is here."""
+FLOOR_BYTES = 32 * 1024
+"""What the sender of a stream may always be ahead of what has left for its reader."""
+
+_MOST_BYTES = 1024 * 1024
+_BUDGET_BYTES = 8 * 1024 * 1024
+_MAX_PROGRESS_BYTES = 16 * 1024
+_RETRY_AFTER_S = 0.05
+_MAX_CREDIT = 2**53
+_CLOCK_S = 0.001
+"""A timer may run so much early."""
+
+
+class _Parcel:
+    """The ticket of a chunk that waits in its reader's outbox."""
+
+    __slots__ = ("_lane", "_left", "_size")
+
+    def __init__(self, lane: Lane, size: int, left: Callable[[Lane, int], None]) -> None:
+        self._lane, self._size, self._left = lane, size, left
+
+    @property
+    def ended(self) -> bool:
+        return self._lane.is_void
+
+    @ended.setter
+    def ended(self, _: bool) -> None:
+        raise AttributeError("a parcel ends with its lane")
+
+    @property
+    def written(self) -> bool:
+        return False
+
+    @written.setter
+    def written(self, _: bool) -> None:
+        self._left(self._lane, self._size)
+
+
+class Streams:
+    """The streams of one server's calls.
+
+    Args:
+        loop: Its clock.
+        limits: How many streams one participant may have.
+        break_off: Ends a call with an error, and tells its host why.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        break_off: Callable[[Flight, RoomException, str], None],
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._break_off = break_off
+        self._stalls: Deadlines[Exchange] = Deadlines(loop, self._look_for_life)
+        self.dropped = 0
+        """Frames for what is not in flight, or not open for them."""
+
+    # Beginning and end
+
+    def open(self, flight: Flight, options: Mapping[str, Any], header: dict[str, Any]) -> None:
+        """Give a call its streams, and its host the header that tells of them.
+
+        Raises:
+            InvalidArguments: The options make no sense.
+            QuotaExceeded: The caller has too many streams.
+        """
+        exchange = Exchange(flight, progress=options.get("progress", False))
+        if is_stream(options):
+            exchange.results = lane = _results_of(flight, *_credit_in(options))
+            header["credit_chunks"], header["credit_bytes"] = lane.window.chunks, lane.window.bytes
+            exchange.idle_s = _idle_s(options, self._limits)
+        if options.get("input"):
+            exchange.inputs = _input_of(flight)
+            header["input"] = True
+        if exchange.progress:
+            header["progress"] = True
+        if flight.caller.streams >= self._limits.max_streams:
+            words = f"{self._limits.max_streams} streams are in flight"
+            raise QuotaExceeded(words, retry_after_s=_RETRY_AFTER_S)
+        flight.exchange = exchange
+
+    def begin(self, exchange: Exchange) -> None:
+        """Take note that the call was handed to its host."""
+        exchange.active_at = self._loop.time()
+        exchange.flight.caller.streams += 1
+        for lane in (exchange.results, exchange.inputs):
+            if lane is not None:
+                _account(lane)
+        if exchange.idle_s:
+            self._stalls.add(exchange.active_at + exchange.idle_s, exchange)
+
+    def close(self, exchange: Exchange) -> None:
+        """Take note that the call has ended: nothing more comes, what waits may still leave."""
+        exchange.flight.caller.streams -= 1
+        for lane in (exchange.results, exchange.inputs):
+            if lane is not None:
+                lane.window.bytes = 0
+                lane.is_void = lane.is_void or lane is exchange.inputs
+                _account(lane)
+
+    def forget(self, exchange: Exchange) -> None:
+        """Drop what waits for a caller that has given its call up."""
+        if exchange.results is not None:
+            exchange.results.is_void = True
+
+    # What comes
+
+    def chunk(self, host: Seat, frame: StreamChunk) -> None:
+        """Pass a chunk on to the caller."""
+        flight = host.dispatched.get(frame.id)
+        lane = None if flight is None else self._lane_of_results(flight)
+        if lane is None:
+            self.dropped += 1
+            return
+        onward = StreamChunk(lane.reader_id, frame.number, frame.body)
+        self._pass_on(lane, frame.number, len(frame.body), onward)
+
+    def _lane_of_results(self, flight: Flight) -> Lane | None:
+        """Find the way of a call's chunks; that of a file begins with the first of its pieces."""
+        exchange = flight.exchange
+        if exchange is None:
+            if not flight.caller.reads_chunks:
+                return None
+            flight.exchange = exchange = Exchange(flight)
+            exchange.results = _results_of(flight, 1, FLOOR_BYTES)
+            self.begin(exchange)
+        elif exchange.results is None and flight.caller.reads_chunks:
+            exchange.results = _results_of(flight, 1, FLOOR_BYTES)
+            _account(exchange.results)
+        return exchange.results
+
+    def input(self, caller: Seat, frame: Input) -> None:
+        """Pass a chunk of a call's input on to its host."""
+        flight = caller.calls.get(frame.id)
+        exchange = None if flight is None else flight.exchange
+        lane = None if exchange is None else exchange.inputs
+        if lane is None:
+            self.dropped += 1
+            return
+        onward = Input(lane.reader_id, frame.number, frame.body, frame.last)
+        if lane.is_done or (frame.body is None and not frame.last):
+            self._broken(lane, StreamBroken("the input goes on behind its end, or with nothing"))
+        elif frame.body is not None:
+            lane.is_done = frame.last
+            self._pass_on(lane, frame.number, len(frame.body), onward)
+        elif frame.number != lane.window.number + 1:
+            self._broken(lane, StreamBroken(f"the input ends with chunk {frame.number}"))
+        else:
+            lane.is_done = True
+            self._send(lane, onward, 0)
+
+    def credit(self, seat: Seat, frame: Credit) -> None:
+        """Let the sender of a stream go on, as its reader says."""
+        flight = (seat.dispatched if frame.of_input else seat.calls).get(frame.id)
+        exchange = None if flight is None else flight.exchange
+        if exchange is None:
+            self.dropped += 1
+            return
+        lane = exchange.inputs if frame.of_input else exchange.results
+        if lane is None:
+            self.dropped += 1
+            return
+        lane.allowed_chunks = max(lane.allowed_chunks, frame.chunks)
+        lane.allowed_bytes = max(lane.allowed_bytes, frame.bytes)
+        self._grant(lane)
+
+    def progress(self, host: Seat, frame: Progress) -> None:
+        """Tell the caller how far its call is, if it asked for that and its way is free."""
+        flight = host.dispatched.get(frame.id)
+        exchange = None if flight is None else flight.exchange
+        if flight is None or exchange is None or not exchange.progress:
+            self.dropped += 1
+            return
+        exchange.active_at = self._loop.time()
+        port = flight.caller.port
+        if len(frame.body) > _MAX_PROGRESS_BYTES or port.is_behind:
+            self.dropped += 1
+            return
+        port.send_message(encode(Progress(flight.request_id, frame.body)))
+
+    # On its way
+
+    def _pass_on(self, lane: Lane, number: int, size: int, onward: Frame) -> None:
+        try:
+            lane.window.arrive(number, size)
+        except StreamBroken as error:
+            self._broken(lane, error)
+            return
+        exchange = lane.flight.exchange
+        if exchange is not None:
+            exchange.active_at = self._loop.time()
+        self._send(lane, onward, size)
+
+    def _send(self, lane: Lane, onward: Frame, size: int) -> None:
+        port = lane.reader.port
+        if port.is_behind:
+            _account(lane)
+            port.send_bounded(encode(onward), _Parcel(lane, size, self._left))
+        else:
+            port.send_message(encode(onward))
+            self._left(lane, size)
+
+    def _left(self, lane: Lane, size: int) -> None:
+        """Take note that a chunk has left for its reader: the sender may go on."""
+        lane.passed += size
+        if lane.flight.ended:
+            _account(lane)
+        else:
+            self._grant(lane)
+
+    def _grant(self, lane: Lane) -> None:
+        """Give the sender what the reader allows, as far as there is room on the way to it."""
+        window, told = lane.window, (lane.window.chunks, lane.window.bytes)
+        was_open = window.is_open
+        window.chunks = lane.allowed_chunks
+        if window.bytes - lane.passed <= lane.slice // 2:
+            window.bytes = max(window.bytes, min(lane.passed + _share(lane), lane.allowed_bytes))
+        _account(lane)
+        if told == (window.chunks, window.bytes):
+            return
+        if window.arrived:
+            lane.slice = min(2 * lane.slice, _MOST_BYTES)
+        exchange = lane.flight.exchange
+        if exchange is not None and not was_open:
+            exchange.active_at = self._loop.time()  # from now on silence is the sender's
+        credit = Credit(lane.sender_id, lane.of_input, window.chunks, window.bytes)
+        lane.sender.port.send_message(encode(credit))
+
+    # What is wrong
+
+    def _broken(self, lane: Lane, error: StreamBroken) -> None:
+        self._break_off(lane.flight, error, "broken")
+
+    def _look_for_life(self, exchange: Exchange) -> None:
+        """End a stream whose host could say something and has not for too long."""
+        now, lane = self._loop.time(), exchange.results
+        silent_at = exchange.active_at + exchange.idle_s
+        if lane is not None and not lane.window.is_open:
+            silent_at = now + exchange.idle_s  # it waits for its caller
+        if silent_at > now + _CLOCK_S:
+            self._stalls.add(silent_at, exchange)
+            return
+        words = f"nothing came for {exchange.idle_s:g} s"
+        self._break_off(exchange.flight, StreamStalled(words), "stalled")
+
+
+def is_stream(options: Mapping[str, Any]) -> bool:
+    """Whether a call with these options takes chunks before its end."""
+    return "credit_bytes" in options or "credit_chunks" in options
+
+
+def _results_of(flight: Flight, chunks: int, most_bytes: int) -> Lane:
+    window = ReceiveWindow(chunks, min(most_bytes, FLOOR_BYTES))
+    ids = flight.dispatch_id, flight.request_id
+    given = chunks, most_bytes
+    return Lane(flight, flight.host, ids[0], flight.caller, ids[1], window, *given, FLOOR_BYTES)
+
+
+def _input_of(flight: Flight) -> Lane:
+    window = ReceiveWindow(0, 0)
+    ids = flight.request_id, flight.dispatch_id
+    lane = Lane(flight, flight.caller, ids[0], flight.host, ids[1], window, 0, 0, FLOOR_BYTES)
+    lane.of_input = True
+    return lane
+
+
+def _share(lane: Lane) -> int:
+    """Say how far a sender may be ahead of what has left for the reader."""
+    reader = lane.reader
+    has_room = reader.ahead - lane.counted + lane.slice <= _BUDGET_BYTES
+    return lane.slice if has_room and not reader.port.is_behind else FLOOR_BYTES
+
+
+def _account(lane: Lane) -> None:
+    """Keep count of what is on the way to a reader, or may be at any moment."""
+    ahead = 0 if lane.is_void else max(lane.window.bytes, lane.window.arrived) - lane.passed
+    lane.reader.ahead += ahead - lane.counted
+    lane.counted = ahead
+
+
+def _credit_in(options: Mapping[str, Any]) -> tuple[int, int]:
+    chunks, most_bytes = options.get("credit_chunks", 0), options.get("credit_bytes", 0)
+    if not 0 < chunks <= _MAX_CREDIT:
+        raise bad_option("credit_chunks", "is at least 1")
+    if not 0 < most_bytes <= _MAX_CREDIT:
+        raise bad_option("credit_bytes", "is at least 1")
+    return chunks, most_bytes
+
+
+def _idle_s(options: Mapping[str, Any], limits: Limits) -> float:
+    idle_ms: int = options.get("idle_ms", limits.stream_idle_ms)
+    if not 0 <= idle_ms <= _MAX_CREDIT:
+        raise bad_option("idle_ms", "is not negative")
+    return idle_ms / 1000

@@ -1,0 +1,105 @@
+"""Where the values of a stream go, each as it comes: stdout or a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import typer
+
+from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
+from toolbus.commands.value_output import ValueOutput, plain_of, write_out
+from toolbus.exit_codes import UsageMistake, printable
+
+__all__ = ["StreamOutput", "progress_lines"]
+
+
+def progress_lines() -> Callable[[Any], None] | None:
+    """Give what shows a tool's progress on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(value: Any) -> None:
+        words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        typer.echo(f"... {printable(words)}".replace("\n", " "), err=True)
+
+    return show
+
+
+@dataclass(slots=True)
+class StreamOutput:
+    """Writes the values of one stream: text and files raw, all else a line of JSON each.
+
+    With the output's `as_json` everything is a line of JSON.
+    """
+
+    output: ValueOutput
+    _file: BinaryIO | None = field(default=None, init=False)
+    _size: int = field(default=0, init=False)
+    _is_mid_line: bool = field(default=False, init=False)
+
+    async def write_all(self, chunks: AsyncIterator[Chunk]) -> None:
+        """Write what comes, until the end.
+
+        Raises:
+            UsageMistake: It cannot go there.
+            RoomException: How the stream ended; what came before is written.
+        """
+        try:
+            if self.output.place is not None:
+                self._file = self._opened()
+            async for chunk in chunks:
+                await self._write(chunk)
+        finally:
+            if self._file is not None:
+                self._file.close()
+            elif self._is_mid_line and sys.stdout.isatty():
+                write_out(b"\n")
+        if self._file is not None:
+            self.output.tell_size(self._size)
+
+    def _opened(self) -> BinaryIO:
+        place = self.output.place
+        assert place is not None
+        try:
+            return open(place, "wb")
+        except OSError as error:
+            words = f"cannot write {place}: {error.strerror}"
+            raise UsageMistake(words, executed="maybe") from error
+
+    async def _write(self, chunk: Chunk) -> None:
+        if isinstance(chunk, FileChunk):
+            await self._write_file(chunk)
+        elif isinstance(chunk, TextChunk) and not self.output.as_json:
+            is_for_a_person = self._file is None and sys.stdout.isatty()
+            self._put((printable(chunk.text) if is_for_a_person else chunk.text).encode())
+        elif isinstance(chunk, LinkChunk) and not self.output.as_json:
+            self._put_line(chunk.url)
+        else:
+            self._put_line(json.dumps(plain_of(chunk), ensure_ascii=False))
+
+    async def _write_file(self, file: FileChunk) -> None:
+        if self.output.as_json:
+            whole = FileChunk(await file.read(), file.name, file.mime_type)
+            self._put_line(json.dumps(plain_of(whole), ensure_ascii=False))
+            return
+        self.output.refuse_terminal("a file", "maybe")
+        async for piece in file.pieces():
+            self._put(piece)
+
+    def _put_line(self, line: str) -> None:
+        start = b"\n" if self._is_mid_line else b""
+        self._put(start + line.encode() + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            self._is_mid_line = not data.endswith(b"\n")
+        self._size += len(data)
+        if self._file is None:
+            write_out(data)
+        else:
+            self._file.write(data)
+            self._file.flush()

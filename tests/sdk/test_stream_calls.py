@@ -1,0 +1,249 @@
+"""Calls that are more than a question and its answer: tried again, listened to, traced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from support.far_end import FarEnd, error_of, far_end, json_body, piece, values
+from toolbus import ChunkStream
+from toolbus.errors import (
+    HostLost,
+    InvalidArguments,
+    NoHost,
+    Overloaded,
+    ToolFailed,
+)
+from toolbus.telemetry import Tracing
+from toolbus.turn import _SenderRoom
+from toolbus.wire import Describe, Input, Result, pack_body
+
+# Trying again
+
+
+async def test_stream_is_tried_again_until_its_first_chunk() -> None:
+    """RETRY-1, RETRY-2."""
+    async with far_end() as far, far.room.stream("logs", "tail") as chunks:
+        first = await far.call()
+        reading = asyncio.create_task(values(chunks))
+        await far.fail(Overloaded())
+        second = await far.call()
+        assert second.call_id == first.call_id
+        assert (second.options or {})["attempt"] == 1
+        assert (second.options or {})["credit_chunks"] == 256
+        await far.chunks(1)
+        await far.end()
+        assert await reading == [1]
+
+
+@pytest.mark.row(67)
+async def test_nothing_is_tried_again_once_a_chunk_has_come() -> None:
+    async with far_end() as far, far.room.stream("logs", "tail") as chunks:
+        await far.call()
+        await far.chunks(1)
+        await far.fail(HostLost(executed="no"))
+        seen, error = await error_of(chunks)
+        assert (seen, type(error)) == ([1], HostLost)
+        assert await far.told() == []
+
+
+async def test_stream_with_retry_off_is_tried_once() -> None:
+    async with far_end() as far, far.room.stream("logs", "tail", retry=False) as chunks:
+        await far.call()
+        await far.fail(NoHost())
+        _, error = await error_of(chunks)
+        assert isinstance(error, NoHost)
+        assert error.details == {"chunks": 0}
+
+
+async def test_stream_learns_the_affinity_that_its_tool_asks_for() -> None:
+    """CALL-23."""
+    async with far_end() as far, far.room.stream("logs", "tail", {"path": "a"}) as chunks:
+        await far.call()
+        reading = asyncio.create_task(values(chunks))
+        details = {"path": "/affinity", "argument": "path"}
+        await far.fail(InvalidArguments("which host", details=details))
+        call = await far.call()
+        assert len((call.options or {})["affinity"]) == 32
+        await far.end()
+        assert await reading == []
+
+
+async def test_second_reader_is_told_while_the_first_waits_for_another_attempt() -> None:
+    async with far_end() as far, far.room.stream("logs", "tail") as chunks:
+        await far.call()
+        first = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded(retry_after_s=0.3))
+        await far.told()
+        with pytest.raises(RuntimeError, match="another task"):
+            await anext(chunks)
+        await far.call()
+        await far.chunks(1)
+        assert (await first).value == 1
+
+
+async def brought(*rows: str) -> AsyncIterator[str]:
+    for row in rows:
+        yield row
+
+
+async def test_call_is_tried_again_as_long_as_nothing_was_taken() -> None:
+    """RETRY-2."""
+    rows = brought("a")
+    async with far_end() as far, far.room.stream("rows", "load", input=rows) as chunks:
+        await far.call()
+        reading = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded())
+        call = await far.call()
+        assert (call.options or {})["attempt"] == 1
+        await far.want(1)
+        assert (await far.line.next_of(Input)).body == pack_body([2, "a"])
+        await far.end(json_body("done"))
+        assert (await reading).value == "done"
+
+
+async def test_call_is_not_tried_again_once_something_was_taken() -> None:
+    async with far_end() as far, far.room.stream("rows", "load", input=brought("a")) as chunks:
+        await far.call()
+        await far.want(1)
+        await far.line.next_of(Input)
+        await far.fail(HostLost(executed="no"))
+        with pytest.raises(HostLost):
+            await anext(chunks)
+        assert await far.told() == []
+
+
+# Progress, proxies, spans
+
+
+async def test_progress_is_told_as_it_comes_and_its_listener_harms_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """PROGRESS-1."""
+    told: list[Any] = []
+
+    def listen(value: Any) -> None:
+        told.append(value)
+        if value == 2:
+            raise ValueError("not my number")
+
+    async with far_end() as far:
+        async with far.room.stream("logs", "tail", on_progress=listen) as chunks:
+            call = await far.call()
+            assert (call.options or {})["progress"] is True
+            await far.progress(1)
+            await far.progress(2)
+            await far.chunks("a")
+            await far.progress({"done": 3})
+            await far.end()
+            assert await values(chunks) == ["a"]
+        assert told == [1, 2, {"done": 3}]
+        assert "on_progress raised" in caplog.text
+        invoked = asyncio.create_task(far.room.invoke("logs", "size", on_progress=told.append))
+        await far.call()
+        await far.progress("half")
+        await far.end(json_body(7))
+        assert (await invoked).value == 7
+        assert told[-1] == "half"
+
+
+async def test_proxy_gives_a_stream_where_the_tool_is_one() -> None:
+    facts: dict[str, Any] = {"input_schema": {}, "idempotent": False}
+    tools = [{"name": "size", **facts}, {"name": "tail", "streaming": True, **facts}]
+    names = "name", "title", "description", "version", "digest"
+    summary: dict[str, Any] = dict.fromkeys(names, "logs")
+    summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["size", "tail"]}
+    async with far_end() as far:
+        asking = asyncio.create_task(far.room.toolkit("logs"))
+        request = await far.line.next_of(Describe)
+        body = pack_body({"toolkit": summary, "manifest": {"name": "logs", "tools": tools}})
+        await far.line.send(Result(request.id, body))
+        logs = await asking
+        async with logs.tail(path="a.log") as chunks:
+            call = await far.call()
+            assert (call.tool, call.arguments) == ("tail", pack_body({"path": "a.log"}))
+            await far.chunks(1)
+            await far.end()
+            assert [chunk.value async for chunk in chunks] == [1]
+        async with logs.with_options(stall_timeout_s=2).stream("size") as chunks:
+            call = await far.call()
+            assert (call.tool, (call.options or {})["idle_ms"]) == ("size", 2_000)
+        size = asyncio.create_task(logs.size())
+        assert "credit_chunks" not in ((await far.call()).options or {})
+        await far.end(json_body(7))
+        assert await size == 7
+
+
+def traced() -> tuple[Tracing, InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return Tracing(provider), exporter
+
+
+async def ended_well(far: FarEnd, chunks: ChunkStream) -> None:
+    await far.end()
+    assert await values(chunks) == [1]
+
+
+async def ended_badly(far: FarEnd, chunks: ChunkStream) -> None:
+    await far.fail(ToolFailed("no"))
+    await error_of(chunks)
+
+
+async def left(far: FarEnd, chunks: ChunkStream) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [(ended_well, None), (ended_badly, "tool_failed"), (left, "cancelled")]
+)
+async def test_span_of_a_stream_ends_with_the_stream(end: Any, error: str | None) -> None:
+    tracing, exporter = traced()
+    async with far_end(tracing) as far:
+        async with far.room.stream("logs", "tail") as chunks:
+            call = await far.call()
+            assert call.traceparent
+            await far.chunks(1)
+            if end is left:
+                await anext(chunks)
+            assert exporter.get_finished_spans() == ()
+            await end(far, chunks)
+        (span,) = exporter.get_finished_spans()
+        assert span.name == "logs.tail"
+        assert (span.attributes or {}).get("error.type") == error
+
+
+async def test_span_of_a_file_ends_with_its_last_piece() -> None:
+    tracing, exporter = traced()
+    async with far_end(tracing) as far:
+        invoked = asyncio.create_task(far.room.invoke("files", "get"))
+        await far.call()
+        await far.chunk(piece(b"a", more=True))
+        file = await invoked
+        assert exporter.get_finished_spans() == ()
+        await far.end(piece(b"b", more=False))
+        assert await file.read() == b"ab"
+        (span,) = exporter.get_finished_spans()
+        assert span.name == "files.get"
+
+
+async def test_client_says_that_it_reads_chunks() -> None:
+    """CONN-4."""
+    async with far_end() as far:
+        request = far.line.connection.request
+        assert request is not None
+        assert request.path.endswith("&chunks=1")
+
+
+async def test_stream_of_a_turn_is_made_on_behalf_of_its_sender() -> None:
+    async with far_end() as far:
+        room = _SenderRoom(far.room, "bob")
+        async with room.stream("logs", "tail"):
+            assert ((await far.call()).options or {})["on_behalf_of"] == "bob"

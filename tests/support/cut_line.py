@@ -1,0 +1,71 @@
+"""A line between a client and a server that breaks on the client's side alone.
+
+The server goes on taking the connection for alive: only a successor, or a silence of many seconds,
+tells it otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+
+class CutLine:
+    """A relay of TCP connections on loopback.
+
+    Args:
+        url: Where it leads to.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._goal = urlsplit(url)
+        self._near: set[asyncio.StreamWriter] = set()
+        self._far: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.url = ""
+
+    def cut(self) -> None:
+        """Break what the clients have; the server is told nothing."""
+        for writer in self._near:
+            writer.transport.abort()
+        self._near.clear()
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Lead one connection on, until it ends at either end."""
+        far_reader, far = await asyncio.open_connection(self._goal.hostname, self._goal.port)
+        self._near.add(writer)
+        self._far.add(far)
+        for source, sink in ((reader, far), (far_reader, writer)):
+            task = asyncio.create_task(self._pump(source, sink))
+            self._tasks.add(task)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            return
+
+    async def end(self) -> None:
+        """Break everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in (*self._near, *self._far):
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def cut_line(url: str) -> AsyncIterator[CutLine]:
+    """Listen on loopback and lead on to a server for as long as the block runs."""
+    line = CutLine(url)
+    listener = await asyncio.start_server(line.join, "127.0.0.1", 0)
+    line.url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield line
+    finally:
+        listener.close()
+        await line.end()

@@ -1,0 +1,74 @@
+"""A server in a process of its own: stopped or killed, and started anew in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from toolbus import Key, KeyRing, ParticipantToken, RoomClient
+from toolbus.grants import ApiScope
+
+
+class ServerProcess:
+    """`toolbus serve`, always at one address once it was started there.
+
+    Args:
+        folder: Where its keys lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._keys = folder / "keys.toml"
+        self._key = Key.generate(kid="test", iss="acme")
+        KeyRing([self._key]).save(self._keys)
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = "ws://127.0.0.1:0"
+
+    async def start(self) -> None:
+        """Start it and wait until it listens."""
+        port = urlsplit(self.url).port
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("TOOLBUS_")}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "toolbus", "serve", "--json"),
+            *("--keys", str(self._keys), "--port", str(port)),
+            env=clean,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(30):
+            self.url = json.loads(await self._process.stdout.readline())["url"]
+
+    async def end(self, number: signal.Signals) -> int:
+        """End it with a signal, and return its exit code."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        async with asyncio.timeout(30):
+            return await self._process.wait()
+
+    def token(self, name: str) -> str:
+        """Mint a token with all grants for the room "lab"."""
+        token = ParticipantToken(name=name, room=["lab"], api=ApiScope.full())
+        return token.to_jwt(self._key, ttl_s=3600)
+
+    def room(self, name: str) -> RoomClient:
+        """Make a participant in "lab"."""
+        return RoomClient(self.url, room="lab", token=self.token(name))
+
+
+@asynccontextmanager
+async def server_process(folder: Path) -> AsyncIterator[ServerProcess]:
+    """Run one on loopback for as long as the block runs."""
+    server = ServerProcess(folder)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.end(signal.SIGKILL)

@@ -1,0 +1,128 @@
+// Credit windows of a stream, both ends of them (STREAM-2 to STREAM-5).
+
+import { RoomError } from "./errors.mjs";
+
+/** What a sender may send: totals that its receiver has given since the call began. */
+export class SendWindow {
+  #number = 0;
+  #bytes = 0;
+  #waiting = null;
+  #error = null;
+
+  constructor({ chunks = 0, bytes = 0 } = {}) {
+    this.given = { chunks, bytes };
+  }
+
+  /** Take a `credit` frame. Of two credits the greater counts, in each of the two. */
+  raise({ chunks, bytes }) {
+    this.given.chunks = Math.max(this.given.chunks, chunks);
+    this.given.bytes = Math.max(this.given.bytes, bytes);
+    this.#wake();
+  }
+
+  /** Let whoever waits fail: the call has ended. */
+  close(error) {
+    this.#error ??= error;
+    this.#wake();
+  }
+
+  /** Wait until one more chunk may be sent, whatever its size; count it and give its number. */
+  async turn(body) {
+    while (this.#error === null && !this.#isOpen) {
+      await new Promise((resolve) => (this.#waiting = resolve));
+    }
+    if (this.#error !== null) throw this.#error;
+    this.#bytes += body.length;
+    return ++this.#number;
+  }
+
+  /** The number of an end, which needs no credit (INPUT-2). */
+  get lastNumber() {
+    return this.#number + 1;
+  }
+
+  get #isOpen() {
+    return this.#number < this.given.chunks && this.#bytes < this.given.bytes;
+  }
+
+  #wake() {
+    this.#waiting?.();
+    this.#waiting = null;
+  }
+}
+
+/**
+ * What a receiver has been sent and not yet used: an async iterable of bodies. As they are used it
+ * gives more, so that no more than `size` is ever under way.
+ *
+ * `give(chunks, bytes)` sends a `credit` frame. `given` is what the sender has from the beginning.
+ */
+export class ReceiveWindow {
+  #queue = [];
+  #received = 0;
+  #used = { chunks: 0, bytes: 0 };
+  #given;
+  #end = null;
+  #waiting = null;
+
+  constructor(size, give, given = { chunks: 0, bytes: 0 }) {
+    this.size = size;
+    this.give = give;
+    this.#given = { ...given };
+  }
+
+  /** Take what came. A number that is not the next one breaks the stream. */
+  push(number, body) {
+    if (this.#end !== null) return;
+    if (number !== this.#received + 1) {
+      throw new RoomError("stream_broken", `chunk ${number} after ${this.#received}`);
+    }
+    this.#received = number;
+    this.#queue.push(body);
+    this.#wake();
+  }
+
+  /** Nothing more comes. Whoever reads gets what came before, then the error; or that at once. */
+  end(error = null, { atOnce = false } = {}) {
+    this.#end ??= { error };
+    if (atOnce) this.#queue.length = 0;
+    this.#wake();
+  }
+
+  async *[Symbol.asyncIterator]() {
+    if (this.#given.chunks === 0) this.#giveMore(); // input: none comes before it is read
+    for (;;) {
+      if (this.#queue.length > 0) {
+        const body = this.#queue.shift();
+        yield body;
+        this.#used.chunks += 1;
+        this.#used.bytes += body.length;
+        if (this.#end === null) this.#giveMore();
+      } else if (this.#end !== null) {
+        if (this.#end.error) throw this.#end.error;
+        return;
+      } else {
+        await new Promise((resolve) => (this.#waiting = resolve));
+      }
+    }
+  }
+
+  // Half a window at a time, so that credit is not a frame for each chunk.
+  #giveMore() {
+    const chunks = this.#used.chunks + this.size.chunks;
+    const bytes = this.#used.bytes + this.size.bytes;
+    const due = (now, before, size) => now - before >= size / 2;
+    if (
+      due(chunks, this.#given.chunks, this.size.chunks) ||
+      due(bytes, this.#given.bytes, this.size.bytes)
+    ) {
+      this.#given = { chunks, bytes };
+      this.give(chunks, bytes);
+    }
+  }
+
+  #wake() {
+    this.#waiting?.();
+    this.#waiting = null;
+  }
+}
