@@ -1,4 +1,4 @@
-"""Turns: what recording costs, told by the same processes from one half second to the next.
+"""Turns: what recording costs, told by the same processes from one moment to the next.
 
 From one start of its processes to the next, the same leg makes half as many calls again, or as few:
 two legs do not show a difference of a tenth. Turns do: neighbours have everything in common but
@@ -31,9 +31,9 @@ from bench.rounds import (
     spans_per_call_of,
 )
 
-TURN_S = 0.5
-"""The time after which a process sends its spans of its own."""
-RECORDED_TURNS = 16
+TURN_S = 2.0
+"""Four times as long as a process keeps spans before it sends them: nearly all go out as in use."""
+RECORDED_TURNS = 6
 """Of one round."""
 
 
