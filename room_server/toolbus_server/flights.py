@@ -150,6 +150,8 @@ class Lane(Struct, eq=False):
     """How far the sender may be ahead, where there is room: more for who makes use of it."""
     passed: int = 0
     """Bytes that have left for the reader."""
+    left: int = 0
+    """Chunks that have."""
     counted: int = 0
     """What of this lane is in `reader.ahead`."""
     of_input: bool = False

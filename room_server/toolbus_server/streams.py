@@ -38,6 +38,8 @@ FLOOR_BYTES = 32 * 1024
 """What the sender of a stream may always be ahead of what has left for its reader."""
 
 _MOST_BYTES = 1024 * 1024
+_MOST_CHUNKS = 1_024
+"""How many chunks a sender may be ahead: empty ones cost no bytes, and memory."""
 _BUDGET_BYTES = 8 * 1024 * 1024
 _MAX_PROGRESS_BYTES = 16 * 1024
 _RETRY_AFTER_S = 0.05
@@ -241,6 +243,7 @@ class Streams:
     def _left(self, lane: Lane, size: int) -> None:
         """Take note that a chunk has left for its reader: the sender may go on."""
         lane.passed += size
+        lane.left += 1
         if lane.flight.ended:
             _account(lane)
         else:
@@ -250,7 +253,9 @@ class Streams:
         """Give the sender what the reader allows, as far as there is room on the way to it."""
         window, told = lane.window, (lane.window.chunks, lane.window.bytes)
         was_open = window.is_open
-        window.chunks = lane.allowed_chunks
+        if window.chunks - lane.left <= _MOST_CHUNKS // 2:
+            most = min(lane.left + _MOST_CHUNKS, lane.allowed_chunks)
+            window.chunks = max(window.chunks, most)
         if window.bytes - lane.passed <= lane.slice // 2:
             window.bytes = max(window.bytes, min(lane.passed + _share(lane), lane.allowed_bytes))
         _account(lane)
@@ -288,7 +293,7 @@ def is_stream(options: Mapping[str, Any]) -> bool:
 
 
 def _results_of(flight: Flight, chunks: int, most_bytes: int) -> Lane:
-    window = ReceiveWindow(chunks, min(most_bytes, FLOOR_BYTES))
+    window = ReceiveWindow(min(chunks, _MOST_CHUNKS), min(most_bytes, FLOOR_BYTES))
     ids = flight.dispatch_id, flight.request_id
     given = chunks, most_bytes
     return Lane(flight, flight.host, ids[0], flight.caller, ids[1], window, *given, FLOOR_BYTES)

@@ -450,6 +450,22 @@ def test_a_hundred_streams_of_a_caller_that_does_not_read_stay_within_their_boun
     assert len(port_of(plays[0].alice).sent) == sum(play.sent for play in plays)
 
 
+@pytest.mark.row(63)
+def test_empty_chunks_wait_in_a_bounded_number_whatever_was_asked_for(table: Table) -> None:
+    """STREAM-4: they cost no bytes of credit."""
+    play = Play(table, credit_chunks=2**53, credit_bytes=2**53)
+    port_of(play.alice).holds = True
+    assert play.dispatch.header["credit_chunks"] == 1_024
+    for _ in range(1_024):
+        play.chunk(b"")
+    assert play.at_host.sent == []
+    port_of(play.alice).release()
+    given = [frame.chunks for frame in play.at_host.sent if isinstance(frame, Credit)]
+    assert max(given) == 2_048
+    play.chunk(b"")
+    assert len(play.at_caller.sent) == 1_025
+
+
 def test_what_waits_for_a_caller_that_gave_up_is_dropped_and_behind_an_end_it_is_not(
     table: Table,
 ) -> None:
