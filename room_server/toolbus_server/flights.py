@@ -158,8 +158,10 @@ class Lane(Struct, eq=False):
     """Whether it leads to the host."""
     is_done: bool = False
     """The last of an input has come."""
-    is_void: bool = False
-    """Nobody waits for what is under way."""
+    told: tuple[int, int] = (0, 0)
+    """The credit that the sender was sent last."""
+    credit_waits: bool = False
+    """Whether a credit waits in the sender's outbox; the next one goes when it has left."""
 
 
 class Exchange(Struct, eq=False):

@@ -53,7 +53,7 @@ from toolbus_server.flights import Flight, Port, Room, Seat
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import bad_option
 from toolbus_server.room_view import Toolkit, affinity_of, check_pin, check_principal
-from toolbus_server.streams import STREAM_OPTIONS, Streams, is_stream
+from toolbus_server.streams import BUDGET_BYTES, STREAM_OPTIONS, Streams, is_stream
 from toolbus_server.telemetry import ServerTelemetry
 
 __all__ = ["OTHER_CODE", "Flight", "Port", "Room", "Router", "Seat", "check_options"]
@@ -75,6 +75,8 @@ _OPTION_TYPES: dict[str, type] = {
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
+_MOST_AHEAD = 3 * BUDGET_BYTES
+"""Bytes of streams under way to a caller; that is 512 streams that just began, and a budget."""
 
 
 Judgement: TypeAlias = tuple[Toolkit, ToolManifest, Authority, Seat]
@@ -128,6 +130,8 @@ class Router:
             check_options(options)
         if call.id in caller.calls or call.call_id in caller.call_ids:
             raise DuplicateCallId("a call with this id is in flight")
+        if caller.ahead > _MOST_AHEAD:
+            raise Overloaded("more waits for you than you read", retry_after_s=_RETRY_AFTER_S)
         judged = self.judge(room, caller, call, options)
         toolkit, flight = judged[0], self._open(caller, call, judged)
         header: dict[str, Any] = {"caller": caller.member.card}
@@ -269,8 +273,6 @@ class Router:
             self.dropped += 1
             return
         self._withdraw(flight, "cancelled")
-        if flight.exchange is not None:
-            self.streams.forget(flight.exchange)
         self._fail(flight, Cancelled("the caller gave the call up", executed=flight.executed))
 
     def depart(self, seat: Seat) -> None:

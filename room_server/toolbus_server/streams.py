@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from toolbus.deadlines import Deadlines
@@ -24,7 +25,7 @@ from toolbus_server.flights import Exchange, Flight, Lane, Seat
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import bad_option
 
-__all__ = ["FLOOR_BYTES", "STREAM_OPTIONS", "Streams", "is_stream"]
+__all__ = ["BUDGET_BYTES", "FLOOR_BYTES", "STREAM_OPTIONS", "Streams", "is_stream"]
 
 STREAM_OPTIONS: Mapping[str, type] = {
     "credit_chunks": int,
@@ -37,10 +38,11 @@ STREAM_OPTIONS: Mapping[str, type] = {
 FLOOR_BYTES = 32 * 1024
 """What the sender of a stream may always be ahead of what has left for its reader."""
 
+BUDGET_BYTES = 8 * 1024 * 1024
+"""What may be under way to one reader; with more than that its calls are `overloaded`."""
 _MOST_BYTES = 1024 * 1024
 _MOST_CHUNKS = 1_024
 """How many chunks a sender may be ahead: empty ones cost no bytes, and memory."""
-_BUDGET_BYTES = 8 * 1024 * 1024
 _MAX_PROGRESS_BYTES = 16 * 1024
 _RETRY_AFTER_S = 0.05
 _MAX_CREDIT = 2**53
@@ -49,28 +51,22 @@ _CLOCK_S = 0.001
 
 
 class _Parcel:
-    """The ticket of a chunk that waits in its reader's outbox."""
+    """The ticket of what waits in an outbox and tells when it has left."""
 
-    __slots__ = ("_lane", "_left", "_size")
+    __slots__ = ("_left", "ended")
 
-    def __init__(self, lane: Lane, size: int, left: Callable[[Lane, int], None]) -> None:
-        self._lane, self._size, self._left = lane, size, left
-
-    @property
-    def ended(self) -> bool:
-        return self._lane.is_void
-
-    @ended.setter
-    def ended(self, _: bool) -> None:
-        raise AttributeError("a parcel ends with its lane")
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        self.ended = False
 
     @property
     def written(self) -> bool:
+        """Nobody asks."""
         return False
 
     @written.setter
     def written(self, _: bool) -> None:
-        self._left(self._lane, self._size)
+        self._left()
 
 
 class Streams:
@@ -114,10 +110,13 @@ class Streams:
             header["input"] = True
         if exchange.progress:
             header["progress"] = True
-        if flight.caller.streams >= self._limits.max_streams:
+        if self._is_full(flight.caller):
             words = f"{self._limits.max_streams} streams are in flight"
             raise QuotaExceeded(words, retry_after_s=_RETRY_AFTER_S)
         flight.exchange = exchange
+
+    def _is_full(self, caller: Seat) -> bool:
+        return caller.streams >= self._limits.max_streams
 
     def begin(self, exchange: Exchange) -> None:
         """Take note that the call was handed to its host."""
@@ -135,13 +134,7 @@ class Streams:
         for lane in (exchange.results, exchange.inputs):
             if lane is not None:
                 lane.window.bytes = 0
-                lane.is_void = lane.is_void or lane is exchange.inputs
                 _account(lane)
-
-    def forget(self, exchange: Exchange) -> None:
-        """Drop what waits for a caller that has given its call up."""
-        if exchange.results is not None:
-            exchange.results.is_void = True
 
     # What comes
 
@@ -160,6 +153,9 @@ class Streams:
         exchange = flight.exchange
         if exchange is None:
             if not flight.caller.reads_chunks:
+                return None
+            if self._is_full(flight.caller):
+                self._break_off(flight, StreamBroken("the caller has too many streams"), "broken")
                 return None
             flight.exchange = exchange = Exchange(flight)
             exchange.results = _results_of(flight, 1, FLOOR_BYTES)
@@ -235,7 +231,8 @@ class Streams:
         port = lane.reader.port
         if port.is_behind:
             _account(lane)
-            port.send_bounded(encode(onward), _Parcel(lane, size, self._left))
+            left = _Parcel(partial(self._left, lane, size))
+            port.send_bounded(encode(onward), left)
         else:
             port.send_message(encode(onward))
             self._left(lane, size)
@@ -266,8 +263,25 @@ class Streams:
         exchange = lane.flight.exchange
         if exchange is not None and not was_open:
             exchange.active_at = self._loop.time()  # from now on silence is the sender's
-        credit = Credit(lane.sender_id, lane.of_input, window.chunks, window.bytes)
-        lane.sender.port.send_message(encode(credit))
+        self._tell(lane)
+
+    def _tell(self, lane: Lane) -> None:
+        """Tell the sender its credit; while it does not read that, one word waits for it."""
+        if lane.credit_waits:
+            return
+        window, port = lane.window, lane.sender.port
+        lane.told = told = window.chunks, window.bytes
+        data = encode(Credit(lane.sender_id, lane.of_input, *told))
+        if port.is_behind:
+            lane.credit_waits = True
+            port.send_bounded(data, _Parcel(partial(self._credit_left, lane)))
+        else:
+            port.send_message(data)
+
+    def _credit_left(self, lane: Lane) -> None:
+        lane.credit_waits = False
+        if not lane.flight.ended and lane.told != (lane.window.chunks, lane.window.bytes):
+            self._tell(lane)
 
     # What is wrong
 
@@ -310,13 +324,13 @@ def _input_of(flight: Flight) -> Lane:
 def _share(lane: Lane) -> int:
     """Say how far a sender may be ahead of what has left for the reader."""
     reader = lane.reader
-    has_room = reader.ahead - lane.counted + lane.slice <= _BUDGET_BYTES
+    has_room = reader.ahead - lane.counted + lane.slice <= BUDGET_BYTES
     return lane.slice if has_room and not reader.port.is_behind else FLOOR_BYTES
 
 
 def _account(lane: Lane) -> None:
     """Keep count of what is on the way to a reader, or may be at any moment."""
-    ahead = 0 if lane.is_void else max(lane.window.bytes, lane.window.arrived) - lane.passed
+    ahead = max(lane.window.bytes, lane.window.arrived) - lane.passed
     lane.reader.ahead += ahead - lane.counted
     lane.counted = ahead
 

@@ -188,6 +188,11 @@ class FileChunk(_Piece):
         """What gives its pieces; None of one that is whole."""
         return None if self.is_whole else self._content  # type: ignore[return-value]  # as is_whole says
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it can be read without whoever made it: it is in memory, or on this machine."""
+        return self.is_whole or isinstance(self._content, PathSource)
+
     async def read(self) -> bytes:
         """Read all of it into memory; raises what `pieces` raises."""
         if self.is_whole:

@@ -163,6 +163,12 @@ class HostedCall(ToolContext):
         if self.stream is not None:
             self.stream.stop()
 
+    def free_slot(self) -> None:
+        """Let another call of the tool run, unless a part of this one is still on a thread."""
+        if self.slots is not None and not self.threads:
+            self.slots.release()
+            self.slots = None
+
     def cancelled_itself(self) -> ToolFailed:
         """Say that the tool's task ended as cancelled without being told to."""
         words = "the tool's task was cancelled"

@@ -138,7 +138,7 @@ class Line:
     async def emptied(self) -> None:
         """Wait until the last answers are on their way: closing would drop what still waits."""
         if self.connection is not None:
-            await self.connection.emptied()
+            await self.connection.caught_up()
 
     def abort(self) -> None:
         """Drop the connection without a word; one that is gone is left alone."""

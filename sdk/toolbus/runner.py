@@ -288,8 +288,7 @@ class Runner:
         if run.threads:
             return  # until they have ended, too
         if run.slots is not None:
-            run.slots.release()
-            run.slots = None
+            run.free_slot()
         self._alive.discard(run)
         run.hosted.running.discard(run)
         if run.hosted.quiet is not None and not run.hosted.running:
@@ -307,6 +306,8 @@ class Runner:
             else:
                 chunk = await self._execute_bounded(run, bounds or NO_BOUNDS, arguments)
             if type(chunk) is FileChunk:
+                if chunk.is_at_hand:  # the function has ended: its caller may read as it likes
+                    run.free_slot()
                 body = await run.open_stream().send_all_but_last(chunk)
             else:
                 body = packed_result(run, chunk)

@@ -274,11 +274,6 @@ class MessageConnection(Connection):
             waiting.join(self._outbox)
         self._outbox = waiting or self._outbox
 
-    async def emptied(self) -> None:
-        """Wait until hardly anything waits here any more, or the connection is no longer open."""
-        while (self._outbox or self.paused) and self.is_open:
-            await self.drain()
-
     # Closing
 
     @property

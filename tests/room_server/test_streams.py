@@ -386,17 +386,6 @@ def test_nothing_comes_behind_the_last_chunk_of_an_input(table: Table) -> None:
     assert isinstance(port_of(alice).sent[-1], Failed)
 
 
-def test_input_that_waits_for_a_host_is_dropped_with_its_call(table: Table) -> None:
-    """INPUT-3: what nobody reads any more is not sent."""
-    host, alice, dispatch = _with_input(table)
-    table.router.streams.credit(host, Credit(dispatch.id, True, 9, 1_000))
-    port_of(host).holds = True
-    table.router.streams.input(alice, Input(1, 1, BODY, False))
-    table.router.answer(host, Result(dispatch.id, BODY))
-    port_of(host).release()
-    assert port_of(host).sent == []
-
-
 def test_input_behind_the_end_of_its_call_is_dropped(table: Table) -> None:
     """INPUT-3."""
     host, alice, dispatch = _with_input(table)
@@ -466,20 +455,74 @@ def test_empty_chunks_wait_in_a_bounded_number_whatever_was_asked_for(table: Tab
     assert len(play.at_caller.sent) == 1_025
 
 
-def test_what_waits_for_a_caller_that_gave_up_is_dropped_and_behind_an_end_it_is_not(
+def test_an_end_stays_behind_the_chunks_that_wait(table: Table) -> None:
+    """STREAM-1."""
+    play = Play(table)
+    port_of(play.alice).holds = True
+    play.chunk()
+    play.end()
+    port_of(play.alice).release()
+    assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk, Result]
+
+
+@pytest.mark.row(63)
+@pytest.mark.parametrize("ends_it", ["caller", "host"])
+def test_a_caller_that_reads_nothing_gets_no_further_stream_for_those_it_ends(
+    table: Table, ends_it: str
+) -> None:
+    """STREAM-4: what waits for it counts until it has left, whatever became of its call."""
+    host, alice = table.host("host", "t"), table.seat("alice")
+    at_host, at_caller = port_of(host), port_of(alice)
+    at_caller.holds = True
+    for number in range(1, 1_000):
+        table.call(alice, number, ms=None, **WINDOW)
+        if not at_host.sent:
+            break
+        dispatch = at_host.take_dispatch()
+        body = b"x" * (FLOOR_BYTES - 1)
+        table.router.streams.chunk(host, StreamChunk(dispatch.id, 1, body))
+        table.router.streams.chunk(host, StreamChunk(dispatch.id, 2, b"x" * MAX_CHUNK_BYTES))
+        if ends_it == "caller":
+            table.router.cancel(alice, Cancel(number, "cancelled"))
+        else:
+            table.router.answer(host, Result(dispatch.id, pack_body([0])))
+        at_host.sent.clear()
+    assert number < 100
+    assert alice.streams == 0
+    refused = at_caller.held[-1]
+    assert isinstance(refused, Failed)
+    assert (refused.code, refused.executed, refused.retryable) == ("overloaded", "no", True)
+    at_caller.release()
+    assert alice.ahead == 0
+    table.call(alice, 2_000, ms=None, **WINDOW)
+    table.router.answer(host, Result(at_host.take_dispatch().id, pack_body([0])))
+
+
+def test_one_credit_waits_for_a_sender_that_does_not_read_and_tells_the_latest(
     table: Table,
 ) -> None:
-    """CALL-10, STREAM-1."""
-    given_up, ended = Play(table, 1), Play(table, 2)
-    port = port_of(ended.alice)
-    port.holds = True
-    given_up.chunk()
-    ended.chunk()
-    table.router.cancel(given_up.alice, Cancel(1, "cancelled"))
-    ended.end()
-    port.release()
-    chunks = [frame for frame in port.sent if isinstance(frame, StreamChunk)]
-    assert [chunk.id for chunk in chunks] == [2]
+    """STREAM-3: a flood of credits is nothing that a host has to pay for."""
+    play = Play(table, credit_chunks=2)
+    play.at_host.holds = True
+    for number in range(3, 300):
+        play.credit(number, 2_000_000 + number)
+    assert len(play.at_host.held) == 1
+    play.at_host.release()
+    assert [frame.chunks for frame in play.at_host.sent] == [3, 299]  # type: ignore[union-attr]
+
+
+def test_files_count_among_the_streams_of_a_caller(table: Table) -> None:
+    """STREAM-8, STREAM-10."""
+    few = Table(Limits(max_streams=1))
+    host, alice = few.host("host", "t"), few.seat("alice")
+    dispatches = []
+    for number in (1, 2):
+        few.call(alice, number)
+        dispatches.append(port_of(host).take_dispatch())
+        few.router.streams.chunk(host, StreamChunk(dispatches[-1].id, 1, BODY))
+    assert port_of(alice).take(StreamChunk).id == 1
+    failed = port_of(alice).take_failed()
+    assert (failed.id, phase(failed)) == (2, ("stream_broken", "maybe"))
 
 
 def test_a_caller_has_only_so_many_streams(table: Table) -> None:

@@ -13,7 +13,7 @@ from support.lone_host import PLENTY, Stage
 from toolbus import FileChunk, tool
 from toolbus.chunks import FILE_PIECE_BYTES
 from toolbus.toolkit import MAX_RESULT_BYTES
-from toolbus.wire import unpack_body
+from toolbus.wire import StreamChunk, unpack_body
 from toolbus.wire.windows import MAX_CHUNK_BYTES
 
 
@@ -187,3 +187,21 @@ async def test_a_name_that_fills_a_chunk_is_too_large_and_breaks_nothing(stage: 
     assert (await server.error()).code == "too_large"
     server.dispatch(1, "one")
     assert (await server.error()).code == "too_large"
+
+
+@pytest.mark.parametrize("kind", ["whole", "path"])
+async def test_a_sync_tool_runs_for_others_while_the_file_it_returned_is_not_read(
+    stage: Stage, disk: OnDisk, kind: str
+) -> None:
+    """STREAM-8: one at a time is how the function runs, not how slowly somebody reads."""
+
+    @tool
+    def get() -> FileChunk:
+        return files(disk)[kind]
+
+    server = stage.server(get)
+    server.dispatch(1, "get")
+    assert (await server.fields_of(1))[1] == "big.bin"
+    server.dispatch(2, "get")
+    second = await server.next_of(StreamChunk)
+    assert (second.id, second.number) == (2, 1)

@@ -62,10 +62,10 @@ class Notebook:
         self.sent: list[Frame | Unknown] = []
         self.is_full = False
         self.holds = False
-        self._held: list[tuple[bytes, Ticket]] = []
+        self._held: list[tuple[bytes, Ticket | None]] = []
 
     def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
-        if self.holds and ticket is not None:
+        if self.holds:
             self._held.append((data, ticket))
         else:
             self._write(data, ticket)
@@ -86,12 +86,17 @@ class Notebook:
         if ticket is not None:
             ticket.written = True
 
+    @property
+    def held(self) -> list[Frame | Unknown]:
+        """What waits."""
+        return [decode_from_server(data) for data, _ in self._held]
+
     def release(self) -> None:
         """Write what was held and is still wanted."""
         self.holds = False
         held, self._held = self._held, []
         for data, ticket in held:
-            if not ticket.ended:
+            if ticket is None or not ticket.ended:
                 self._write(data, ticket)
 
     def take(self, kind: type[F]) -> F:
