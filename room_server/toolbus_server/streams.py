@@ -40,9 +40,9 @@ FLOOR_BYTES = 32 * 1024
 
 BUDGET_BYTES = 8 * 1024 * 1024
 """What may be under way to one reader; with more than that its calls are `overloaded`."""
-_MOST_BYTES = 1024 * 1024
 _MOST_CHUNKS = 1_024
 """How many chunks a sender may be ahead: empty ones cost no bytes, and memory."""
+_MOST_BYTES = 1024 * 1024
 _MAX_PROGRESS_BYTES = 16 * 1024
 _RETRY_AFTER_S = 0.05
 _MAX_CREDIT = 2**53

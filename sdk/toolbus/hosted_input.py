@@ -27,6 +27,8 @@ INPUT_BYTES = 1024 * 1024
 ALL_INPUTS_BYTES = 16 * 1024 * 1024
 """So much of all inputs of one connection; the more there are, the less each may have."""
 _LEAST_BYTES = 64 * 1024
+# A tool's turn: so much that lies here it may go through before other calls have theirs.
+_TURN_CHUNKS, _TURN_BYTES = 32, 64 * 1024
 
 
 class InputShares:
@@ -77,6 +79,8 @@ class HostedInput:
         "_reader",
         "_send",
         "_shares",
+        "_turn_bytes",
+        "_turn_chunks",
         "_used_bytes",
         "_used_chunks",
         "_waiter",
@@ -94,6 +98,7 @@ class HostedInput:
         self._window = ReceiveWindow(0, 0)
         self._bodies: deque[bytes] = deque()
         self._used_chunks = self._used_bytes = 0
+        self._turn_chunks = self._turn_bytes = 0
         self._end: StreamBroken | bool | None = None
         """How it ended: well, where True; broken; or stopped, where False."""
         self._counted: int | None = None
@@ -148,6 +153,9 @@ class HostedInput:
     async def _take(self) -> bytes | None:
         if self._waiter is not None:
             raise RuntimeError("another task is reading this input")
+        if self._turn_chunks >= _TURN_CHUNKS or self._turn_bytes >= _TURN_BYTES:
+            self._turn_chunks = self._turn_bytes = 0
+            await asyncio.sleep(0)
         if self._counted is None and self._end is None:
             self._give_credit()
         while not self._bodies and self._end is None:
@@ -168,6 +176,8 @@ class HostedInput:
         body = self._bodies.popleft()
         self._used_chunks += 1
         self._used_bytes += len(body)
+        self._turn_chunks += 1
+        self._turn_bytes += len(body)
         self._give_credit()
         return body
 

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from support.lone_host import PLENTY, Stage
-from toolbus import ToolContext, tool
+from toolbus import InputStream, ToolContext, tool
 from toolbus.telemetry import Tracing
-from toolbus.wire import StreamChunk
+from toolbus.wire import Credit, StreamChunk
 from toolbus.wire.windows import MAX_CHUNK_BYTES
 
 
@@ -160,6 +160,34 @@ async def test_others_have_their_turn_while_a_stream_never_waits(stage: Stage) -
     assert await server.answer() == 0
     while not server.news.empty():
         server.news.get_nowait()
+
+
+async def test_others_have_their_turn_while_a_tool_goes_through_its_input(stage: Stage) -> None:
+    """However much of it lies there."""
+    taken, seen = 0, 0
+
+    @tool
+    async def take(rows: InputStream[int]) -> int:
+        nonlocal taken
+        async for _ in rows:
+            taken += 1
+        return taken
+
+    @tool
+    async def look() -> str:
+        nonlocal seen
+        seen = taken
+        return "looked"
+
+    server = stage.server(take, look)
+    server.dispatch(1, "take", header={"input": True})
+    await server.next_of(Credit)
+    for number in range(1, 201):
+        server.input(1, number, 1, number, last=number == 200)
+    server.dispatch(2, "look")
+    assert await server.answer() == "looked"
+    assert await server.answer() == 200
+    assert seen < 100
 
 
 async def test_a_stream_of_large_chunks_lets_others_go_first_after_64_kib(stage: Stage) -> None:

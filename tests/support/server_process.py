@@ -53,6 +53,11 @@ class ServerProcess:
         async with asyncio.timeout(30):
             return await self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def token(self, name: str) -> str:
         """Mint a token with all grants for the room "lab"."""
         token = ParticipantToken(name=name, room=["lab"], api=ApiScope.full())
