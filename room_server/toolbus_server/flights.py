@@ -43,6 +43,9 @@ class Port(Protocol):
     def send_bounded(self, data: bytes, ticket: Ticket) -> None:
         """Send what its senders were given credit for."""
 
+    def gather(self) -> None:
+        """Let small messages that are sent in this turn of the loop leave together."""
+
     @property
     def is_behind(self) -> bool:
         """Whether what is sent now has to wait."""

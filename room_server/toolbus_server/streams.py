@@ -234,6 +234,7 @@ class Streams:
             left = _Parcel(partial(self._left, lane, size))
             port.send_bounded(encode(onward), left)
         else:
+            port.gather()
             port.send_message(encode(onward))
             self._left(lane, size)
 

@@ -16,6 +16,7 @@ from toolbus.chunk_bodies import ChunkReader
 from toolbus.chunks import Chunk
 from toolbus.context import ToolContext
 from toolbus.errors import RoomException, StreamBroken
+from toolbus.reach import Reach
 from toolbus.wire import Credit, Frame, Input, RequestId
 from toolbus.wire.windows import ReceiveWindow
 
@@ -76,6 +77,7 @@ class HostedInput:
         "_context",
         "_counted",
         "_end",
+        "_reach",
         "_reader",
         "_send",
         "_shares",
@@ -96,6 +98,7 @@ class HostedInput:
         self._send = send
         self._shares = shares
         self._window = ReceiveWindow(0, 0)
+        self._reach = Reach()
         self._bodies: deque[bytes] = deque()
         self._used_chunks = self._used_bytes = 0
         self._turn_chunks = self._turn_bytes = 0
@@ -124,6 +127,7 @@ class HostedInput:
             self._end = broken
         else:
             if frame.body is not None:
+                self._reach.heard()
                 self._bodies.append(frame.body)
             if frame.last:
                 self._end = True
@@ -192,9 +196,11 @@ class HostedInput:
         if self._counted is None:
             self._counted = 0
             self._shares.open()
-        share = self._shares.renew(self._counted)
+        share = min(self._shares.renew(self._counted), self._reach.bytes)
         used = self._used_chunks + INPUT_CHUNKS - self._window.chunks
         if self._end is None and (left * 2 <= share or used * 2 >= INPUT_CHUNKS):
+            if self._window.chunks and not self._window.is_open:
+                self._reach.let_go()
             self._window.chunks += used
             self._window.bytes = max(self._window.bytes, self._used_bytes + share)
             left = max(self._left, 0)

@@ -50,6 +50,9 @@ class Pace(Protocol):
     def is_behind(self) -> bool:
         """Whether what is sent now has to wait."""
 
+    def gather(self) -> None:
+        """Let small messages that are sent in this turn of the loop leave together."""
+
     async def caught_up(self) -> None:
         """Wait until nothing has to wait any more, or the connection is gone."""
 
@@ -194,6 +197,8 @@ class HostedStream:
             raise asyncio.CancelledError
         self._turn_chunks += 1
         self._turn_bytes += len(body)
+        if (pace := self._end.pace()) is not None:
+            pace.gather()
         self._end.send(StreamChunk(self._call, self._window.take(len(body)), body))
 
     def _obstacle(self) -> asyncio.Future[Any] | None:

@@ -3,7 +3,7 @@
 A `CallFlow` stands in the call table where a future stands for other calls, and keeps what came
 until it is read. It gives the host credit as its reader uses things up, never on arrival, so that
 what waits here has a bound: `WINDOW_CHUNKS` and `WINDOW_BYTES` for each, `SHARED_BYTES` for all of
-one connection. What a chunk means is its reader's matter.
+one connection; mostly it is less, as `reach` has it. What a chunk means is its reader's matter.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from toolbus.chunks import chunk_from_wire
 from toolbus.errors import Cancelled, Executed, RoomException, StreamBroken
+from toolbus.reach import Reach
 from toolbus.wire import (
     BadBody,
     Cancel,
@@ -126,6 +127,7 @@ class CallFlow:
         "_forget",
         "_on_end",
         "_overs",
+        "_reach",
         "_read_bytes",
         "_read_chunks",
         "_reader",
@@ -147,7 +149,8 @@ class CallFlow:
     ) -> None:
         self._shares = shares
         self.share_bytes: int = shares.take()
-        """How many bytes may wait here."""
+        """How many bytes may wait here at most."""
+        self._reach = Reach()
         self.on_progress: Callable[[Any], None] | None = on_progress
         """Takes the plain value of each progress."""
         self.feed: InputSide | None = feed
@@ -177,8 +180,12 @@ class CallFlow:
 
     def open_wide(self) -> dict[str, int]:
         """Expect a stream from the beginning; return the options of the call that say so."""
-        self._window = ReceiveWindow(WINDOW_CHUNKS, self.share_bytes)
-        return {"credit_chunks": WINDOW_CHUNKS, "credit_bytes": self.share_bytes}
+        self._window = ReceiveWindow(WINDOW_CHUNKS, self._ahead_bytes)
+        return {"credit_chunks": WINDOW_CHUNKS, "credit_bytes": self._ahead_bytes}
+
+    @property
+    def _ahead_bytes(self) -> int:
+        return min(self._reach.bytes, self.share_bytes)
 
     def tell_end(self, on_end: Callable[[BaseException | None], None]) -> None:
         """Say once how the call ended, as soon as that is known here; None is well."""
@@ -232,6 +239,7 @@ class CallFlow:
         except StreamBroken as broken:
             self.break_off(broken)
             return
+        self._reach.heard()
         self._bodies.append(frame.body)
         self._wake()
 
@@ -284,14 +292,16 @@ class CallFlow:
         window = self._window
         few_chunks = (window.chunks - self._read_chunks) * 2 <= WINDOW_CHUNKS
         if self._end is None and (
-            few_chunks or (window.bytes - self._read_bytes) * 2 <= self.share_bytes
+            few_chunks or (window.bytes - self._read_bytes) * 2 <= self._ahead_bytes
         ):
             self._give_credit(window)
         return body
 
     def _give_credit(self, window: ReceiveWindow) -> None:
+        if not window.is_open:
+            self._reach.let_go()
         window.chunks = self._read_chunks + WINDOW_CHUNKS
-        window.bytes = max(window.bytes, self._read_bytes + self.share_bytes)
+        window.bytes = max(window.bytes, self._read_bytes + self._ahead_bytes)
         if self._sink is not None:
             request = RequestId(self._sink.id)
             self._send(Credit(request, False, window.chunks, window.bytes))

@@ -56,6 +56,9 @@ class OutgoingLine(Protocol):
     def is_behind(self) -> bool:
         """Whether what is sent now has to wait."""
 
+    def gather(self) -> None:
+        """Let small messages that are sent in this turn of the loop leave together."""
+
     async def caught_up(self) -> None:
         """Wait until nothing has to wait any more, or the connection is gone."""
 
@@ -141,6 +144,8 @@ class InputSender:
                 if body is not None and len(body) > MAX_CHUNK_BYTES:
                     raise _too_large(body)
                 number = self._window.take(0 if body is None else len(body))
+                if self._line is not None:
+                    self._line.gather()
                 self._send(Input(self._request, number, body, last))
                 if last:
                     return

@@ -1,11 +1,12 @@
 """Whole binary messages as websocket frames, cut and made in one step; pure, without I/O.
 
-Nearly every frame on the bus is the same: final, binary, below 64 KiB and wholly there. Those are
-cut out of what arrived and made for what is sent right here, in a fraction of the time that a
-general reader needs for them. Everything else (control frames, fragments, text, large messages,
-frames that arrive in pieces, and whatever breaks a rule) is for websockets, at once and with
-exactly its own bytes: its reader stands at the beginning of a frame whenever one is cut here, and
-its word on the rules is the only one. Source of the format: RFC 6455, section 5.2.
+Nearly every frame on the bus is the same: final and binary. Those are cut out of what arrived, or
+put together of the pieces in which they arrive, and made for what is sent right here, in a fraction
+of the time that a general reader needs for them. Everything else (control frames, fragments, text,
+messages beyond the limit, frames whose head arrives in pieces, and whatever breaks a rule) is for
+websockets, at once and with exactly its own bytes: its reader stands at the beginning of a frame
+whenever one is cut here, and its word on the rules is the only one. Source of the format: RFC 6455,
+section 5.2.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _IN_EIGHT_BYTES: Final = 127
 _MAX_IN_TWO_BYTES: Final = 2**16 - 1
 _MASK_BYTES: Final = 4
 _MASKS_AT_ONCE: Final = 256
+_MAX_IN_EIGHT_BYTES: Final = 2**63 - 1
 _LENGTH_BYTES: Final = {_IN_TWO_BYTES: 2, _IN_EIGHT_BYTES: 8}
 _MAX_HEAD_BYTES: Final = 2 + 8  # without a mask
 
@@ -60,7 +62,9 @@ class FrameCutter:
 
     __slots__ = (
         "_begun",
+        "_head",
         "_head_bytes",
+        "_held",
         "_in_fragments",
         "_in_handshake",
         "_left",
@@ -71,16 +75,36 @@ class FrameCutter:
     def __init__(self, *, from_client: bool, max_bytes: int | None) -> None:
         self._mask_bit = _MASKED if from_client else 0
         self._head_bytes = 2 + (_MASK_BYTES if from_client else 0)
-        self._max_bytes = _MAX_IN_TWO_BYTES if max_bytes is None else max_bytes
+        self._max_bytes = _MAX_IN_EIGHT_BYTES if max_bytes is None else max_bytes
         self._in_handshake = True
         self._in_fragments = False
         # Of what has not ended: how many bytes are still to come, or, as long as its first ones do
         # not say that, those.
         self._left = 0
         self._begun = b""
+        # Of a message that has not wholly come: its head, and what there is of the rest.
+        self._head = b""
+        self._held = bytearray()
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes a message still lacks that is being put together; 0 where none is."""
+        return self._left if self._head else 0
+
+    def release(self) -> bytes:
+        """Give up a message that is being put together, and return what came of it.
+
+        The rest of it is no longer cut, only followed.
+        """
+        held = self._head + self._held
+        self._head, self._held = b"", bytearray()
+        return held
 
     def skip(self, data: bytes) -> None:
-        """Follow what goes to websockets whole: a handshake, frames that nobody reads yet."""
+        """Follow what goes to websockets whole: a handshake, frames that nobody reads yet.
+
+        What was being put together has to be released before.
+        """
         start = self._end_of_begun(data)
         while start < len(data):
             start = self._end_of_frame(data, start)
@@ -90,13 +114,13 @@ class FrameCutter:
 
         Returns:
             Messages, unmasked, and all else, in order: each frame by itself, so that what follows
-            one that ends the connection is not read, however it arrived.
+            one that ends the connection is not read, however it arrived. A message that has begun
+            and not ended is held.
         """
         parts: list[bytes | Other] = []
         start, size = 0, len(data)
         if self._left or self._begun:
-            start = self._end_of_begun(data)
-            parts.append(Other(data[:start]))
+            start = self._go_on(data, parts)
         while start < size:
             body = start + self._head_bytes
             if data[start] == _FINAL_BINARY and body <= size and not self._in_fragments:
@@ -105,10 +129,17 @@ class FrameCutter:
                 if length == _IN_TWO_BYTES and start + 3 < size:
                     length = data[start + 2] << 8 | data[start + 3]
                     body += 2
+                elif length == _IN_EIGHT_BYTES and start + 9 < size:
+                    length = int.from_bytes(data[start + 2 : start + 10])
+                    body += 8
                 elif length >= _IN_TWO_BYTES:
                     length = -1
                 end = body + length
-                if 0 <= length <= self._max_bytes and end <= size:
+                if 0 <= length <= self._max_bytes and body <= size:
+                    if end > size:
+                        self._head, self._left = data[start:body], end - size
+                        self._held += data[body:]
+                        return parts
                     message = data[body:end]
                     if self._mask_bit:
                         message = apply_mask(message, data[body - _MASK_BYTES : body])
@@ -119,6 +150,21 @@ class FrameCutter:
             parts.append(Other(data[start:end]))
             start = end
         return parts
+
+    def _go_on(self, data: bytes, parts: list[bytes | Other]) -> int:
+        """Take what belongs to a frame that began earlier; return where that ends."""
+        if not self._head:
+            end = self._end_of_begun(data)
+            parts.append(Other(data[:end]))
+            return end
+        end = min(self._left, len(data))
+        self._left -= end
+        self._held += data if end == len(data) else data[:end]
+        if not self._left:
+            head, held = self._head, self._held
+            self._head, self._held = b"", bytearray()
+            parts.append(apply_mask(held, head[-_MASK_BYTES:]) if self._mask_bit else bytes(held))
+        return end
 
     def _end_of_begun(self, data: bytes) -> int:
         """Return where something ends that began earlier, or how far it goes."""

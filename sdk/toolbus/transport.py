@@ -50,10 +50,12 @@ PING_TIMEOUT_S = 9.0
 CLOSE_TIMEOUT_S = 2.0
 """How long the other side may take to close a connection after it was told to."""
 
-_MAX_BATCH = 16
+_MAX_BATCH, _LARGE_BYTES = 16, 16 * 1024
 # One connection's turn: so long it may hold up all others, and so much may be read in it.
 _TURN_S = 0.001
 _MIN_TURN_BYTES, _MAX_TURN_BYTES = 256, 16 * 1024
+# What is so cheap that less of a turn has passed goes on.
+_PART_OF_TURN_S = 0.0002
 _REFUSABLE_BYTES = 4 * 1024 * 1024
 _OUTBOX_BYTES = 8 * 1024 * 1024
 _MAX_FRAGMENTS = 1_024
@@ -126,8 +128,9 @@ class MessageConnection(Connection):
                     if not self._is_cutting:  # websockets would drop the rest
                         break
         else:
+            held = self._cutter.release()
             self._cutter.skip(data)
-            super().data_received(data)
+            super().data_received(held + data if held else data)
         self._is_busy = self._arrived > 1
 
     def _begin_to_cut(self) -> bool:
@@ -195,17 +198,24 @@ class MessageConnection(Connection):
             self.transport.write(self._frame_of(data))
             return True
         protocol.writes.append(self._frame_of(data))
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            self.loop.call_soon(self._flush)
-        elif len(protocol.writes) >= _MAX_BATCH:
+        self.gather()
+        if len(protocol.writes) >= _MAX_BATCH or len(data) >= _LARGE_BYTES:
             # The next hop shall work on the first of many while this one works on the rest.
-            self.transport.write(b"".join(protocol.data_to_send()))
+            self._write_gathered()
         return True
 
+    def gather(self) -> None:
+        """Let small messages that are sent in this turn of the loop leave in one write, later."""
+        if self.batches and not self._flush_is_due:
+            self._flush_is_due = True
+            self.loop.call_soon(self._flush)
+
     def _flush(self) -> None:
-        """Write in one piece what a busy connection was given in one turn of the loop."""
         self._flush_is_due = False
+        self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        """Write in one piece what a busy connection was given in one turn of the loop."""
         parts = self.protocol.data_to_send()
         if parts:
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
@@ -322,6 +332,8 @@ class ServerTransport(MessageConnection, ServerConnection):
     It takes turns with the others: of a long read only a part is worked on before they have
     theirs, so that thousands of small messages from one delay nobody else for long. How much that
     is depends on what its bytes have cost so far: a large message is cheap, a tiny fragment dear.
+    What is still to come of a large message costs nothing until all of it is there, and counts for
+    no turn.
     """
 
     __slots__ = ("_backlog", "_turn_bytes")
@@ -337,7 +349,7 @@ class ServerTransport(MessageConnection, ServerConnection):
         """Work on what came, at once if it is little."""
         if self._backlog:
             self._backlog = memoryview(bytes(self._backlog) + data)
-        elif len(data) <= _MIN_TURN_BYTES:
+        elif len(data) <= max(_MIN_TURN_BYTES, self._cutter.wanted):
             super().data_received(data)
         else:
             self._backlog = memoryview(data)
@@ -349,16 +361,23 @@ class ServerTransport(MessageConnection, ServerConnection):
         if self.transport.is_closing():
             self._backlog = memoryview(b"")
             return
-        size = self._turn_bytes
-        part, self._backlog = self._backlog[:size], self._backlog[size:]
         began = perf_counter()  # uvloop's own clock stands still for a turn
-        super().data_received(bytes(part))
-        fits = len(part) * _TURN_S / max(perf_counter() - began, 1e-6)
-        self._turn_bytes = int(min(max(fits, _MIN_TURN_BYTES), 2 * size, _MAX_TURN_BYTES))
+        while self._backlog and perf_counter() - began < _PART_OF_TURN_S:
+            self._take_part()
         if self._backlog:
             self.loop.call_soon(self._take_turn)
         elif not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def _take_part(self) -> None:
+        wanted = self._cutter.wanted
+        size = wanted or self._turn_bytes
+        part, self._backlog = self._backlog[:size], self._backlog[size:]
+        began = perf_counter()
+        super().data_received(bytes(part))
+        if not wanted:
+            fits = len(part) * _TURN_S / max(perf_counter() - began, 1e-6)
+            self._turn_bytes = int(min(max(fits, _MIN_TURN_BYTES), 2 * size, _MAX_TURN_BYTES))
 
 
 class ClientTransport(MessageConnection, ClientConnection):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from bench.contention import Contention
 from bench.gathering import GatheringRefused, gather
 from bench.legs import Leg
+from bench.passages import run_passage
 from bench.rounds import run_round
 from bench.turns import run_turns
 from bench.verdict import Results
@@ -88,6 +89,10 @@ class Course:
             turns = await run_turns(leg, loop)
             self.results.turns.setdefault((loop, leg.name), []).append(turns)
             return turns.took_s
+        if leg.moves_files:
+            passage = await run_passage(leg, loop)
+            self.results.passages.setdefault((loop, leg.name), []).append(passage)
+            return passage.took_s
         round_ = await run_round(leg, loop)
         self.results.rounds.setdefault((loop, leg.name), []).append(round_)
         return round_.took_s

@@ -38,6 +38,8 @@ class Leg:
     """Of its calls, how many are recorded and sent to a receiver of spans."""
     takes_turns: bool = False
     """Whether it is measured by turns, instead of by loads."""
+    moves_files: bool = False
+    """Whether it is measured by passages, instead of by loads."""
     is_rival: bool = False
     """Whether it runs in an environment of its own, from `requirements-NAME.txt`."""
     on_both_loops: bool = True
@@ -142,4 +144,22 @@ LEGS = (
     ),
     _among(10),
     _among(10_000),
+    Leg(
+        "relay-file",
+        "bench.file_relay",
+        "a relay on our transport that moves a file of 64 MiB in frames of 256 KiB, nothing on top",
+        loads=(),
+        moves_files=True,
+        on_both_loops=False,
+    ),
+    Leg(
+        "toolbus-file",
+        "bench.file_leg",
+        "a file of 64 MiB as result and as attachment, items of 100 bytes, small calls beside",
+        environment=_sampling(0),
+        roles=(*ROLES, "other"),
+        loads=(),
+        moves_files=True,
+        on_both_loops=False,
+    ),
 )

@@ -21,7 +21,7 @@ from bench.measure import Load
 from bench.rounds import LOAD_TIMEOUT_S, running
 
 OURS = ("/toolbus/", "/toolbus_server/")
-WATCHED = [leg.name for leg in LEGS if not leg.is_rival and not leg.traced_share]
+WATCHED = [leg.name for leg in LEGS if leg.loads and not leg.is_rival and not leg.traced_share]
 
 
 async def put_under(load: Load, leg: Leg, *, loop: str, flags: dict[str, list[str]]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bench.verdict import (
     OfGathering,
+    OfPassages,
     OfTurns,
     Promise,
     Ratio,
     alone_per_s,
+    down,
     in_flight_per_s,
     p50_us,
+    up,
 )
 
 ALONE_P50 = "one at a time, p50"
@@ -39,6 +42,15 @@ PROMISES = (
     _promise("nats", IN_FLIGHT_RATE, "nats", 0.8, 1.0),
     Promise("traced", IN_FLIGHT_RATE, OfTurns("toolbus-1%"), 0.9, 0.97),
     Promise("toolkits", ALONE_P50, Ratio("toolbus-10000", "toolbus-10", p50_us), 1.1, 1.0),
+    Promise("file", "64 MB down, MB/s", OfPassages("toolbus-file", "relay-file", down), 0.6, 0.9),
+    Promise(
+        "file",
+        "64 MB up, MB/s",
+        OfPassages("toolbus-file", "relay-file", up),
+        0.6,
+        0.9,
+        is_judged=False,
+    ),
     Promise(
         "idle",
         "per idle participant",

@@ -12,10 +12,11 @@ import psutil
 
 from bench.gathering import Gathering
 from bench.legs import ALONE, IN_FLIGHT, LEGS
+from bench.passages import QUIET, Passage, Transfer
 from bench.promises import PROMISES
 from bench.rounds import Figures, Round
 from bench.turns import TURN_S, Turn, Turns
-from bench.verdict import OfTurns, Promise, Ratio, Results, span_cpu_us
+from bench.verdict import OfPassages, OfTurns, Promise, Ratio, Results, span_cpu_us
 
 MEANINGS = {leg.name: leg.meaning for leg in LEGS}
 
@@ -47,6 +48,8 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
         tables = (
             _legs(results, loop),
             _turns(results, loop),
+            _passages(results, loop),
+            _delays(results, loop),
             _gatherings(results, loop),
             _promises(results, loop),
         )
@@ -55,7 +58,7 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
 
 
 def _legend(results: Results) -> list[str]:
-    legs = {leg for _, leg in (*results.rounds, *results.turns)}
+    legs = {leg for _, leg in (*results.rounds, *results.turns, *results.passages)}
     return [
         "Medians over the rounds, with least and greatest; each ratio is one of two medians.",
         f"{ALONE.calls:,} calls one at a time, all processes on one core (only one is ever awake);",
@@ -63,7 +66,7 @@ def _legend(results: Results) -> list[str]:
         "both on legs that are slow. CPU is the processor time per call of router, host and",
         "caller: it says what the calls cost where other programs disturb the clock; musts are",
         "judged by the clock, on uvloop. Of turns, the ratio is the median over each recorded turn",
-        "and its two neighbours, with its quartiles.",
+        "and its two neighbours, with its quartiles. MB are 10^6 bytes.",
         "",
         *(f"- `{name}`: {meaning}" for name, meaning in MEANINGS.items() if name in legs),
     ]
@@ -103,7 +106,7 @@ def _spread(numbers: Iterable[float]) -> str:
     return f"**{statistics.median(values):,.0f}** [{min(values):,.0f}-{max(values):,.0f}]"
 
 
-def _cpu(figures: Sequence[Figures] | Sequence[Turn]) -> str:
+def _cpu(figures: Sequence[Figures] | Sequence[Turn] | Sequence[Transfer]) -> str:
     by_role = zip(*(each.cpu_us for each in figures), strict=True)
     return " + ".join(f"{statistics.median(values):.0f}" for values in by_role) or "-"
 
@@ -140,6 +143,51 @@ def _turns_row(name: str, rounds: Sequence[Turns]) -> str:
 def _quartiles(ratios: Sequence[float]) -> str:
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return f"**{middle:.2f}x** [{low:.2f}-{high:.2f}]"
+
+
+def _passages(results: Results, loop: str) -> list[str]:
+    rows = [
+        _passage_row(name, passages)
+        for (ran_on, name), passages in results.passages.items()
+        if ran_on == loop and passages
+    ]
+    head = [
+        "| files | MB/s, down | CPU us per MB, down | MB/s, up | CPU us per MB, up "
+        "| items/s | CPU us per item |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return [*head, *rows] if rows else []
+
+
+def _passage_row(name: str, passages: Sequence[Passage]) -> str:
+    items = [each.items for each in passages if each.items is not None]
+    ways = ([each.download for each in passages], [each.upload for each in passages], items)
+    cells = [cell for way in ways for cell in (_spread(each.per_s for each in way), _cpu(way))]
+    return f"| {' | '.join((name, *cells))} |"
+
+
+def _delays(results: Results, loop: str) -> list[str]:
+    passages = [
+        passage
+        for (ran_on, _), every in results.passages.items()
+        if ran_on == loop
+        for passage in every
+        if passage.delays
+    ]
+    if not passages:
+        return []
+    quiet_us = statistics.median(each.delays[QUIET].p99_us for each in passages)
+    rows = []
+    for beside in passages[0].delays:
+        p99_us = [each.delays[beside].p99_us for each in passages]
+        times = f"{statistics.median(p99_us) / quiet_us:.1f}x"
+        cells = (_spread(each.delays[beside].p50_us for each in passages), _spread(p99_us), times)
+        rows.append(f"| {' | '.join((beside, *cells))} |")
+    head = [
+        "| one caller's small calls beside | p50 us | p99 us | p99 by quiet |",
+        "|---|---|---|---|",
+    ]
+    return [*head, *rows]
 
 
 GATHERING_FIGURES: Mapping[str, Callable[[Gathering], float]] = {
@@ -185,7 +233,11 @@ def _promise_row(promise: Promise, results: Results, loop: str) -> str:
     value = figure.of(results, loop)
     if value is None:
         return _missing_row(promise, results)
-    by_cpu = figure.of(results, loop, by_cpu=True) if isinstance(figure, Ratio | OfTurns) else None
+    by_cpu = (
+        figure.of(results, loop, by_cpu=True)
+        if isinstance(figure, Ratio | OfTurns | OfPassages)
+        else None
+    )
     cells = (
         promise.name,
         f"**{_number(value, figure.unit)}**",

@@ -5,6 +5,7 @@ import pytest
 from bench.gathering import Gathering
 from bench.measure import Load, Sample
 from bench.options import chosen_promises, legs_of
+from bench.passages import QUIET, Delays, Passage, Transfer, delays_of
 from bench.promises import PROMISES
 from bench.report import render
 from bench.rivals import pip_error
@@ -55,6 +56,16 @@ def turns_of(*, plain: list[float], recorded: list[float]) -> Turns:
 
 def turning(rounds: list[Turns]) -> Results:
     return Results(turns={("uvloop", "toolbus-1%"): rounds})
+
+
+def passage_of(down_per_s: float, *, up_per_s: float = 100.0, cpu_us: float = 2_000.0) -> Passage:
+    cpu = (cpu_us, 1_000.0, 1_000.0)
+    return Passage(Transfer(down_per_s, cpu), Transfer(up_per_s, cpu))
+
+
+def passing(*, toolbus: list[Passage], relay: list[Passage]) -> Results:
+    legs = {"toolbus-file": toolbus, "relay-file": relay}
+    return Results(passages={("uvloop", name): passages for name, passages in legs.items()})
 
 
 def promises_of(row: str) -> list[Promise]:
@@ -145,6 +156,37 @@ def test_memory_of_an_idle_participant_is_judged_in_kib(memory_kib: float, word:
     assert missed([promise], results, "uvloop") == ([promise] if word == "missed" else [])
 
 
+@pytest.mark.parametrize(
+    ("per_s", "word"), [(90.0, "aim met"), (60.0, "must met"), (59.0, "missed")]
+)
+def test_files_down_are_judged_against_the_relays(per_s: float, word: str) -> None:
+    promise, upward = promises_of("file")
+    assert promise.figure.legs == ("toolbus-file", "relay-file")
+    relay = [passage_of(rate) for rate in (10.0, 100.0, 400.0)]
+    results = passing(toolbus=[passage_of(per_s, up_per_s=1.0)], relay=relay)
+    assert promise.word(promise.figure.of(results, "uvloop") or 0) == word
+    assert missed([promise, upward], results, "uvloop") == ([promise] if word == "missed" else [])
+
+
+def test_a_way_of_files_that_was_not_measured_is_missed() -> None:
+    promise, _ = promises_of("file")
+    results = passing(toolbus=[passage_of(90.0)], relay=[])
+    assert missed([promise], results, "uvloop") == [promise]
+    assert promise.is_lost(results, "uvloop")
+
+
+def test_files_are_lost_only_when_even_the_kindest_passages_miss() -> None:
+    promise, _ = promises_of("file")
+    ours, theirs = passage_of(50.0), [passage_of(rate) for rate in (80.0, 100.0, 100.0)]
+    assert promise.is_missed(passing(toolbus=[ours], relay=theirs), "uvloop")
+    assert not promise.is_lost(passing(toolbus=[ours], relay=theirs), "uvloop")
+    assert promise.is_lost(passing(toolbus=[passage_of(47.0)], relay=theirs), "uvloop")
+
+
+def test_of_delays_one_in_a_hundred_is_beyond_p99() -> None:
+    assert delays_of([*range(1, 1_000)]) == Delays(500, 990)
+
+
 def test_a_rival_that_is_only_aimed_at_is_never_missed() -> None:
     rivals = promises_of("rivals")
     results = results_of(
@@ -215,6 +257,23 @@ def test_report_shows_what_a_gathering_cost() -> None:
     text = render(results, ["uvloop"], {})
     assert "| 5,000 | **21.0** [20.0-22.0] | **21.5** [20.5-22.5] | **210** [210-210] |" in text
     assert "| **21.0 KiB** | - | <= 24 KiB | 18 KiB | must met |" in text
+
+
+def test_report_shows_what_went_by_and_how_long_calls_beside_took() -> None:
+    delays = {QUIET: Delays(300.0, 400.0), "a file, same connection": Delays(500.0, 1_000.0)}
+    items = Transfer(20_000.0, (14.0, 15.0, 16.0))
+    way = Transfer(240.0, (2_000.0, 1_500.0, 1_000.0))
+    passage = Passage(way, Transfer(120.0, way.cpu_us), items, delays)
+    results = passing(toolbus=[passage], relay=[passage_of(200.0, cpu_us=4_000.0)])
+    text = render(results, ["uvloop"], {})
+    ways = "**240** [240-240] | 2000 + 1500 + 1000 | **120** [120-120] | 2000 + 1500 + 1000"
+    assert f"| toolbus-file | {ways} | **20,000** [20,000-20,000] | 14 + 15 + 16 |" in text
+    relay = "**200** [200-200] | 4000 + 1000 + 1000 | **100** [100-100] | 4000 + 1000 + 1000"
+    assert f"| relay-file | {relay} | - | - |" in text
+    beside = "a file, same connection | **500** [500-500] | **1,000** [1,000-1,000] | 2.5x"
+    assert f"| {beside} |" in text
+    assert "MB/s | **1.20x** | 1.78x | >= 0.6x | 0.9x | aim met |" in text
+    assert "- `relay-file`: a relay on our transport that moves" in text
 
 
 def test_report_names_what_is_missing_and_why() -> None:

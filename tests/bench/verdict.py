@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 from bench.gathering import Gathering
+from bench.passages import Passage, Transfer
 from bench.rounds import Figures, Round, rate_by_cpu
 from bench.turns import Turns
 
@@ -25,6 +26,8 @@ class Results:
     """By loop and leg."""
     turns: dict[tuple[str, str], list[Turns]] = field(default_factory=dict)
     """By loop and leg, of those that take turns."""
+    passages: dict[tuple[str, str], list[Passage]] = field(default_factory=dict)
+    """By loop and leg, of those that move files."""
     gatherings: dict[str, list[Gathering]] = field(default_factory=dict)
     """By loop."""
     missing: dict[str, str] = field(default_factory=dict)
@@ -175,6 +178,47 @@ class OfTurns:
     def _ratios(self, results: Results, loop: str, *, by_cpu: bool = False) -> list[list[float]]:
         measure = attrgetter("cpu_per_s" if by_cpu else "per_s")
         return [turns.ratios(measure) for turns in results.turns.get((loop, self.leg), ())]
+
+
+def down(passage: Passage) -> Transfer:
+    """Files from host to caller."""
+    return passage.download
+
+
+def up(passage: Passage) -> Transfer:
+    """Files from caller to host."""
+    return passage.upload
+
+
+@dataclass(frozen=True, slots=True)
+class OfPassages:
+    """A ratio of what two legs moved per second, by medians."""
+
+    leg: str
+    against: str
+    way: Callable[[Passage], Transfer]
+    less_is_better: bool = False
+    unit: str = "x"
+
+    @property
+    def name(self) -> str:
+        return f"{self.leg} / {self.against}"
+
+    @property
+    def legs(self) -> tuple[str, ...]:
+        return (self.leg, self.against)
+
+    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
+        rates = [self._rates(results, loop, leg, by_cpu=by_cpu) for leg in self.legs]
+        return statistics.median(rates[0]) / statistics.median(rates[1]) if all(rates) else None
+
+    def best(self, results: Results, loop: str) -> float | None:
+        ours, theirs = (self._rates(results, loop, leg) for leg in self.legs)
+        return max(ours) / min(theirs) if ours and theirs else None
+
+    def _rates(self, results: Results, loop: str, leg: str, *, by_cpu: bool = False) -> list[float]:
+        transfers = [self.way(each) for each in results.passages.get((loop, leg), ())]
+        return [rate_by_cpu(each.cpu_us) if by_cpu else each.per_s for each in transfers]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,18 @@ class Play:
 # A stream of results
 
 
+def test_chunks_that_come_in_one_turn_may_leave_in_one_write(table: Table) -> None:
+    play = Play(table)
+    for _ in range(3):
+        play.chunk()
+    assert (play.at_caller.gathered, len(play.at_caller.sent)) == (3, 3)
+    play.at_caller.holds = True
+    play.chunk()
+    assert play.at_caller.gathered == 3
+    play.at_caller.release()
+    play.end()
+
+
 def test_a_stream_brings_its_chunks_in_order_and_then_its_one_end(table: Table) -> None:
     """STREAM-1, STREAM-2: bodies pass unread."""
     play = Play(table)

@@ -20,6 +20,7 @@ from support.wire_talk import next_of, offer
 from toolbus import ChunkStream, RoomClient
 from toolbus.errors import ConnectionLost, HostLost, StreamBroken, StreamStalled
 from toolbus.inflow import WINDOW_BYTES, WINDOW_CHUNKS
+from toolbus.reach import LEAST_BYTES
 from toolbus.wire import Cancel, Dispatch, StreamChunk, pack_body
 from toolbus_server.flights import Exchange, Lane
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
@@ -77,7 +78,7 @@ async def test_a_host_waits_for_a_caller_that_reads_an_item_now_and_then(tmp_pat
     ):
         assert await numbers_of(chunks, 1) == [0]
         window = min(WINDOW_CHUNKS, WINDOW_BYTES // ITEM_BYTES)
-        while (await counts(alice))["yielded"] < window // 2:
+        while (await counts(alice))["yielded"] < LEAST_BYTES // ITEM_BYTES // 2:
             pass
         async with Memory(server=server.pid, host=host.pid, caller=os.getpid()) as memory:
             for read in range(1, 2 * window):
@@ -110,7 +111,7 @@ async def test_a_caller_waits_for_a_tool_that_takes_its_input_slowly(tmp_path: P
     ):
         await host.wrote("began hoard")
         most = WINDOW_BYTES // ITEM_BYTES + first + 2
-        while made < most // 2:
+        while made < LEAST_BYTES // ITEM_BYTES // 2:
             await counts(alice)
         for _ in range(100):
             assert (await counts(alice))["taken"] <= first

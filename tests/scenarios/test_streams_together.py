@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.flow_process import flow_host, number_of
-from toolbus import KeyRing, RoomClient
-from toolbus_server import ServerSettings
+from toolbus import RoomClient
 from toolbus_server.testing import FaultProxy, Faults, running_server
 
 STREAMS = 100
@@ -112,29 +111,3 @@ async def test_streams_survive_a_line_that_brings_a_byte_at_a_time(
             assert [chunk.value async for chunk in chunks] == rows
         file = await alice.invoke("flow", "keep", attachment=b"\x07" * 4_000)
         assert file.value["size"] == 4_000
-
-
-@pytest.mark.parametrize(("latency_s", "most"), [(0.0, 256 * 1024), (0.03, 1024 * 1024)])
-async def test_a_host_far_away_has_more_on_its_way_than_one_near_by(
-    tmp_path: Path, latency_s: float, most: int
-) -> None:
-    """STREAM-4: the server knows how far it is by its pings."""
-    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, ping_interval_s=0.1)
-    async with (
-        running_server(settings=settings) as server,
-        FaultProxy(server.url) as proxy,
-        server.room("alice") as alice,
-        flow_host(server, alice, tmp_path, url=proxy.url),
-        asyncio.timeout(60),
-    ):
-        proxy.to_server = proxy.to_participant = Faults(latency_s=latency_s)
-        seats = server.server.hub.rooms["lab"].room.seats.values()
-        (host,) = (seat for seat in seats if seat.member.identity.name == "host")
-        while not host.port.latency > 2 * latency_s:
-            await alice.call("flow.ping")
-        async with alice.stream("flow", "numbers", {"to": 200, "size": 100_000}) as chunks:
-            slices: set[int] = set()
-            async for _ in chunks:
-                exchanges = [flight.exchange for flight in host.dispatched.values()]
-                slices |= {each.results.slice for each in exchanges if each and each.results}
-        assert max(slices) == most

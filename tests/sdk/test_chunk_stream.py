@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.far_end import error_of, far_end, json_body, values
-from toolbus import ChunkStream, TextChunk
+from toolbus import ChunkStream, TextChunk, reach
 from toolbus.errors import (
     ConnectionLost,
     InvalidArguments,
@@ -18,6 +18,7 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.inflow import SHARED_BYTES, WINDOW_BYTES, Shares
+from toolbus.reach import LEAST_BYTES
 from toolbus.room import Room
 from toolbus.wire import Cancel, Credit, pack_body
 
@@ -37,7 +38,7 @@ async def test_chunks_come_in_their_order_until_the_empty_result() -> None:
         assert call.timeout_ms is None
         assert call.options == {
             "credit_chunks": 256,
-            "credit_bytes": WINDOW_BYTES,
+            "credit_bytes": LEAST_BYTES,
             "idle_ms": 30_000,
         }
         await far.chunks(1, 2, 3)
@@ -128,7 +129,7 @@ async def test_credit_is_given_as_chunks_are_read_and_not_as_they_come() -> None
         assert await far.told() == []
         await read(chunks, 1)
         size = sum(len(json_body(number)) for number in range(128))
-        assert await far.told() == [Credit(far.id, False, 384, WINDOW_BYTES + size)]
+        assert await far.told() == [Credit(far.id, False, 384, LEAST_BYTES + size)]
         await far.chunks(*range(128))
         await far.end()
         assert len(await values(chunks)) == 256
@@ -136,7 +137,7 @@ async def test_credit_is_given_as_chunks_are_read_and_not_as_they_come() -> None
 
 async def test_credit_is_given_when_half_of_the_bytes_are_read() -> None:
     """STREAM-3."""
-    body = pack_body([2, "x" * (WINDOW_BYTES // 4 - 16)])
+    body = pack_body([2, "x" * (LEAST_BYTES // 4 - 16)])
     async with far_end() as far, far.room.stream("logs", "tail") as chunks:
         await far.call()
         for _ in range(4):
@@ -144,7 +145,27 @@ async def test_credit_is_given_when_half_of_the_bytes_are_read() -> None:
         await read(chunks, 2)
         assert await far.told() == []
         await read(chunks, 1)
-        assert await far.told() == [Credit(far.id, False, 259, WINDOW_BYTES + 3 * len(body))]
+        assert await far.told() == [Credit(far.id, False, 259, LEAST_BYTES + 3 * len(body))]
+
+
+async def test_a_host_that_is_heard_late_is_let_further_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """STREAM-3."""
+    monkeypatch.setattr(reach, "LONG_S", -1.0)  # everything takes long
+    body = pack_body([2, "x" * (LEAST_BYTES // 4 - 16)])
+    async with far_end() as far, far.room.stream("logs", "tail") as chunks:
+        await far.call()
+        for _ in range(5):
+            await far.chunk(body)
+        assert await far.told() == []  # all five have come
+        await read(chunks, 3)
+        assert await far.told() == [Credit(far.id, False, 259, LEAST_BYTES + 3 * len(body))]
+        await read(chunks, 2)
+        assert await far.told() == []
+        await far.chunk(body)
+        await read(chunks, 1)
+        assert await far.told() == [Credit(far.id, False, 262, 2 * LEAST_BYTES + 6 * len(body))]
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -199,7 +220,7 @@ async def test_streams_that_have_ended_or_been_left_give_their_share_back() -> N
         for number in range(40):
             async with far.room.stream("logs", "tail") as chunks:
                 call = await far.call()
-                assert (call.options or {})["credit_bytes"] == WINDOW_BYTES
+                assert (call.options or {})["credit_bytes"] == LEAST_BYTES
                 await far.chunks(1, 2)
                 if number % 2:
                     await far.end()

@@ -194,7 +194,7 @@ async def test_credit_for_a_file_is_given_when_its_first_piece_is_taken() -> Non
         await far.chunk(first)
         file = await invoked
         (credit,) = await far.told()
-        assert credit == Credit(far.id, False, 257, 2**20 + len(first))
+        assert credit == Credit(far.id, False, 257, 2**18 + len(first))
         await far.chunk(piece(b"second ", more=True))
         assert await far.told() == []
         await far.end(piece(b"third", more=False))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from support.lone_host import PLENTY, Server, Stage
-from toolbus import FileChunk, InputStream, StreamBroken, tool
-from toolbus.hosted_input import ALL_INPUTS_BYTES, INPUT_BYTES, INPUT_CHUNKS
+from toolbus import FileChunk, InputStream, StreamBroken, reach, tool
+from toolbus.hosted_input import ALL_INPUTS_BYTES, INPUT_CHUNKS
+from toolbus.reach import LEAST_BYTES, MOST_BYTES
 from toolbus.wire import Credit
 from toolbus.wire.windows import MAX_CHUNK_BYTES
 
@@ -59,7 +60,7 @@ async def test_a_tool_gets_what_comes_for_the_credit_it_gave(stage: Stage, made:
     """INPUT-1 and INPUT-2: nothing at first, then credit as it reads; a nil body ends it."""
     server = stage.server(made)
     server.dispatch(1, "numbers", header=INPUT)
-    assert await credit_of(server) == (INPUT_CHUNKS, INPUT_BYTES)
+    assert await credit_of(server) == (INPUT_CHUNKS, LEAST_BYTES)
     server.input(1, 1, 1, 10)
     server.input(1, 2, 1, 20)
     server.input(1, 3, last=True)
@@ -105,14 +106,36 @@ async def test_credit_is_given_as_the_tool_reads_and_not_as_chunks_come(stage: S
     server.dispatch(1, "slow", header=INPUT)
     await credit_of(server)
     for number in range(1, 7):
-        server.input(1, number, 2, "x" * 100_000)
+        server.input(1, number, 2, "x" * 25_000)
     await stage.wait_entered()
     assert await server.is_quiet()
     go_on.set()
-    # six packed texts of 100,007 bytes are the first that are more than half of it
-    assert await credit_of(server) == (INPUT_CHUNKS + 6, INPUT_BYTES + 6 * 100_007)
+    # six packed texts of 25,005 bytes are the first that are more than half of it
+    assert await credit_of(server) == (INPUT_CHUNKS + 6, LEAST_BYTES + 6 * 25_005)
     server.input(1, 7, last=True)
     assert await server.answer() == 6
+
+
+async def test_a_caller_that_is_heard_late_is_let_further_ahead(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STREAM-3."""
+    monkeypatch.setattr(reach, "LONG_S", -1.0)  # everything takes long
+
+    @tool
+    async def length(rows: InputStream[str]) -> int:
+        return sum([len(row) async for row in rows])
+
+    server = stage.server(length)
+    server.dispatch(1, "length", header=INPUT)
+    given = [await credit_of(server)]
+    for number in range(1, 4):
+        server.input(1, number, 2, "x" * (MAX_CHUNK_BYTES - 7))
+        given.append(await credit_of(server))
+    server.input(1, 4, last=True)
+    assert await server.answer() == 3 * (MAX_CHUNK_BYTES - 7)
+    ahead = [total - number * MAX_CHUNK_BYTES for number, (_, total) in enumerate(given)]
+    assert ahead == [LEAST_BYTES, LEAST_BYTES, 2 * LEAST_BYTES, MOST_BYTES]
 
 
 async def test_many_small_chunks_are_given_credit_by_their_number(stage: Stage) -> None:
@@ -130,26 +153,26 @@ async def test_many_small_chunks_are_given_credit_by_their_number(stage: Stage) 
 
 
 async def test_the_inputs_of_one_connection_share_what_may_wait(stage: Stage) -> None:
-    """Sixteen have all they want; the others little, until the first have gone."""
+    """64 have all they want; the others little, until the first have gone."""
     server = stage.server(numbers)
     given = []
-    for call in range(40):
+    for call in range(80):
         server.dispatch(call, "numbers", header=INPUT)
         given.append((await credit_of(server, call))[1])
-    assert given[:16] == [INPUT_BYTES] * 16
-    assert sum(given[:16]) == ALL_INPUTS_BYTES
-    assert given[16:] == [64 * 1024] * 24
-    for call in range(38):
+    assert given[:64] == [LEAST_BYTES] * 64
+    assert sum(given[:64]) == ALL_INPUTS_BYTES
+    assert given[64:] == [64 * 1024] * 16
+    for call in range(78):
         server.cancel(call)
-    server.input(38, 1, 3, "", "", b"x" * 100_000)
-    assert (await credit_of(server, 38))[1] >= INPUT_BYTES
+    server.input(78, 1, 3, "", "", b"x" * 100_000)
+    assert (await credit_of(server, 78))[1] >= LEAST_BYTES
     error = await server.error()
     assert error.details["path"] == "/input/0"
-    server.cancel(39)
+    server.cancel(79)
     await server.idle()
-    server.dispatch(41, "numbers", header=INPUT)
-    assert (await credit_of(server, 41))[1] == INPUT_BYTES
-    server.cancel(41)
+    server.dispatch(81, "numbers", header=INPUT)
+    assert (await credit_of(server, 81))[1] == LEAST_BYTES
+    server.cancel(81)
     await server.idle()
 
 

@@ -90,6 +90,20 @@ async def test_bytes_are_counted_too_and_the_last_chunk_may_go_beyond_them(stage
     assert await server.is_quiet()
 
 
+async def test_chunks_of_one_turn_may_leave_in_one_write(stage: Stage) -> None:
+    @tool
+    async def rows() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    server = stage.server(rows)
+    server.dispatch(1, "rows", header=credit(100))
+    await server.answer()
+    assert server.wire.gathered == server.news.qsize() == 3
+    while not server.news.empty():
+        server.news.get_nowait()
+
+
 async def test_credit_that_comes_before_the_tool_is_entered_counts(stage: Stage) -> None:
     @tool(max_concurrency=1)
     async def rows(number: int) -> AsyncIterator[int]:

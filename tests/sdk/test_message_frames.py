@@ -19,7 +19,7 @@ from support.raw_client import BINARY, CLOSE, CONT, PING, PONG, TEXT, websocket_
 from support.wire_end import Limit, Outcome, WireEnd, by_websockets, frames_in
 from toolbus.message_frames import FrameCutter, Other, masking, unmasked
 
-SIZES = (0, 1, 125, 126, 127, 300, 65_535)
+SIZES = (0, 1, 125, 126, 127, 300, 65_535, 65_536)
 LARGE = 65_536
 MAX_BYTES = 70_000
 HANDSHAKE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -65,8 +65,7 @@ def test_all_else_is_left_frame_by_frame_as_it_came(*, from_client: bool) -> Non
         websocket_frame(b"", opcode=PONG, masked=from_client),
         websocket_frame(b"text", opcode=TEXT, masked=from_client),
         websocket_frame(b"nothing was begun", opcode=CONT, masked=from_client),
-        websocket_frame(text_of(LARGE), masked=from_client),
-        with_length(b"in eight bytes", 8, masked=from_client),
+        websocket_frame(text_of(MAX_BYTES + 1), masked=from_client),
         websocket_frame(b"reserved", rsv=4, masked=from_client),
         websocket_frame(b"wrong way", masked=not from_client),
         websocket_frame(text_of(300), masked=not from_client),
@@ -86,18 +85,37 @@ def test_message_beyond_the_limit_is_left() -> None:
 
 
 def test_without_a_limit_messages_are_cut_out() -> None:
-    assert cutter(max_bytes=None).cut(websocket_frame(text_of(65_535))) == [text_of(65_535)]
+    large = text_of(2**20 + 1)
+    assert cutter(max_bytes=None).cut(websocket_frame(large)) == [large]
 
 
 @both_ends
 @pytest.mark.parametrize("size", [0, 5, 126, LARGE])
-def test_frame_that_comes_in_two_pieces_is_left_at_once(size: int, *, from_client: bool) -> None:
+def test_frame_whose_head_comes_in_two_pieces_is_left_at_once(
+    size: int, *, from_client: bool
+) -> None:
     frame = websocket_frame(text_of(size), masked=from_client)
     message = websocket_frame(b"message", masked=from_client)
-    for place in (*range(1, min(20, len(frame))), len(frame) - 1):
+    for place in range(1, len(frame) - size):
         ours = cutter(from_client=from_client)
         assert ours.cut(message + frame[:place]) == [b"message", Other(frame[:place])]
         assert ours.cut(frame[place:] + message) == [Other(frame[place:]), b"message"]
+
+
+@both_ends
+@pytest.mark.parametrize("size", [5, 126, LARGE])
+def test_message_whose_body_comes_in_two_pieces_is_put_together(
+    size: int, *, from_client: bool
+) -> None:
+    frame = websocket_frame(text_of(size), masked=from_client)
+    message = websocket_frame(b"message", masked=from_client)
+    head = len(frame) - size
+    for place in (*range(head, min(head + 6, len(frame))), len(frame) - 1):
+        ours = cutter(from_client=from_client)
+        assert ours.cut(message + frame[:place]) == [b"message"]
+        assert ours.wanted == len(frame) - place
+        assert ours.cut(frame[place:] + message) == [text_of(size), b"message"]
+        assert ours.wanted == 0
 
 
 @both_ends
@@ -109,6 +127,30 @@ def test_frame_that_comes_byte_by_byte_is_left_byte_by_byte(*, from_client: bool
 
     message = websocket_frame(b"message", masked=from_client)
     assert ours.cut(message) == [b"message"]
+
+
+@both_ends
+def test_body_that_comes_byte_by_byte_is_put_together(*, from_client: bool) -> None:
+    frame = websocket_frame(text_of(130), masked=from_client)
+    ours, head = cutter(from_client=from_client), len(frame) - 130
+    parts = ours.cut(frame[:head])
+    for byte in frame[head:-1]:
+        parts += ours.cut(bytes([byte]))
+    assert parts == []
+    assert ours.cut(frame[-1:]) == [text_of(130)]
+
+
+@both_ends
+def test_message_that_is_given_up_is_followed_to_its_end(*, from_client: bool) -> None:
+    frame = websocket_frame(text_of(LARGE), masked=from_client)
+    message = websocket_frame(b"message", masked=from_client)
+    for place in (len(frame) - LARGE, len(frame) - 1):
+        ours = cutter(from_client=from_client)
+        assert ours.cut(frame[:place]) == []
+        assert ours.release() == frame[:place]
+        assert (ours.wanted, ours.release()) == (0, b"")
+        ours.skip(frame[place:])
+        assert ours.cut(message) == [b"message"]
 
 
 def test_message_amid_fragments_is_left_and_so_are_control_frames() -> None:
@@ -148,7 +190,7 @@ def test_handshake_ends_with_the_first_empty_line_in_whatever_pieces_it_comes() 
 # Making
 
 
-@pytest.mark.parametrize("size", [*SIZES, LARGE, 2**20])
+@pytest.mark.parametrize("size", [*SIZES, 2**20])
 def test_frames_are_made_as_websockets_makes_them(size: int) -> None:
     message = text_of(size)
     theirs = Frame(Opcode.BINARY, message)
@@ -183,7 +225,7 @@ def frame_of(side: Side, payload: bytes, opcode: int = BINARY, *, fin: bool = Tr
     return websocket_frame(payload, opcode=opcode, fin=fin, masked=side is Side.SERVER)
 
 
-sizes = st.sampled_from([*SIZES, LARGE])
+sizes = st.sampled_from(SIZES)
 small = st.binary(max_size=125)
 """What a control frame may hold."""
 
@@ -307,15 +349,24 @@ def arrived(*payloads: bytes) -> bytes:
     return b"".join(websocket_frame(payload, masked=False) for payload in payloads)
 
 
-@pytest.mark.parametrize("size", [5, LARGE], ids=["cut here", "left to websockets"])
-async def test_answer_behind_the_first_in_one_piece_waits_for_the_turn_to_end(size: int) -> None:
+IN_FRAGMENTS = websocket_frame(b"fi", fin=False, masked=False) + websocket_frame(
+    b"rst", opcode=CONT, masked=False
+)
+
+
+@pytest.mark.parametrize(
+    "first", [arrived(b"first"), IN_FRAGMENTS], ids=["cut here", "left to websockets"]
+)
+async def test_answer_behind_the_first_in_one_piece_waits_for_the_turn_to_end(
+    first: bytes,
+) -> None:
     for batches, writes in ((True, 1), (False, 2)):
         end = await WireEnd.client(MAX_BYTES, batches=batches)
-        await end.read(arrived(text_of(size), b"small"))
+        await end.read(first + arrived(b"small"))
 
         assert end.wire.writes == writes
         told = (await end.outcome()).said
-        assert told == [(BINARY, text_of(size)), (BINARY, b"small")]
+        assert told == [(BINARY, b"first"), (BINARY, b"small")]
 
 
 async def test_answers_keep_their_order_while_some_wait_for_the_turn_to_end() -> None:
@@ -329,3 +380,35 @@ async def test_answers_keep_their_order_while_some_wait_for_the_turn_to_end() ->
     await end.read(arrived(b"7"))
     said = [payload for _, payload in (await end.outcome()).said]
     assert said == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+
+
+async def test_small_messages_of_a_turn_that_gathers_leave_in_one_write() -> None:
+    end = await WireEnd.client(MAX_BYTES, batches=True)
+    end.connection.gather()
+    for message in (b"1", b"2", b"3"):
+        end.connection.send_message(message)
+    assert end.wire.writes == 0
+
+    told = (await end.outcome()).said
+    assert (end.wire.writes, told) == (1, [(BINARY, each) for each in (b"1", b"2", b"3")])
+    end.connection.send_message(b"alone")  # another turn
+    assert end.wire.writes == 2
+
+
+async def test_large_message_of_a_turn_that_gathers_leaves_at_once_behind_what_waited() -> None:
+    end = await WireEnd.client(MAX_BYTES, batches=True)
+    end.connection.gather()
+    end.connection.send_message(b"small")
+    end.connection.send_message(text_of(LARGE))
+    assert end.wire.writes == 1
+
+    end.connection.send_message(b"last")
+    said = [payload for _, payload in (await end.outcome()).said]
+    assert said == [b"small", text_of(LARGE), b"last"]
+
+
+async def test_connection_that_writes_at_once_gathers_nothing() -> None:
+    end = await WireEnd.client(MAX_BYTES, batches=False)
+    end.connection.gather()
+    end.connection.send_message(b"at once")
+    assert end.wire.writes == 1

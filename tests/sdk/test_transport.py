@@ -48,8 +48,8 @@ async def test_process_event_is_called_with_every_frame_that_is_no_ordinary_mess
         client.send(websocket_frame(b"tw", fin=False))
         client.send(websocket_frame(b"ping", opcode=PING))
         client.send(websocket_frame(b"o", opcode=CONT))
-        client.send(websocket_frame(b"three") + websocket_frame(bytes(2**16)))
-        assert [await reader.next() for _ in range(4)] == [b"one", b"two", b"three", bytes(2**16)]
+        client.send(websocket_frame(bytes(2**16)))
+        assert [await reader.next() for _ in range(3)] == [b"one", b"two", bytes(2**16)]
 
         frames = connection.events[1:]  # the first is the request
         assert all(type(frame) is Frame for frame in frames)
@@ -58,7 +58,6 @@ async def test_process_event_is_called_with_every_frame_that_is_no_ordinary_mess
             (Opcode.BINARY, b"tw", False),
             (Opcode.PING, b"ping", True),
             (Opcode.CONT, b"o", True),
-            (Opcode.BINARY, bytes(2**16), True),
         ]
         assert await client.read_raw() == (PONG, b"ping")
 
@@ -285,6 +284,21 @@ async def test_messages_are_read_until_the_peer_has_answered_our_close() -> None
         client.send(websocket_frame(b"meanwhile") + websocket_frame(b"\x03\xe8", opcode=CLOSE))
 
         assert await reader.next() == b"meanwhile"
+        await closing
+        await reader.gone()
+
+
+async def test_message_in_whose_middle_we_close_is_read() -> None:
+    """What came of it before goes to websockets then, and the rest after it."""
+    large = websocket_frame(bytes(2**17))
+    async with place() as there, there.raw_pair() as (client, connection, reader):
+        client.send(websocket_frame(b"before") + large[: 2**16])
+        assert await reader.next() == b"before"
+        closing = asyncio.ensure_future(connection.close())
+        assert (await client.read_raw()).opcode == CLOSE
+        client.send(large[2**16 :] + websocket_frame(b"\x03\xe8", opcode=CLOSE))
+
+        assert await reader.next() == bytes(2**17)
         await closing
         await reader.gone()
 

@@ -40,6 +40,8 @@ class Wire:
     def __init__(self) -> None:
         self.is_open = True
         self.is_behind = False
+        self.gathered = 0
+        """How often it was told that more may come in this turn."""
         self._caught_up = asyncio.Event()
 
     def fall_behind(self) -> None:
@@ -49,6 +51,9 @@ class Wire:
     def catch_up(self) -> None:
         self.is_behind = False
         self._caught_up.set()
+
+    def gather(self) -> None:
+        self.gathered += 1
 
     async def caught_up(self) -> None:
         await self._caught_up.wait()

@@ -62,6 +62,8 @@ class Notebook:
         self.sent: list[Frame | Unknown] = []
         self.is_full = False
         self.holds = False
+        self.gathered = 0
+        """How often it was told that more may come in this turn."""
         self._held: list[tuple[bytes, Ticket | None]] = []
 
     def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
@@ -76,6 +78,9 @@ class Notebook:
 
     def send_bounded(self, data: bytes, ticket: Ticket) -> None:
         self.send_message(data, ticket)
+
+    def gather(self) -> None:
+        self.gathered += 1
 
     @property
     def is_behind(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import date
+from decimal import Decimal
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgpack
@@ -145,6 +147,18 @@ def test_more_than_4096_items_are_refused() -> None:
     assert code_of(encode(Subscribe(7, [0] * 4_097))) == 1007
     many = dict.fromkeys(map(str, range(4_097)))
     assert code_of(encode(Event(7, "x", many)), decode_from_server) == 1007
+
+
+@pytest.mark.parametrize("value", [date(2026, 11, 22), Decimal(1), {1}, Cancel(7, "x"), "\ud800"])
+def test_values_that_are_not_plain_are_not_sent_wherever_they_stand(value: Any) -> None:
+    for whole in (value, [1, value], [1, [value]], {"a": value}):
+        with pytest.raises(BadBody):
+            pack_body(whole)
+
+
+@given(st.lists(JSON | st.binary(max_size=300)))
+def test_lists_are_packed_as_msgpack_packs_them(fields: list[Any]) -> None:
+    assert pack_body(fields) == msgpack.packb(fields)
 
 
 @pytest.mark.row(26)
