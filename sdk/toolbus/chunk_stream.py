@@ -46,8 +46,10 @@ class ChunkStream:
         call = await self._prepare()
         try:
             await call.begin()
-        except BaseException:
+        except BaseException as error:
             call.leave()
+            if isinstance(error, RoomException):
+                self._count_into(error)
             raise
         self._call = call
         return self
@@ -75,11 +77,14 @@ class ChunkStream:
             return await self._next(call)
         except RoomException as error:
             self._is_over = True
-            error.details = {**error.details, "chunks": self._count}
+            self._count_into(error)
             raise
         except StopAsyncIteration:
             self._is_over = True
             raise
+
+    def _count_into(self, error: RoomException) -> None:
+        error.details = {**error.details, "chunks": self._count}
 
     async def _next(self, call: LiveCall) -> Chunk:
         if self._file is not None:

@@ -25,6 +25,8 @@ from support.processes import ChildProcess
 from toolbus import RoomClient, RoomException
 from toolbus_server.testing import TestServer, running_server
 
+# Read here: each test takes such variables away.
+SEED = os.environ.get("TOOLBUS_LEDGER_SEED")
 CALLS = int(os.environ.get("TOOLBUS_LEDGER_CALLS", "20000"))
 CALLERS = 6
 LANES = 8
@@ -231,7 +233,7 @@ def memory_bytes() -> int:
 @pytest.mark.timeout(600)
 @pytest.mark.row(50, 51, 53, 55, 90)
 async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> None:
-    seed = os.environ.get("TOOLBUS_LEDGER_SEED") or secrets.token_hex(4)
+    seed = SEED or secrets.token_hex(4)
     print(f"ledger seed: {seed}")  # noqa: T201 - shown when the test fails, to repeat it
     async with running_server() as server, AsyncExitStack() as stack:
         storm = Storm(seed, server, tmp_path / "witness", CALLS)

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.far_end import FarEnd, error_of, far_end, json_body, piece, values
 from toolbus import ChunkStream
 from toolbus.errors import (
+    DeadlineExceeded,
     HostLost,
     InvalidArguments,
     NoHost,
@@ -60,6 +61,14 @@ async def test_stream_with_retry_off_is_tried_once() -> None:
         _, error = await error_of(chunks)
         assert isinstance(error, NoHost)
         assert error.details == {"chunks": 0}
+
+
+async def test_stream_that_could_not_be_sent_speaks_of_no_chunks() -> None:
+    async with far_end() as far:
+        stream = far.room.stream("logs", "tail", timeout_s=0.0)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await stream.__aenter__()
+        assert (caught.value.executed, caught.value.details) == ("no", {"chunks": 0})
 
 
 async def test_stream_learns_the_affinity_that_its_tool_asks_for() -> None:

@@ -1,0 +1,64 @@
+"""The server of a storm, a process of its own: `python storm_server.py KEYS PORT`, until SIGTERM.
+
+It prints where it listens, then what it holds, for each line that it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.leftovers import answer_looks, forget_ended
+from toolbus import KeyRing, event_loop
+from toolbus_server import RoomServer, ServerSettings
+
+__all__ = ["PING_INTERVAL_S", "PING_TIMEOUT_S"]
+
+PING_INTERVAL_S, PING_TIMEOUT_S = 1.0, 3.0
+DRAIN_S = 3.0
+
+
+def held_by(server: RoomServer) -> dict[str, Any]:
+    """Count what a server holds of calls and participants."""
+    hub = server.hub
+    forget_ended(hub.router._deadlines)
+    forget_ended(hub.router.streams._stalls)
+    seats = [seat for each in hub.rooms.values() for seat in each.room.seats.values()]
+    return {
+        "in_flight": hub.router.in_flight,
+        "seats": len(seats),
+        "entries": sum(
+            len(seat.calls) + len(seat.call_ids) + len(seat.dispatched) for seat in seats
+        ),
+        "inflight": sum(seat.member.inflight for seat in seats),
+        "streams": sum(seat.streams for seat in seats),
+        "ahead": sum(seat.ahead for seat in seats),
+    }
+
+
+async def main(keys: str, port: str) -> None:
+    """Serve until SIGTERM."""
+    settings = ServerSettings(
+        keys=KeyRing.load(Path(keys)),
+        port=int(port),
+        drain_s=DRAIN_S,
+        ping_interval_s=PING_INTERVAL_S,
+        ping_timeout_s=PING_TIMEOUT_S,
+    )
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with RoomServer(settings) as server:
+        print(json.dumps({"url": server.url}), flush=True)  # noqa: T201 - the parent reads it
+        looks = asyncio.create_task(answer_looks(lambda: held_by(server)))
+        await stop.wait()
+        looks.cancel()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
+    event_loop.run(main(*sys.argv[1:]))
