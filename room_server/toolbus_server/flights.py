@@ -174,6 +174,7 @@ class Exchange(Struct, eq=False):
     results: Lane | None = None
     inputs: Lane | None = None
     progress: bool = False
+    has_progressed: bool = False
     idle_s: float = 0.0
     """How long the host may be silent; 0 for ever."""
     active_at: float = 0.0

@@ -264,7 +264,11 @@ class Router:
             if flight.span is not None:
                 flight.span.end()
         else:
-            self._fail(flight, exception_of(reply))
+            error = exception_of(reply)
+            if flight.exchange is not None and self.streams.has_sent(flight.exchange):
+                if error.executed == "no":  # of what has sent something that is not so
+                    error.executed, error.retryable = "maybe", False
+            self._fail(flight, error)
 
     def cancel(self, caller: Seat, cancel: Cancel) -> None:
         """End a call that its caller gives up; one that is not in flight is dropped."""

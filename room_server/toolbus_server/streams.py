@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 from toolbus.deadlines import Deadlines
@@ -46,6 +47,9 @@ _MOST_BYTES = 1024 * 1024
 _MAX_PROGRESS_BYTES = 16 * 1024
 _RETRY_AFTER_S = 0.05
 _MAX_CREDIT = 2**53
+_UNREAD_S = 300.0
+"""How long a host waits for a caller that reads nothing."""
+_LOOK_S = 1.0
 _CLOCK_S = 0.001
 """A timer may run so much early."""
 
@@ -125,8 +129,7 @@ class Streams:
         for lane in (exchange.results, exchange.inputs):
             if lane is not None:
                 _account(lane)
-        if exchange.idle_s:
-            self._stalls.add(exchange.active_at + exchange.idle_s, exchange)
+        self._stalls.add(exchange.active_at + (exchange.idle_s or _UNREAD_S), exchange)
 
     def close(self, exchange: Exchange) -> None:
         """Take note that the call has ended: nothing more comes, what waits may still leave."""
@@ -135,6 +138,12 @@ class Streams:
             if lane is not None:
                 lane.window.bytes = 0
                 _account(lane)
+
+    def has_sent(self, exchange: Exchange) -> bool:
+        """Whether a chunk or a progress has come from the host: its tool has begun."""
+        return exchange.has_progressed or (
+            exchange.results is not None and exchange.results.window.number > 0
+        )
 
     # What comes
 
@@ -207,7 +216,7 @@ class Streams:
         if flight is None or exchange is None or not exchange.progress:
             self.dropped += 1
             return
-        exchange.active_at = self._loop.time()
+        exchange.active_at, exchange.has_progressed = self._loop.time(), True
         port = flight.caller.port
         if len(frame.body) > _MAX_PROGRESS_BYTES or port.is_behind:
             self.dropped += 1
@@ -290,16 +299,19 @@ class Streams:
         self._break_off(lane.flight, error, "broken")
 
     def _look_for_life(self, exchange: Exchange) -> None:
-        """End a stream whose host could say something and has not for too long."""
+        """End a stream whose host is silent though it has credit, or whose caller gives none."""
         now, lane = self._loop.time(), exchange.results
-        silent_at = exchange.active_at + exchange.idle_s
-        if lane is not None and not lane.window.is_open:
-            silent_at = now + exchange.idle_s  # it waits for its caller
-        if silent_at > now + _CLOCK_S:
-            self._stalls.add(silent_at, exchange)
+        waits_for_reader = lane is not None and not lane.window.is_open
+        limit_s = _UNREAD_S if waits_for_reader else exchange.idle_s or inf
+        left_s = exchange.active_at + limit_s - now
+        if left_s > _CLOCK_S:
+            # The reader may let it go on at any moment, but nobody is looked at all the time.
+            soon_s = max(exchange.idle_s or inf, _LOOK_S) if waits_for_reader else inf
+            self._stalls.add(now + min(left_s, soon_s, _UNREAD_S), exchange)
             return
-        words = f"nothing came for {exchange.idle_s:g} s"
-        self._break_off(exchange.flight, StreamStalled(words), "stalled")
+        what = "its caller gave no credit" if waits_for_reader else "nothing came"
+        error = StreamStalled(f"{what} for {limit_s:g} s")
+        self._break_off(exchange.flight, error, "stalled")
 
 
 def is_stream(options: Mapping[str, Any]) -> bool:

@@ -151,7 +151,9 @@ class HostedInput:
         if self._context.entered:
             error.executed = self._context.executed
             return self._context.fail(error)
-        error.executed = "no"
+        # Who reads before the tool's function is entered may act on what it read.
+        is_first = self._used_chunks == (0 if isinstance(error, StreamBroken) else 1)
+        error.executed = "no" if is_first else self._context.executed
         return self._context.refuse(error)
 
     async def _take(self) -> bytes | None:

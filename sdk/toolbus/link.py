@@ -40,6 +40,10 @@ _logger = logging.getLogger(__name__)
 _OPEN_TIMEOUT_S = 10.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
+# A connection that lasted so long was a good one: after it the pauses begin anew.
+_STEADY_S = 5.0
+# Of old lines with calls under way so many are kept; the oldest goes.
+_MAX_LEFT = 4
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # What no further attempt changes, unless the token may be a better one next time.
 _FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
@@ -96,7 +100,7 @@ class Link:
         self._settings = settings
         self._owner = owner
         self._line: Line | None = None
-        self._left: set[Line] = set()
+        self._left: dict[Line, None] = {}
         """Lines whose server leaves, with calls under way on them."""
         self._finishing: set[asyncio.Task[None]] = set()
         self.connection: ClientTransport | None = None
@@ -109,6 +113,8 @@ class Link:
         """The one that the server was shown last, and took unless it says otherwise."""
         self._keeper: asyncio.Task[None] | None = None
         self._epoch = 0
+        self._backoff_s = _FIRST_BACKOFF_S
+        """The first pause before the next connection; more after one that did not last."""
         self._ready = asyncio.Event()
         self._finished = asyncio.Event()
         self.error: RoomException | None = None
@@ -199,7 +205,7 @@ class Link:
 
     def on_lost(self, line: Line) -> None:
         """Tell the owner that a line is gone."""
-        self._left.discard(line)
+        self._left.pop(line, None)
         if line is self._line:
             self._pause()
             self.connection = None
@@ -211,13 +217,16 @@ class Link:
         try:
             while True:
                 assert self._line is not None
-                line = self._line
+                line, since_s = self._line, asyncio.get_running_loop().time()
                 await line.over.wait()
+                self._settle_backoff(asyncio.get_running_loop().time() - since_s)
                 if line.closed.is_set():
                     self._raise_if_final(line.close_code)
                     self._say_lost()
                 else:
-                    self._left.add(line)
+                    self._left[line] = None
+                    if len(self._left) > _MAX_LEFT:
+                        next(iter(self._left)).abort()
                 await self._reconnect(line)
                 if line in self._left:
                     finishing = asyncio.create_task(self._finish(line))
@@ -231,6 +240,12 @@ class Link:
         finally:
             self._finished.set()
             self._owner.on_end()
+
+    def _settle_backoff(self, lasted_s: float) -> None:
+        # A server that lets everybody in and sends them away again is not asked ever faster.
+        is_steady = lasted_s >= _STEADY_S
+        longer_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
+        self._backoff_s = _FIRST_BACKOFF_S if is_steady else longer_s
 
     def _say_lost(self) -> None:
         # A process that hosts says nothing else: without this it would look well.
@@ -248,7 +263,7 @@ class Link:
         await line.hang_up()
 
     async def _reconnect(self, old: Line) -> None:
-        backoff_s, is_left = _FIRST_BACKOFF_S, not old.closed.is_set()
+        backoff_s, is_left = self._backoff_s, not old.closed.is_set()
         while True:
             # Full jitter: a thousand participants that lost one server do not come back as one.
             pause_s = random.uniform(0, backoff_s)
@@ -258,7 +273,7 @@ class Link:
                 # The server that left may be followed by another at once: begin anew.
                 self._raise_if_final(old.close_code if old.close_code == _SENT_AWAY else None)
                 self._say_lost()
-                backoff_s, is_left = _FIRST_BACKOFF_S, False
+                backoff_s, is_left = self._backoff_s, False
                 continue
             if await self._is_back():
                 return

@@ -285,7 +285,7 @@ def test_a_stream_that_waits_for_its_caller_or_may_be_silent_for_ever_does_not_s
     waiting = Play(table, 2, credit_chunks=1)
     waiting.chunk()
     table.clock.advance(29)
-    table.clock.advance(600)
+    table.clock.advance(200)
     table.clock.advance(20)
     waiting.credit(2, 2_000_000)
     table.clock.advance(29)
@@ -295,6 +295,41 @@ def test_a_stream_that_waits_for_its_caller_or_may_be_silent_for_ever_does_not_s
     table.clock.advance(1e6)
     for_ever.end()
     assert isinstance(for_ever.at_caller.sent[-1], Result)
+
+
+@pytest.mark.row(68)
+@pytest.mark.parametrize("options", [{}, {"idle_ms": 0}, {"idle_ms": 2}])
+def test_a_host_waits_five_minutes_for_a_caller_that_gives_no_credit(
+    table: Table, options: dict[str, Any]
+) -> None:
+    """STREAM-7: and costs next to nothing meanwhile, however short it may be silent."""
+    play = Play(table, credit_chunks=1, **options)
+    play.chunk()
+    looks = 0
+    for _ in range(2_990):
+        table.clock.advance(0.1)
+        looks += table.clock.fired
+        table.clock.fired = 0
+    assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk]
+    assert looks <= 310
+    table.clock.advance(31)  # it is looked at every 30 s
+    assert phase(play.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
+    assert play.at_host.take_cancel().reason == "stalled"
+
+
+@pytest.mark.parametrize("kind", ["chunk", "progress"])
+def test_a_host_that_sent_something_cannot_say_that_nothing_ran(table: Table, kind: str) -> None:
+    """ERR-4."""
+    play = Play(table, progress=True)
+    if kind == "chunk":
+        play.chunk()
+    else:
+        table.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
+    refusal = Failed(play.dispatch.id, "overloaded", "no", True, "full", None, 250)
+    table.router.answer(play.host, refusal)
+    failed = play.at_caller.sent[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.executed, failed.retryable) == ("overloaded", "maybe", False)
 
 
 def test_a_stream_ends_at_its_deadline_if_it_has_one(table: Table) -> None:

@@ -16,10 +16,12 @@ from toolbus.settings import RoomSettings
 from toolbus.wire import (
     Event,
     Failed,
+    Notice,
     Register,
     Subscribe,
     Unregister,
     Welcome,
+    encode,
     unpack_body,
 )
 from toolbus_server.testing import running_server
@@ -241,3 +243,32 @@ async def test_a_name_that_is_no_text_is_refused_here_and_costs_no_connection() 
             await alice.toolkit(7)  # type: ignore[arg-type]  # what is tested
         assert [each async for each in alice.toolkits()] == []
         assert link_of(alice).connection is before
+
+
+async def test_a_server_that_leaves_again_and_again_is_asked_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LEAVE-4, LEAVE-9: and of the lines to it that stay open only a few are kept."""
+    pauses: list[float] = []
+
+    def longest(_: float, most: float) -> float:
+        pauses.append(most)
+        return 0.0
+
+    monkeypatch.setattr("toolbus.link.random.uniform", longest)
+    came: asyncio.Queue[None] = asyncio.Queue()
+
+    async def on_up(_: Welcome) -> None:
+        came.put_nowait(None)
+
+    async with scripted_server() as server, asyncio.timeout(20):
+        link = link_to(server.url, on_up)
+        await link.start()
+        for _ in range(8):
+            await came.get()
+            line = link._line
+            assert line is not None
+            line.on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+        assert pauses[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+        assert len([line for line in link._lines() if not line.closed.is_set()]) <= 6
+        await link.stop()

@@ -28,6 +28,8 @@ class StillClock:
     def __init__(self) -> None:
         self.now = 1_000.0
         self._timers: list[_Timer] = []
+        self.fired = 0
+        """How many timers have run."""
 
     def as_loop(self) -> asyncio.AbstractEventLoop:
         """Pass for a loop; nothing but the clock and its timers is there."""
@@ -52,6 +54,7 @@ class StillClock:
         for timer in [each for each in self._timers if each.when <= self.now]:
             self._timers.remove(timer)
             if not timer.cancelled:
+                self.fired += 1
                 timer.run()
 
 
