@@ -334,7 +334,10 @@ class Caller:
 
     def _withdraw(self, pending: Pending) -> None:
         """Give a call up that is under way, here and at the server."""
-        if self._table.give_up(pending) and pending.written:
+        waiting: asyncio.Future[Any] | CallFlow = pending.future
+        if isinstance(waiting, CallFlow):  # its first chunk came in this very turn
+            waiting.leave()
+        elif self._table.give_up(pending) and pending.written:
             pending.connection.send_message(encode(Cancel(RequestId(pending.id), "cancelled")))
 
     async def _wait_for_link(self, deadline_at: float) -> None:

@@ -259,7 +259,7 @@ class CallFlow:
             return
         try:
             self.on_progress(value)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # the latter of a future that it asks
             _logger.exception("on_progress raised")
 
     # What the reader does
@@ -271,7 +271,7 @@ class CallFlow:
 
         Raises:
             TwoReaders: Another task is waiting.
-            Exception: How the call ended, once, after all chunks that came before.
+            Exception: How the call ended, after all chunks that came before; each time again.
         """
         if self._reader is not None:
             raise TwoReaders
@@ -314,7 +314,6 @@ class CallFlow:
             return Arrival(end.body, last=True)
         if end is _OVER:
             return None
-        self._end = _OVER
         assert end is not None
         raise end
 
@@ -351,7 +350,7 @@ class _Nowhere(Shares):
 
 
 class _Over(Exception):
-    """Stands for an end that the reader has been told of."""
+    """Stands for a result that the reader has got."""
 
 
 _NO_SHARES = _Nowhere()

@@ -64,8 +64,9 @@ class InputStream(Generic[T]):
 
     A tool asks for it by the annotation of a parameter. `InputStream[Row]` gives values checked and
     converted by pydantic, `InputStream[bytes]` the pieces of files as they come,
-    `InputStream[FileChunk]` the files themselves, and `InputStream[Any]` plain values. The caller
-    sends no faster than the tool reads. A sync tool goes through it with `for`.
+    `InputStream[FileChunk]` the files themselves, `InputStream[Chunk]` chunks of any kind, and
+    `InputStream[Any]` plain values. The caller sends no faster than the tool reads. A sync tool
+    goes through it with `for`.
 
     Made of a list or an async iterable of what `as_chunk` takes, to run a tool locally::
 
@@ -272,6 +273,8 @@ def intake_of(name: str, annotation: Any, *, is_needed: bool, label: str) -> Int
     if bare is not InputStream and get_origin(bare) is not InputStream:
         return None
     kind = next(iter(get_args(bare)), Any)
+    if kind == Chunk:
+        return Intake(name, is_needed)
     if kind is Any or kind is bytes or kind in _CHUNKS:
         return Intake(name, is_needed, kind)
     try:

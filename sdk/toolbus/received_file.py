@@ -93,7 +93,7 @@ class ReceivedFile:
         if arrival is None or piece is None or not self._fits(arrival, more=piece[1]):
             self._more = False
             broken = StreamBroken("a file did not go on, or end, as it has to")
-            self._arrivals.break_off(broken)
+            _break_off(self._arrivals, broken)
             raise broken
         file, self._more = piece
         return file.data
@@ -111,6 +111,12 @@ class ReceivedFile:
             # Garbage is collected on whatever thread runs, and after the loop's end too.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._arrivals.leave)
+
+
+def _break_off(arrivals: Arrivals, error: RoomException) -> None:
+    """End a call with an error that its reader is told at once, so that nobody reads the rest."""
+    arrivals.break_off(error)
+    arrivals.leave()
 
 
 def _piece_of(body: bytes) -> tuple[FileChunk, bool] | None:
@@ -133,12 +139,12 @@ def read_arrival(arrivals: Arrivals, arrival: Arrival) -> tuple[Chunk, ReceivedF
         if found is None or not found[1]:
             return chunk_from_wire(fields), None
     except RoomException as error:
-        arrivals.break_off(error)
+        _break_off(arrivals, error)
         raise
     except (BadBody, ValueError, TypeError) as error:
         executed: Executed = "yes" if arrival.last else "maybe"
         broken = InvalidResult("what the host sent is no chunk", executed=executed)
-        arrivals.break_off(broken)
+        _break_off(arrivals, broken)
         raise broken from error
     file = found[0]
     source = ReceivedFile(arrivals, file.data, is_alone=False)
@@ -154,7 +160,7 @@ def file_result(arrivals: Arrivals, first: Arrival) -> FileChunk:
     piece = _piece_of(first.body)
     if piece is None or not piece[1]:
         broken = StreamBroken("a chunk came of a call that is no stream")
-        arrivals.break_off(broken)
+        _break_off(arrivals, broken)
         raise broken
     source = ReceivedFile(arrivals, piece[0].data, is_alone=True)
     return FileChunk.from_source(source, piece[0].name, piece[0].mime_type)

@@ -257,7 +257,9 @@ class RoomClient(Room):
             yield toolkit
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Take no more calls, and wait until those that run here have ended; then leave the room.
+        """Take no more calls, and wait until those that run here have ended.
+
+        You stay in the room, and leave it yourself then, with the end of its block.
 
         Callers are led to other hosts, or told that there is none now: what is hosted keeps its
         name, also for a while after you have left, so that your next process takes over. Calls

@@ -232,6 +232,21 @@ def _intake(parameter: inspect.Parameter, annotation: Any, label: str) -> Intake
     return intake_of(parameter.name, annotation, is_needed=is_needed, label=label)
 
 
+def read_method_intake(execute: Callable[..., Any], label: str) -> Intake | None:
+    """Tell what the parameter `attachment` of a tool's own `execute` takes; None where it has none.
+
+    Its annotation says so, as in a function; without one, or with one that says nothing of an
+    input, it takes chunks as they come. Raises `TypeError` where the annotation means nothing.
+    """
+    parameter = _signature(execute, label).parameters.get(ATTACHMENT)
+    if parameter is None:
+        return None
+    annotation = _Names(execute, label).resolve(parameter.annotation, f"parameter {ATTACHMENT!r}")
+    is_needed = parameter.default is _UNSET
+    found = intake_of(ATTACHMENT, annotation, is_needed=is_needed, label=label)
+    return found or Intake(ATTACHMENT, is_needed)
+
+
 def _signature(function: Callable[..., Any], label: str) -> inspect.Signature:
     try:
         return inspect.signature(function)

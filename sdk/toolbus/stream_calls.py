@@ -191,7 +191,10 @@ class LiveCall:
         self._flow: CallFlow | None = None
         self._history: History | None = None
         self._span: CallSpan | None = None
+        self._retry: asyncio.Task[None] | None = None
+        """Makes another attempt, whether or not somebody waits for it; kept where it failed."""
         self._is_read = False
+        self._is_over = False
         self._has_begun = False
         """Whether a chunk has come: from then on there is no other attempt."""
 
@@ -205,13 +208,13 @@ class LiveCall:
         try:
             await self._try(self._plan.options)
         except RoomException as error:
-            await self._try_again(error)
+            await self._retried(self._begin_retry(error))
 
     async def next(self) -> Arrival | None:
         """Wait for the next chunk; None behind the last one. Cancelling it loses nothing.
 
         Raises:
-            RoomException: Why there is none, after all chunks that came before.
+            RoomException: Why there is none, after all chunks that came before; each time again.
             Exception: What the iterable raised that was to be the input, likewise.
             TwoReaders: Another task is waiting.
         """
@@ -225,15 +228,17 @@ class LiveCall:
 
     async def _next(self) -> Arrival | None:
         while True:
+            if self._retry is not None:
+                await self._retried(self._retry)
             assert self._flow is not None
             try:
                 arrival = await self._flow.next()
             except RoomException as error:
-                if self._has_begun or (self._feed is not None and self._feed.has_begun):
+                if self._stays_failed:
                     final = error if self._history is None else self._history.final(error)
                     self._end(final)
                     raise final from None
-                await self._try_again(error)
+                self._begin_retry(error)
                 continue
             except Exception as error:
                 self._end(error)
@@ -243,9 +248,29 @@ class LiveCall:
                 self._end(None)
             return arrival
 
+    @property
+    def _stays_failed(self) -> bool:
+        """Whether an error is the call's end, with no other attempt behind it."""
+        has_given = self._feed is not None and self._feed.has_begun
+        return self._is_over or self._has_begun or has_given
+
+    def _begin_retry(self, error: RoomException) -> asyncio.Task[None]:
+        self._retry = asyncio.create_task(self._try_again(error))
+        self._retry.add_done_callback(_note_failure)
+        return self._retry
+
+    async def _retried(self, retry: asyncio.Task[None]) -> None:
+        """Wait for the next attempt, which goes on where the waiting is cancelled."""
+        await asyncio.wait([retry])
+        if not retry.cancelled():  # else the call was broken off, and its flow says why
+            retry.result()
+        self._retry = None
+
     def break_off(self, error: BaseException) -> None:
         """End the call with an error of this side's, unless it has ended."""
         self._end(error)
+        if self._retry is not None:
+            self._retry.cancel()
         if self._flow is not None:
             self._flow.break_off(error)
             self._flow.leave()
@@ -288,11 +313,18 @@ class LiveCall:
         return await self._history.after(error)
 
     def _end(self, error: BaseException | None) -> None:
+        self._is_over = True
         if self._feed is not None:
             self._feed.stop()
         span, self._span = self._span, None
         if span is not None:
             span.end(None if error is None else recorded_end(error))
+
+
+def _note_failure(task: asyncio.Task[None]) -> None:
+    """Let a failure that nobody reads go unlogged: the call was left, or will be."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _as_future(flow: CallFlow) -> asyncio.Future[Any]:

@@ -28,6 +28,7 @@ from toolbus.signature import (
     PlainArguments,
     code_of,
     name_of,
+    read_method_intake,
     read_signature,
     yields,
 )
@@ -55,7 +56,8 @@ class Tool(ToolDefinition, ABC):
                 return {"city": city}
 
     One whose `execute` is an async generator gives a stream; one whose `execute` has a parameter
-    `attachment` takes what the caller sends while the call runs, an `InputStream` of chunks.
+    `attachment` takes what the caller sends while the call runs: an `InputStream[Row]` or a
+    `FileChunk` as it is annotated, an `InputStream` of chunks where it is not.
 
     Args:
         name: 1 to 64 of `A-Z a-z 0-9 _ -`.
@@ -156,10 +158,9 @@ class Tool(ToolDefinition, ABC):
 
     def _intake(self, settled: Settled) -> Intake | None:
         """Find the parameter for the input, unless the schema has one of its name."""
-        found = inspect.signature(self.execute).parameters.get(ATTACHMENT)
-        if found is None or ATTACHMENT in settled.manifest.input_schema.get("properties", {}):
+        if ATTACHMENT in settled.manifest.input_schema.get("properties", {}):
             return None
-        return Intake(ATTACHMENT, found.default is found.empty)
+        return read_method_intake(self.execute, self._label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.command_line import CommandLine
+from support.command_line import CommandLine, heard_interrupts
 from support.far_end import json_body, piece
 from support.forged_tokens import token_with
 from support.scripted_server import Line, ScriptedServer, scripted_server
@@ -175,6 +176,43 @@ async def test_reader_that_has_enough_ends_the_stream(toolbus: CommandLine) -> N
         assert "Traceback" not in err
 
 
+async def test_reader_that_pauses_keeps_its_stream(toolbus: CommandLine) -> None:
+    """CONN-7."""
+    texts = [each * 200_000 for each in "abc"]
+    async with typed(toolbus, "call", "logs.tail", "--stream") as command:
+        await command.called()
+        await command.chunks(*(pack_body([2, text]) for text in texts))
+        assert command.process.stdout is not None
+        assert await command.process.stdout.readexactly(1) == b"a"  # the rest fills the pipe
+        await is_alive(command.line)
+        await command.end()
+        code, out, err = await command.ended()
+        assert (code, out.decode(), err) == (0, "".join(texts)[1:], "")
+
+
+async def test_ctrl_c_ends_a_command_whose_reader_pauses(toolbus: CommandLine) -> None:
+    """CALL-10."""
+    read_end, write_end = os.pipe()
+    with heard_interrupts():
+        async with typed(toolbus, "call", "logs.tail", "--stream", stdout=write_end) as command:
+            os.close(write_end)
+            await command.called()
+            await command.chunks(pack_body([2, "a" * 200_000]))
+            assert await asyncio.to_thread(os.read, read_end, 1) == b"a"
+            await is_alive(command.line)
+            command.process.send_signal(signal.SIGINT)
+            assert (await command.line.next_of(Cancel)).id == command.call_id
+            code, _, err = await command.ended()
+            assert (code, err.splitlines()[0][:18]) == (5, "toolbus: cancelled")
+    os.close(read_end)
+
+
+async def is_alive(line: Line) -> None:
+    """Wait until the other side has answered a ping: its event loop runs."""
+    async with asyncio.timeout(10):
+        await (await line.connection.ping())
+
+
 async def test_near_tool_is_named_for_a_stream_too(toolbus: CommandLine) -> None:
     async with typed(toolbus, "call", "logs.tial", "--no-retry") as command:
         await command.described(streaming=True)
@@ -213,7 +251,7 @@ async def test_every_chunk_of_a_stream_has_one_way_to_be_printed(
 
 
 async def test_stream_is_written_where_out_says(toolbus: CommandLine) -> None:
-    async with typed(toolbus, "call", "logs.tail", "--stream", "--output", "all") as command:
+    async with typed(toolbus, "call", "logs.tail", "--stream", "--out", "all") as command:
         await command.called()
         await command.chunks(json_body(1), pack_body([2, "text"]))
         await command.end()
@@ -224,10 +262,26 @@ async def test_stream_is_written_where_out_says(toolbus: CommandLine) -> None:
 # Files
 
 
+async def test_large_file_waits_for_its_reader_to_go_on(toolbus: CommandLine) -> None:
+    read_end, write_end = os.pipe()
+    async with typed(toolbus, "call", "logs.tail", stdout=write_end) as command:
+        os.close(write_end)
+        await command.described(streaming=False)
+        await command.called()
+        await command.chunks(piece(b"a" * 200_000, more=True))
+        assert await asyncio.to_thread(os.read, read_end, 1) == b"a"
+        await is_alive(command.line)
+        await command.end(piece(b"b", more=False))
+        with os.fdopen(read_end, "rb") as stdout:
+            assert await asyncio.to_thread(stdout.read) == b"a" * 199_999 + b"b"
+        code, _, err = await command.ended()
+        assert (code, err) == (0, "")
+
+
 async def test_large_file_goes_to_stdout_or_to_the_file_as_it_comes(toolbus: CommandLine) -> None:
     """STREAM-8."""
     for place, expected in ((None, b"one two"), ("-", b"one two"), ("x.bin", b"")):
-        flags = [] if place is None else ["--output", place]
+        flags = [] if place is None else ["--out", place]
         async with typed(toolbus, "call", "logs.tail", *flags) as command:
             await command.described(streaming=False)
             await command.called()
@@ -240,7 +294,7 @@ async def test_large_file_goes_to_stdout_or_to_the_file_as_it_comes(toolbus: Com
 
 
 async def test_file_that_fails_half_way_leaves_nothing(toolbus: CommandLine) -> None:
-    async with typed(toolbus, "call", "logs.tail", "--output", "x.bin") as command:
+    async with typed(toolbus, "call", "logs.tail", "--out", "x.bin") as command:
         await command.described(streaming=False)
         await command.called()
         await command.chunks(piece(b"one ", more=True))

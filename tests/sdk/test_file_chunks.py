@@ -23,6 +23,7 @@ from toolbus.errors import (
     StreamBroken,
     ToolFailed,
 )
+from toolbus.inflow import SHARED_BYTES
 from toolbus.wire import Cancel, Credit, pack_body
 
 BIG = bytes(range(256)) * 1_024  # four pieces
@@ -315,6 +316,34 @@ async def test_call_given_up_before_its_first_piece_is_cancelled() -> None:
         await far.chunk(piece(b"first ", more=True))
         assert await far.told() == [Cancel(far.id, "cancelled")]
         assert far.dropped == 1
+
+
+async def test_call_given_up_as_its_first_piece_comes_is_cancelled_and_keeps_no_memory() -> None:
+    async with far_end() as far:
+        invoked = asyncio.create_task(far.room.invoke("files", "get"))
+        await far.call()
+        far.at_chunk(invoked.cancel)
+        await far.chunk(piece(b"first ", more=True))
+        with pytest.raises(asyncio.CancelledError):
+            await invoked
+        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert far.id not in far.under_way
+        assert far.shares_left == SHARED_BYTES
+
+
+@pytest.mark.parametrize("rest", [json_body(1), b"\xc1"])
+async def test_file_or_call_that_breaks_keeps_no_memory(rest: bytes) -> None:
+    async with far_end() as far:
+        file = await begun(far)
+        await far.chunk(rest)
+        with pytest.raises(StreamBroken):
+            await file.read()
+        invoked = asyncio.create_task(far.room.invoke("files", "get"))
+        await far.call()
+        await far.chunk(rest)
+        with pytest.raises(StreamBroken):
+            await invoked
+        assert far.shares_left == SHARED_BYTES
 
 
 # In a stream

@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from toolbus import (
+    Chunk,
     FileChunk,
     FunctionTool,
     InputStream,
@@ -234,27 +235,68 @@ async def test_a_default_stands_in_for_an_input_that_is_not_sent() -> None:
     assert await run(texts, []) == []
 
 
-async def test_a_class_based_tool_gets_chunks_where_execute_has_the_parameter() -> None:
+async def test_a_class_based_tool_gets_chunks_where_nothing_else_is_said() -> None:
     class Take(Tool):
         name = "take"
         input_schema: dict[str, Any] = {}  # noqa: RUF012
 
-        async def execute(
-            self, context: ToolContext, /, attachment: InputStream[Any] | None = None
-        ) -> Any:
+        async def execute(self, context: ToolContext, /, attachment=None) -> Any:  # type: ignore[no-untyped-def]
             return None if attachment is None else [repr(each) async for each in attachment]
+
+    class Chosen(Take):
+        async def execute(
+            self, context: ToolContext, /, attachment: InputStream[Chunk] | None = None
+        ) -> Any:
+            return await super().execute(context, attachment)
 
     class Typed(Tool):
         name = "typed"
         input_schema: dict[str, Any] = {}  # noqa: RUF012
 
-        async def execute(self, context: ToolContext, /, attachment: InputStream[Any]) -> Any:
+        async def execute(self, context: ToolContext, /, attachment: Any) -> Any:
             return [row.number async for row in attachment.of(Row)]
 
-    assert await run(Take()) is None
-    assert await run(Take(), [1, "a"]) == ["JsonChunk(json=1)", "TextChunk(text='a')"]
+    for take in (Take(), Chosen()):
+        assert await run(take) is None
+        assert await run(take, [1, "a"]) == ["JsonChunk(json=1)", "TextChunk(text='a')"]
     assert await run(Typed(), [{"number": 7}]) == [7]
     assert await refusal(Typed()) == "typed needs an input"
+
+
+async def test_a_class_based_tool_gets_what_its_parameter_is_annotated_with() -> None:
+    class Upload(Tool):
+        name = "upload"
+        input_schema: dict[str, Any] = {}  # noqa: RUF012
+
+        async def execute(self, context: ToolContext, /, attachment: FileChunk) -> Any:
+            return [attachment.name, (await attachment.read()).decode()]
+
+    class Rows(Tool):
+        name = "rows"
+        input_schema: dict[str, Any] = {}  # noqa: RUF012
+
+        async def execute(self, context: ToolContext, /, attachment: InputStream[Row]) -> Any:
+            return [row.number async for row in attachment]
+
+    class Late(Tool):
+        name = "late"
+        input_schema: dict[str, Any] = {}  # noqa: RUF012
+
+        async def execute(self, context: ToolContext, /, attachment: LateStream[Row]) -> Any: ...
+
+    assert await run(Upload(), [FileChunk(b"abc", "a.txt")]) == ["a.txt", "abc"]
+    assert await refusal(Upload()) == "upload needs an attachment"
+    assert "no file" in await refusal(Upload(), ["text"])
+    assert await run(Rows(), [{"number": 7}]) == [7]
+    with pytest.raises(TypeError, match="LateStream"):
+        Toolkit("t", [Late()])
+
+
+async def test_a_function_that_takes_an_input_of_chunks_gets_them_as_they_are() -> None:
+    async def take(values: InputStream[Chunk]) -> Any:
+        return [repr(each) async for each in values]
+
+    assert await run(take, [1, "a"]) == ["JsonChunk(json=1)", "TextChunk(text='a')"]
 
 
 async def test_a_name_that_is_imported_for_type_checkers_alone_is_known() -> None:

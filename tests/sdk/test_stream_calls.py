@@ -97,6 +97,92 @@ async def test_second_reader_is_told_while_the_first_waits_for_another_attempt()
         assert (await first).value == 1
 
 
+@pytest.mark.parametrize("retry_after_s", [0.01, 0.1])
+async def test_reading_that_is_given_up_while_another_attempt_is_due_loses_nothing(
+    retry_after_s: float,
+) -> None:
+    """RETRY-1."""
+    async with far_end() as far, far.room.stream("logs", "tail") as chunks:
+        await far.call()
+        await far.fail(Overloaded(retry_after_s=retry_after_s))
+        await far.told()
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(chunks), 0.01)
+        assert ((await far.call()).options or {})["attempt"] == 1
+        await far.chunks(1)
+        await far.end()
+        assert await values(chunks) == [1]
+
+
+async def test_stream_that_fails_while_nobody_reads_ends_with_its_error() -> None:
+    tracing, exporter = traced()
+    async with far_end(tracing) as far, far.room.stream("logs", "tail") as chunks:
+        await far.call()
+        reading = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded(retry_after_s=0.1))
+        await far.told()
+        reading.cancel()
+        await far.call()
+        assert exporter.get_finished_spans() == ()
+        await far.fail(ToolFailed("no"))
+        await far.told()
+        with pytest.raises(ToolFailed):
+            await anext(chunks)
+        (span,) = exporter.get_finished_spans()
+        assert (span.attributes or {}).get("error.type") == "tool_failed"
+
+
+async def test_stream_that_is_left_while_another_attempt_is_due_makes_none() -> None:
+    async with far_end() as far:
+        async with far.room.stream("logs", "tail") as chunks:
+            await far.call()
+            left = asyncio.create_task(anext(chunks))
+            await far.fail(Overloaded(retry_after_s=0.05))
+            await far.told()
+        with pytest.raises(Overloaded):
+            await left
+        async with far.room.stream("logs", "tail") as chunks:
+            first = await far.call()
+            reading = asyncio.create_task(anext(chunks))
+            await far.fail(Overloaded(retry_after_s=0.2))  # due later than the one that is left
+            assert (await far.call()).call_id == first.call_id
+            await far.chunks(1)
+            assert (await reading).value == 1
+
+
+async def test_attempt_that_fails_unread_is_not_logged_as_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with far_end() as far, far.room.stream("logs", "tail") as chunks:
+        await far.call()
+        reading = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded(retry_after_s=0.05))
+        await far.told()
+        reading.cancel()
+        monkeypatch.setattr(far.room._core.caller, "attempt", refuse)
+        (retry,) = (each for each in asyncio.all_tasks() if "_try_again" in repr(each))
+        await asyncio.wait([retry])
+        assert not retry._log_traceback  # what asyncio goes by
+
+
+async def refuse(*_: Any) -> None:
+    raise ToolFailed("no")
+
+
+async def test_error_of_the_input_is_raised_to_every_later_reader() -> None:
+    async def fails() -> AsyncIterator[str]:
+        raise OSError("disk")
+        yield ""
+
+    async with far_end() as far, far.room.stream("rows", "load", input=fails()) as chunks:
+        await far.call()
+        await far.want(1)
+        for _ in range(2):
+            with pytest.raises(OSError, match="disk"):
+                await anext(chunks)
+
+
 async def brought(*rows: str) -> AsyncIterator[str]:
     for row in rows:
         yield row
@@ -136,11 +222,12 @@ async def test_progress_is_told_as_it_comes_and_its_listener_harms_nothing(
 ) -> None:
     """PROGRESS-1."""
     told: list[Any] = []
+    harm = {1: asyncio.CancelledError(), 2: ValueError("not my number")}
 
     def listen(value: Any) -> None:
         told.append(value)
-        if value == 2:
-            raise ValueError("not my number")
+        if not isinstance(value, dict) and value in harm:
+            raise harm[value]
 
     async with far_end() as far:
         async with far.room.stream("logs", "tail", on_progress=listen) as chunks:
@@ -153,7 +240,7 @@ async def test_progress_is_told_as_it_comes_and_its_listener_harms_nothing(
             await far.end()
             assert await values(chunks) == ["a"]
         assert told == [1, 2, {"done": 3}]
-        assert "on_progress raised" in caplog.text
+        assert caplog.text.count("on_progress raised") == 2
         invoked = asyncio.create_task(far.room.invoke("logs", "size", on_progress=told.append))
         await far.call()
         await far.progress("half")

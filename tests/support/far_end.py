@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -101,6 +101,26 @@ class FarEnd:
         """How many frames reached nobody."""
         assert self.room._parts is not None
         return self.room._parts.table.dropped
+
+    def at_chunk(self, act: Callable[[], Any]) -> None:
+        """Do something in the very turn in which the next chunk reaches the room."""
+        assert self.room._parts is not None
+        table = self.room._parts.table
+        (line,) = self.room._parts.traffic._runners
+        handlers: dict[Any, Any] = line._handlers
+
+        def take(frame: StreamChunk) -> None:
+            handlers[StreamChunk] = table.take_chunk
+            table.take_chunk(frame)
+            act()
+
+        handlers[StreamChunk] = take
+
+    @property
+    def shares_left(self) -> int:
+        """How many bytes of memory no stream has, of those that all of them share."""
+        assert self.room._parts is not None
+        return self.room._parts.table.shares._left
 
     @property
     def under_way(self) -> set[int]:

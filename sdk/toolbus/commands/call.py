@@ -64,12 +64,14 @@ _Explain = Annotated[
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", "--output", help="Write the value to this file instead of stdout; - is stdout."
-    ),
+    typer.Option(help="Write the value to this file instead of stdout; - is stdout."),
 ]
 _Stream = Annotated[
-    bool, typer.Option("--stream", help="Write each value as it comes; a tool that streams always.")
+    bool,
+    typer.Option(
+        "--stream",
+        help="Write each value as it comes, as for a tool that streams: texts without line ends.",
+    ),
 ]
 _Attach = Annotated[
     Path | None, typer.Option(help="Send this file along, piece by piece; - is stdin.")

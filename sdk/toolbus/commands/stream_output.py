@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import typer
 
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
-from toolbus.commands.value_output import ValueOutput, plain_of, write_out
+from toolbus.commands.value_output import PatientStdout, ValueOutput, plain_of, write_out
 from toolbus.exit_codes import UsageMistake, printable
 
 __all__ = ["StreamOutput", "progress_lines"]
@@ -38,6 +38,7 @@ class StreamOutput:
 
     output: ValueOutput
     _file: BinaryIO | None = field(default=None, init=False)
+    _stdout: PatientStdout = field(default_factory=PatientStdout, init=False)
     _size: int = field(default=0, init=False)
     _is_mid_line: bool = field(default=False, init=False)
 
@@ -54,6 +55,7 @@ class StreamOutput:
             async for chunk in chunks:
                 await self._write(chunk)
         finally:
+            await self._stdout.aclose()
             if self._file is not None:
                 self._file.close()
             elif self._is_mid_line and sys.stdout.isatty():
@@ -75,31 +77,31 @@ class StreamOutput:
             await self._write_file(chunk)
         elif isinstance(chunk, TextChunk) and not self.output.as_json:
             is_for_a_person = self._file is None and sys.stdout.isatty()
-            self._put((printable(chunk.text) if is_for_a_person else chunk.text).encode())
+            await self._put((printable(chunk.text) if is_for_a_person else chunk.text).encode())
         elif isinstance(chunk, LinkChunk) and not self.output.as_json:
-            self._put_line(chunk.url)
+            await self._put_line(chunk.url)
         else:
-            self._put_line(json.dumps(plain_of(chunk), ensure_ascii=False))
+            await self._put_line(json.dumps(plain_of(chunk), ensure_ascii=False))
 
     async def _write_file(self, file: FileChunk) -> None:
         if self.output.as_json:
             whole = FileChunk(await file.read(), file.name, file.mime_type)
-            self._put_line(json.dumps(plain_of(whole), ensure_ascii=False))
+            await self._put_line(json.dumps(plain_of(whole), ensure_ascii=False))
             return
         self.output.refuse_terminal("a file", "maybe")
         async for piece in file.pieces():
-            self._put(piece)
+            await self._put(piece)
 
-    def _put_line(self, line: str) -> None:
+    async def _put_line(self, line: str) -> None:
         start = b"\n" if self._is_mid_line else b""
-        self._put(start + line.encode() + b"\n")
+        await self._put(start + line.encode() + b"\n")
 
-    def _put(self, data: bytes) -> None:
+    async def _put(self, data: bytes) -> None:
         if data:
             self._is_mid_line = not data.endswith(b"\n")
         self._size += len(data)
         if self._file is None:
-            write_out(data)
+            await self._stdout.write(data)
         else:
             self._file.write(data)
             self._file.flush()

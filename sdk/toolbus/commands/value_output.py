@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import os
 import sys
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ import typer
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
 from toolbus.errors import Executed
 from toolbus.exit_codes import UsageMistake, printable
+from toolbus.threaded_items import ThreadedItems
 
-__all__ = ["ValueOutput", "plain_of", "write_out"]
+__all__ = ["PatientStdout", "ValueOutput", "plain_of", "write_out"]
 
 _STDOUT = Path("-")
 
@@ -65,8 +69,9 @@ class ValueOutput:
             self.write(FileChunk(await file.read(), file.name, file.mime_type))
         elif place is None:
             self.refuse_terminal("a file", "maybe")
-            async for piece in file.pieces():
-                write_out(piece)
+            async with aclosing(PatientStdout()) as stdout:
+                async for piece in file.pieces():
+                    await stdout.write(piece)
         else:
             try:
                 await file.save(place)
@@ -108,9 +113,43 @@ class ValueOutput:
 
 
 def write_out(data: bytes) -> None:
-    """Write to stdout, at once."""
+    """Write to stdout, at once; where that takes no more, this waits, and all else with it."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+class PatientStdout:
+    """Writes to stdout while the event loop runs on, for as long as its reader pauses."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        # A thread that nothing waits for: whoever reads may never go on.
+        self._writes = ThreadedItems(iter(self._write, None))
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it; one task writes at a time.
+
+        Raises:
+            OSError: It cannot be written, as where nobody reads any more.
+        """
+        self._data = data
+        await anext(self._writes)
+
+    async def aclose(self) -> None:
+        """Write no more. Returns at once; what was cancelled may still be on its way."""
+        await self._writes.aclose()
+
+    def _write(self) -> int:
+        try:
+            stdout = sys.stdout.fileno()
+        except io.UnsupportedOperation:  # a program has put something else in its place
+            write_out(self._data)
+            return len(self._data)
+        # Past the buffer of `sys.stdout`: a thread that holds it keeps Python from ending.
+        left = memoryview(self._data)
+        while left:
+            left = left[os.write(stdout, left) :]
+        return len(self._data)
 
 
 def plain_of(chunk: Chunk) -> Any:

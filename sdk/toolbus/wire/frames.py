@@ -51,7 +51,7 @@ __all__ = [
 SUBPROTOCOL = "toolbus.v1"
 """What both sides name in `Sec-WebSocket-Protocol`."""
 PROTOCOL_VERSION = 2
-"""Said in `Welcome`; grows when a rule changes that an old client could stumble over."""
+"""Said in `Welcome`; grows with what a client may want to know of before it uses it (GROW-2)."""
 
 RequestId = NewType("RequestId", int)
 """Chosen by whoever sends the request, per connection and direction."""
