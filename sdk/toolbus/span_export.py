@@ -22,9 +22,13 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from toolbus.light_spans import PipelineProvider, counts_its_own
-from toolbus.semantics import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION
+from toolbus.semantics import (
+    SERVICE_INSTANCE_ID,
+    SERVICE_NAME,
+    SERVICE_VERSION,
+    toolbus_version,
+)
 from toolbus.span_encoder import SpanEncoder
-from toolbus.telemetry import toolbus_version
 
 __all__ = ["HashedResource", "LightExporter", "ReportingExporter", "SpanPipeline"]
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
@@ -28,7 +29,6 @@ SOAK_BYTES = 2048 * MIB
 GROWTH_BYTES = 8 * MIB
 """By how much a process may grow for one file: 1 MiB may be under way to each reader (STREAM-4), 1
 MiB wait there, and 1 MiB is read from a disk at a time; twice that, and what allocators keep."""
-ROUNDS = 5
 LOST = 6
 
 
@@ -51,13 +51,13 @@ class Stage(NamedTuple):
 
     async def get(self, path: Path, target: Path) -> dict[str, int]:
         """Let a caller fetch a file of the host's."""
-        words = ("flow.give", f"path={path}", "--output", str(target), "--timeout", "500")
+        words = ("flow.give", f"path={path}", "--out", str(target), "--timeout", "500")
         return await self.call(*words)
 
     async def put(self, path: Path) -> tuple[dict[str, int], str]:
         """Let a caller send a file to the host; return what the host saw as well."""
         said = self.folder / "said.json"
-        words = ("flow.keep", "--attach", str(path), "--output", str(said), "--timeout", "500")
+        words = ("flow.keep", "--attach", str(path), "--out", str(said), "--timeout", "500")
         return await self.call(*words), json.loads(said.read_text())["sha256"]
 
 
@@ -115,16 +115,32 @@ async def test_two_gigabytes_take_no_more_memory_than_a_few_megabytes(tmp_path: 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("way", ["out", "in"])
-async def test_small_calls_beside_a_file_take_hardly_longer(tmp_path: Path, way: str) -> None:
-    """STREAM-4: to the same host, over the connection by which the file goes.
+async def test_most_small_calls_beside_a_file_take_hardly_longer(tmp_path: Path, way: str) -> None:
+    """STREAM-4."""
+    beside, apart = await small_calls(tmp_path, way, rounds=3)
+    assert median(beside) < 3 * median(apart)
 
-    Compared is with calls made while a file goes over another server to another host, so that the
-    machine is as busy: three processes of it, and one that calls, are more than two cores have.
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["out", "in"])
+async def test_the_slowest_of_a_hundred_calls_beside_a_file_is_not_much_slower(
+    tmp_path: Path, way: str
+) -> None:
+    """STREAM-4."""
+    beside, apart = await small_calls(tmp_path, way, rounds=15)
+    assert p99(beside) < 3 * p99(apart)
+
+
+async def small_calls(tmp_path: Path, way: str, *, rounds: int) -> tuple[list[float], list[float]]:
+    """Time small calls to the host of a file, over the connection by which it goes, and apart.
+
+    Apart are those made while a file goes over another server to another host, so that the machine
+    is as busy: three processes of it, and one that calls, are more than two cores have.
     """
     large = tmp_path / "large.bin"
     large.write_bytes(os.urandom(FILE_BYTES))
     tool, *words = {
-        "out": ("fetch", f"size={FILE_BYTES}", "--output", str(tmp_path / "back.bin")),
+        "out": ("fetch", f"size={FILE_BYTES}", "--out", str(tmp_path / "back.bin")),
         "in": ("keep", "--attach", str(large)),
     }[way]
     folders = [tmp_path / name for name in ("here", "there")]
@@ -133,14 +149,14 @@ async def test_small_calls_beside_a_file_take_hardly_longer(tmp_path: Path, way:
     beside: list[float] = []
     apart: list[float] = []
     async with stage(folders[0]) as here, stage(folders[1]) as there:
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, rounds + 1):
             for place, times in ((here, beside), (there, apart)):
                 caller = await command(place.server, "call", f"flow.{tool}", *words)
                 await place.host.wrote(f"began {tool}", number)
                 while place.host.count(f"left {tool}") < number:
                     times.append(await ping_s(here.alice))
                 assert await caller.wait() == 0
-    assert p99(beside) < 3 * p99(apart)
+    return beside, apart
 
 
 async def ping_s(room: RoomClient) -> float:
@@ -164,7 +180,7 @@ async def test_a_host_that_dies_in_the_middle_of_a_file_leaves_no_half_of_it(
     target = tmp_path / "target.bin"
     async with stage(tmp_path) as now, asyncio.timeout(60):
         size = f"size={SOAK_BYTES}"
-        caller = await command(now.server, "call", "flow.fetch", size, "--output", str(target))
+        caller = await command(now.server, "call", "flow.fetch", size, "--out", str(target))
         await now.host.wrote("began fetch")
         file = await now.alice.invoke("flow", "fetch", {"size": SOAK_BYTES})
         pieces = file.pieces()
@@ -183,7 +199,7 @@ async def test_a_tool_is_left_when_the_reader_of_its_file_goes(tmp_path: Path, h
     """CALL-12, STREAM-8."""
     async with stage(tmp_path) as now, asyncio.timeout(60):
         if how == "dies":
-            words = ("flow.fetch", f"size={SOAK_BYTES}", "--output", str(tmp_path / "target.bin"))
+            words = ("flow.fetch", f"size={SOAK_BYTES}", "--out", str(tmp_path / "target.bin"))
             caller = await command(now.server, "call", *words)
             await now.host.wrote("began fetch")
             caller.kill()
