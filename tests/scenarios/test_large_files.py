@@ -12,7 +12,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
@@ -111,14 +110,6 @@ async def test_two_gigabytes_take_no_more_memory_than_a_few_megabytes(tmp_path: 
 
 
 # Small calls beside a file
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("way", ["out", "in"])
-async def test_most_small_calls_beside_a_file_take_hardly_longer(tmp_path: Path, way: str) -> None:
-    """STREAM-4."""
-    beside, apart = await small_calls(tmp_path, way, rounds=3)
-    assert median(beside) < 3 * median(apart)
 
 
 @pytest.mark.soak
