@@ -174,6 +174,7 @@ async def run(folder: Path, seconds: float) -> None:
             assert memory[-1] <= memory[-2] * MOST_MEMORY, f"memory grew: {memory} bytes"
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.row(90)
