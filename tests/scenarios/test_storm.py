@@ -48,9 +48,12 @@ class Storm:
         seed: Of all that is drawn.
         made: Who takes part.
         callers: Who calls.
+        of_others: Objects of calls that tests before this one have left in this process.
     """
 
-    def __init__(self, seed: str, made: Stage, callers: list[RoomClient]) -> None:
+    def __init__(
+        self, seed: str, made: Stage, callers: list[RoomClient], of_others: dict[str, int]
+    ) -> None:
         self.seed = seed
         self.stage = made
         self.callers = callers
@@ -59,6 +62,7 @@ class Storm:
             deeds(seed, number + 1) for number in range(CALLERS * LANES)
         ]
         self._before: list[dict[str, Any]] = []
+        self._of_others = collections.Counter(of_others)
 
     async def begin(self) -> None:
         """Wait until all are there, and count what they hold."""
@@ -95,6 +99,7 @@ class Storm:
     async def _looks(self) -> list[dict[str, Any]]:
         assert self.stage.server is not None
         mine = {**look(), "entries": sum(map(entries_of, self.callers))}
+        mine["objects"] = dict(collections.Counter(mine["objects"]) - self._of_others)
         hosts = [await host.look() for host in self.stage.hosts]
         return [mine, await self.stage.server.look(), *hosts]
 
@@ -147,11 +152,12 @@ def _more(looked: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str
 
 @asynccontextmanager
 async def storm_of(seed: str, folder: Path) -> AsyncIterator[Storm]:
+    of_others = look()["objects"]
     async with stage(folder) as made, AsyncExitStack() as people:
         callers = [
             await people.enter_async_context(made.caller(number)) for number in range(CALLERS)
         ]
-        storm = Storm(seed, made, callers)
+        storm = Storm(seed, made, callers, of_others)
         await storm.begin()
         yield storm
 
@@ -174,7 +180,6 @@ async def run(folder: Path, seconds: float) -> None:
             assert memory[-1] <= memory[-2] * MOST_MEMORY, f"memory grew: {memory} bytes"
 
 
-@pytest.mark.soak
 @pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.row(90)
