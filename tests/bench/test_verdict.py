@@ -159,13 +159,18 @@ def test_memory_of_an_idle_participant_is_judged_in_kib(memory_kib: float, word:
 @pytest.mark.parametrize(
     ("per_s", "word"), [(90.0, "aim met"), (60.0, "must met"), (59.0, "missed")]
 )
-def test_files_down_are_judged_against_the_relays(per_s: float, word: str) -> None:
-    promise, upward = promises_of("file")
-    assert promise.figure.legs == ("toolbus-file", "relay-file")
-    relay = [passage_of(rate) for rate in (10.0, 100.0, 400.0)]
-    results = passing(toolbus=[passage_of(per_s, up_per_s=1.0)], relay=relay)
-    assert promise.word(promise.figure.of(results, "uvloop") or 0) == word
-    assert missed([promise, upward], results, "uvloop") == ([promise] if word == "missed" else [])
+def test_files_are_judged_against_the_relays_each_way_by_itself(per_s: float, word: str) -> None:
+    relay = [passage_of(rate, up_per_s=rate) for rate in (10.0, 100.0, 400.0)]
+    down, up = promises_of("file")
+    for promise, other, toolbus in (
+        (down, up, passage_of(per_s, up_per_s=90.0)),
+        (up, down, passage_of(90.0, up_per_s=per_s)),
+    ):
+        assert promise.figure.legs == ("toolbus-file", "relay-file")
+        results = passing(toolbus=[toolbus], relay=relay)
+        assert promise.word(promise.figure.of(results, "uvloop") or 0) == word
+        assert missed([down, up], results, "uvloop") == ([promise] if word == "missed" else [])
+        assert other.word(other.figure.of(results, "uvloop") or 0) == "aim met"
 
 
 def test_a_way_of_files_that_was_not_measured_is_missed() -> None:
