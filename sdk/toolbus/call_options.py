@@ -9,12 +9,12 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from toolbus.calls import DEFAULT_TIMEOUT_S
+from toolbus.chunk_bodies import file_bodies
 from toolbus.chunks import Chunk, FileChunk
 from toolbus.errors import InvalidArguments
 from toolbus.input_sender import (
     InputSender,
     as_attachment,
-    bodies_of_file,
     bodies_of_items,
     check_readable,
 )
@@ -79,7 +79,7 @@ async def feed_of(options: dict[str, Any], values: Any, attachment: Any) -> Inpu
         return InputSender(bodies_of_items(values))
     file = as_attachment(attachment)
     await check_readable(file)
-    return InputSender(bodies_of_file(file))
+    return InputSender(file_bodies(file))
 
 
 async def converted(chunk: Chunk, returns: Any) -> Any:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from typing import TypeAlias
 
 from toolbus.chunks import (
-    FILE_PIECE_BYTES,
     Chunk,
     FileChunk,
     chunk_from_wire,
@@ -19,40 +19,34 @@ from toolbus.chunks import (
     file_piece_to_wire,
 )
 from toolbus.errors import InvalidArguments, RoomException, StreamBroken
+from toolbus.file_pieces import cut_in_pieces
 from toolbus.wire import BadBody, pack_body, unpack_body
 
-__all__ = ["WHOLE_FILE_BYTES", "ChunkReader", "file_bodies"]
+__all__ = ["ChunkReader", "OutgoingBody", "file_bodies"]
 
-WHOLE_FILE_BYTES = 256 * 1024
-"""A file with more bytes goes in pieces."""
+OutgoingBody: TypeAlias = tuple[bytes, bool]
+"""A packed chunk, and whether it is the last."""
 _NAMELESS = FileChunk(b"", "", "")
 
 
-async def file_bodies(
-    file: FileChunk, whole_bytes: int = WHOLE_FILE_BYTES
-) -> AsyncGenerator[bytes, None]:
+async def file_bodies(file: FileChunk, whole_bytes: int = 0) -> AsyncGenerator[OutgoingBody, None]:
     """Pack a file: as one body where it has at most `whole_bytes`, else as one for each piece.
 
-    Begins once it is known which of the two. Raises what reading the file raises.
+    Begins once it is known which of the two: with 0 a piece goes once there is another one. An
+    empty file is one body. Raises what reading the file raises.
     """
     waiting: deque[bytes] = deque()
     size, begun = 0, False
     head = file
     async with aclosing(file.pieces()) as pieces:
-        async for piece in _cut(pieces):
-            waiting.append(piece)
+        async for piece in pieces:
+            waiting.extend(cut_in_pieces(piece))
             size += len(piece)
             while len(waiting) > 1 and (begun or size > whole_bytes):
-                yield pack_body(file_piece_to_wire(head, waiting.popleft(), more=True))
+                yield pack_body(file_piece_to_wire(head, waiting.popleft(), more=True)), False
                 # Name and type are those of the first piece.
                 head, begun = _NAMELESS, True
-    yield pack_body(file_piece_to_wire(head, b"".join(waiting), more=False))
-
-
-async def _cut(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        for start in range(0, len(piece), FILE_PIECE_BYTES):
-            yield piece[start : start + FILE_PIECE_BYTES]
+    yield pack_body(file_piece_to_wire(head, b"".join(waiting), more=False)), True
 
 
 class ChunkReader:

@@ -23,6 +23,7 @@ __all__ = [
     "NotBytes",
     "PathSource",
     "PiecesSource",
+    "cut_in_pieces",
     "write_in_one_step",
 ]
 
@@ -70,7 +71,7 @@ class PathSource:
         file = await _on_thread(_opened, self.path, undo=_close_file)
         try:
             while block := await _on_thread(file.read, _READ_BYTES):
-                for piece in _cut(block):
+                for piece in cut_in_pieces(block):
                     yield piece
         finally:
             file.close()
@@ -96,7 +97,7 @@ class PiecesSource:
         items = aiter(pieces)
         try:
             async for item in items:
-                for piece in _cut(_as_bytes(item)):
+                for piece in cut_in_pieces(_as_bytes(item)):
                     yield piece
         finally:
             await _close(items)
@@ -180,7 +181,8 @@ def _write_whole(target: Path, beside: Path, data: bytes) -> None:
             raise
 
 
-def _cut(block: bytes) -> list[bytes]:
+def cut_in_pieces(block: bytes) -> list[bytes]:
+    """Cut bytes into pieces of at most `FILE_PIECE_BYTES`; of none there is no piece."""
     if len(block) <= FILE_PIECE_BYTES:
         return [block] if block else []
     starts = range(0, len(block), FILE_PIECE_BYTES)

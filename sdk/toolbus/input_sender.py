@@ -20,47 +20,23 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from contextvars import copy_context
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any
 
-from toolbus.chunks import FileChunk, as_chunk, file_piece_to_wire
+from toolbus.chunk_bodies import OutgoingBody, file_bodies
+from toolbus.chunks import FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidArguments, InvalidResult, TooLarge
 from toolbus.file_pieces import NotBytes, PathSource
-from toolbus.threaded_items import ThreadedItems
-from toolbus.wire import Frame, Input, RequestId, pack_body
-from toolbus.wire.windows import MAX_CHUNK_BYTES, SendWindow
+from toolbus.outflow import Outflow, OutgoingLine
+from toolbus.thread_items import ThreadItems
+from toolbus.wire import Input, RequestId, pack_body
+from toolbus.wire.windows import MAX_CHUNK_BYTES
 
-__all__ = [
-    "InputSender",
-    "OutgoingLine",
-    "as_attachment",
-    "bodies_of_file",
-    "bodies_of_items",
-    "check_readable",
-]
+__all__ = ["InputSender", "as_attachment", "bodies_of_items", "check_readable"]
 
 # Going through them never blocks.
 _AT_HAND = (list, tuple, set, frozenset, deque, range)
-# What a file is called, its first piece says.
-_NAMELESS = FileChunk(b"", "", "")
 _logger = logging.getLogger(__name__)
-
-
-Outgoing: TypeAlias = tuple[bytes | None, bool]
-"""A packed chunk, and whether nothing follows it; None where only that is to be said."""
-
-
-class OutgoingLine(Protocol):
-    """The connection that a call was sent on."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether what is sent now has to wait."""
-
-    def gather(self) -> None:
-        """Let small messages that are sent in this turn of the loop leave together."""
-
-    async def caught_up(self) -> None:
-        """Wait until nothing has to wait any more, or the connection is gone."""
 
 
 class InputSender:
@@ -70,16 +46,13 @@ class InputSender:
         bodies: Packed chunks, made as they are asked for, each with whether it is the last.
     """
 
-    def __init__(self, bodies: AsyncGenerator[Outgoing, None]) -> None:
+    def __init__(self, bodies: AsyncGenerator[OutgoingBody, None]) -> None:
         self._bodies = bodies
-        self._window = SendWindow()
+        self._outflow: Outflow | None = None
+        """Of an attempt that may still send it."""
         self._task: asyncio.Task[None] | None = None
         self._context = copy_context()
-        self._more: asyncio.Future[None] | None = None
         self._stopped = False
-        self._request = RequestId(0)
-        self._line: OutgoingLine | None = None
-        self._send: Callable[[Frame], None] = lambda _frame: None
         self._fail: Callable[[BaseException], None] = lambda _error: None
 
     @property
@@ -88,40 +61,35 @@ class InputSender:
         return self._task is not None
 
     def attach(
-        self,
-        request: int,
-        line: OutgoingLine,
-        send: Callable[[Frame], None],
-        fail: Callable[[BaseException], None],
+        self, request: int, line: OutgoingLine, fail: Callable[[BaseException], None]
     ) -> None:
         """Belong to an attempt of the call.
 
         Args:
             request: Its id.
-            line: Its connection, as far as it tells whether there is room.
-            send: Writes a frame on it.
+            line: Its connection.
             fail: Told what the caller's iterable raised, or what cannot be sent.
         """
-        self._request, self._line, self._send, self._fail = RequestId(request), line, send, fail
+        self._outflow = Outflow(line, partial(Input, RequestId(request)))
+        self._fail = fail
 
     def give(self, chunks: int, total_bytes: int) -> None:
         """Take a credit of the host's; the first one begins it all."""
-        if self._stopped:
+        outflow = self._outflow
+        if self._stopped or outflow is None:
             return
-        self._window.give(chunks, total_bytes)
+        outflow.give(chunks, total_bytes)
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._run(), context=self._context)
+            self._task = loop.create_task(self._run(outflow), context=self._context)
             self._task.add_done_callback(self._on_done)
-        elif self._more is not None and not self._more.done():
-            self._more.set_result(None)
 
     def end_attempt(self) -> None:
         """Stop, unless nothing was taken yet: then another attempt may send it."""
         if self.has_begun:
             self.stop()
         else:
-            self._window = SendWindow()
+            self._outflow = None
 
     def stop(self) -> None:
         """Take nothing more, and close the caller's iterable. Returns at once."""
@@ -133,30 +101,20 @@ class InputSender:
         else:
             self._task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, outflow: Outflow) -> None:
+        last = False
         async with aclosing(self._bodies) as bodies:
-            while True:
-                await self._room()
+            while not last:
+                await outflow.room()
                 try:
                     body, last = await anext(bodies)
                 except StopAsyncIteration:
                     body, last = None, True
+                except NotBytes as error:
+                    raise _unsendable(error, "maybe") from error
                 if body is not None and len(body) > MAX_CHUNK_BYTES:
                     raise _too_large(body)
-                number = self._window.take(0 if body is None else len(body))
-                if self._line is not None:
-                    self._line.gather()
-                self._send(Input(self._request, number, body, last))
-                if last:
-                    return
-
-    async def _room(self) -> None:
-        """Wait until the host has room for a chunk, and the connection too."""
-        while not self._window.is_open:
-            self._more = asyncio.get_running_loop().create_future()
-            await self._more
-        if self._line is not None and self._line.is_behind:
-            await self._line.caught_up()
+                outflow.send(body, last)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -196,22 +154,7 @@ def _sendable_file(file: FileChunk) -> FileChunk:
     return checked
 
 
-async def bodies_of_file(file: FileChunk) -> AsyncGenerator[Outgoing, None]:
-    """Pack a file, piece by piece; an empty file is one piece."""
-    last, is_first, named = b"", True, file
-    async with aclosing(file.pieces()) as pieces:
-        try:
-            async for piece in pieces:
-                if not is_first:
-                    yield pack_body(file_piece_to_wire(named, last, more=True)), False
-                    named = _NAMELESS
-                last, is_first = piece, False
-        except NotBytes as error:
-            raise _unsendable(error, "maybe") from error
-    yield pack_body(file_piece_to_wire(named, last, more=False)), True
-
-
-def bodies_of_items(items: Any) -> AsyncGenerator[Outgoing, None]:
+def bodies_of_items(items: Any) -> AsyncGenerator[OutgoingBody, None]:
     """Pack the values of an iterable, files among them piece by piece.
 
     Raises:
@@ -220,7 +163,8 @@ def bodies_of_items(items: Any) -> AsyncGenerator[Outgoing, None]:
     if isinstance(items, AsyncIterable):
         return _packed(aiter(items))
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | bytearray | Mapping):
-        return _packed(_at_hand(items) if isinstance(items, _AT_HAND) else ThreadedItems(items))
+        is_at_hand = isinstance(items, _AT_HAND)
+        return _packed(_at_hand(items) if is_at_hand else ThreadItems(lambda: items))
     kind = type(items).__name__
     raise InvalidArguments(f"input is an iterable or an async iterable of values, not {kind}")
 
@@ -230,7 +174,7 @@ async def _at_hand(items: Iterable[Any]) -> AsyncGenerator[Any, None]:
         yield item
 
 
-async def _packed(items: AsyncIterator[Any]) -> AsyncGenerator[Outgoing, None]:
+async def _packed(items: AsyncIterator[Any]) -> AsyncGenerator[OutgoingBody, None]:
     try:
         async for item in items:
             try:
@@ -240,12 +184,14 @@ async def _packed(items: AsyncIterator[Any]) -> AsyncGenerator[Outgoing, None]:
             if not isinstance(chunk, FileChunk):
                 yield pack_body(chunk.to_wire()), False
                 continue
-            async with aclosing(bodies_of_file(chunk)) as bodies:
+            async with aclosing(file_bodies(chunk)) as bodies:
                 async for body, _ in bodies:
                     yield body, False
     finally:
         # What else can be closed is the caller's to close, as in a loop of its own.
-        if isinstance(items, AsyncGenerator | ThreadedItems):
+        if isinstance(items, ThreadItems):
+            items.leave()
+        elif isinstance(items, AsyncGenerator):
             await items.aclose()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from toolbus.errors import Unavailable
 from toolbus.transport import ClientTransport
-from toolbus.wire import BadFrame, Frame, Notice, Welcome, decode_from_server, encode
+from toolbus.wire import BadFrame, Notice, Welcome, decode_from_server
 
 __all__ = ["Handlers", "Line", "LineKeeper"]
 
@@ -129,11 +129,6 @@ class Line:
         except TimeoutError:
             return False
         return True
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame that needs no ticket; on a connection that is closing it is dropped."""
-        if self.connection is not None:
-            self.connection.send_message(encode(frame))
 
     async def emptied(self) -> None:
         """Wait until the last answers are on their way: closing would drop what still waits."""

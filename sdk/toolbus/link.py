@@ -32,7 +32,7 @@ from toolbus.transport import (
     ClientTransport,
 )
 from toolbus.transport_log import TransportLog
-from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Frame, Welcome
+from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Welcome
 
 __all__ = ["Link", "LinkOwner"]
 
@@ -185,11 +185,6 @@ class Link:
             self.is_ready = False
             self._ready.clear()
         return self.is_ready
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame that needs no ticket; without a connection it is dropped."""
-        if self._line is not None:
-            self._line.send(frame)
 
     # What a line says
 

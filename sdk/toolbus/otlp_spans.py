@@ -45,6 +45,15 @@ _KINDS: tuple[SpanKindName, ...] = (
 )
 _STATUSES: tuple[Literal["UNSET", "OK", "ERROR"], ...] = ("UNSET", "OK", "ERROR")
 _HEX_KEYS = frozenset(("traceId", "spanId", "parentSpanId"))
+# The parser of protobuf lets a number through to `int`, an infinite one among them.
+_NOT_JSON_SPANS = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    json_format.ParseError,
+)
 
 
 class BadRequest(Exception):
@@ -112,7 +121,7 @@ def _read_json(body: bytes) -> ExportTraceServiceRequest:
             raise BadRequest("the body is not a JSON object")
         request = ExportTraceServiceRequest()
         json_format.ParseDict(values, request, ignore_unknown_fields=True, max_recursion_depth=64)
-    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
+    except _NOT_JSON_SPANS as error:
         raise BadRequest("the body is not an ExportTraceServiceRequest in JSON") from error
     return request
 

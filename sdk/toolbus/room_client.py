@@ -158,7 +158,6 @@ class RoomClient(Room):
         core = Core(loop, StreamCaller(link, table, tracing))
         core.caller.retries.on_description = core.caller.affinities.note
         runner = Runner(
-            send=link.send,
             room_of=partial(Room, core),
             room_name=settings.room,
             tracing=tracing,

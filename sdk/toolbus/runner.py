@@ -34,8 +34,8 @@ from toolbus.errors import (
 )
 from toolbus.hosted_call import HostedCall
 from toolbus.hosted_input import InputShares
-from toolbus.hosted_stream import Pace
 from toolbus.hosted_toolkit import NO_BOUNDS, Bounds, HostedToolkit, OfferMistake
+from toolbus.outflow import OutgoingLine
 from toolbus.telemetry import (
     HostCall,
     Tracing,
@@ -53,6 +53,7 @@ from toolbus.wire import (
     Frame,
     Input,
     Result,
+    encode,
     failed,
 )
 
@@ -73,27 +74,25 @@ class Runner:
     """Runs what the server dispatches to one connection.
 
     Args:
-        send: Sends a frame to the server, or drops it where there is no connection.
         room_of: Makes the room, bound to a call, that the tool sees: from the dispatch's id and its
             deadline by the loop's clock.
         room_name: The name of the room, for spans.
         tracing: Records sampled calls.
-        pace: Tells how far the connection is behind; None where there is none.
+        line: The connection; what is sent without one is dropped.
         max_inflight: How many calls may run and queue.
     """
 
     def __init__(
         self,
         *,
-        send: Callable[[Frame], None],
         room_of: Callable[[int, float | None], Any],
         room_name: str,
         tracing: Tracing,
-        pace: Callable[[], Pace | None] = lambda: None,
+        line: OutgoingLine | None = None,
         max_inflight: int = MAX_INFLIGHT,
     ) -> None:
-        self._send = send
-        self.pace = pace
+        self.line: OutgoingLine | None = line
+        """What is sent goes by it."""
         self.inputs: InputShares = InputShares()
         """What the inputs of all calls share."""
         self.room_of = room_of
@@ -111,20 +110,16 @@ class Runner:
         self._context.run(attach, Context())
 
     def beside(
-        self,
-        send: Callable[[Frame], None],
-        room_of: Callable[[int, float | None], Any],
-        pace: Callable[[], Pace | None],
+        self, line: OutgoingLine | None, room_of: Callable[[int, float | None], Any]
     ) -> Runner:
         """Make the runner of another connection, which hosts the same within the same bounds.
 
         Args:
-            send: As that of the first, to the other connection.
-            room_of: The same, of rooms whose calls go by it.
-            pace: The same, of the other connection.
+            line: The other connection.
+            room_of: As that of the first, of rooms whose calls go by it.
         """
         other = copy(self)
-        other._send, other.room_of, other.pace = send, room_of, pace
+        other.line, other.room_of = line, room_of
         other._runs, other.inputs = {}, InputShares()
         return other
 
@@ -180,7 +175,7 @@ class Runner:
         run.task = _started(self._run(run), self.loop, self._context.copy())
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
-        self._send(failed(dispatch.id, error))
+        self.send(failed(dispatch.id, error))
 
     def cancel(self, cancel: Cancel) -> None:
         """Give a call up; one that has ended is nobody's."""
@@ -196,7 +191,8 @@ class Runner:
 
     def send(self, frame: Frame) -> None:
         """Send a frame to the server, or drop it where there is no connection."""
-        self._send(frame)
+        if self.line is not None:
+            self.line.send_message(encode(frame))
 
     def cancel_all(self) -> None:
         """Give every call up: nobody is there to be answered."""
@@ -246,7 +242,7 @@ class Runner:
         finally:
             self._finish(run)
             if reply is not None and not run.given_up:
-                self._send(reply)
+                self.send(reply)
 
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""

@@ -18,12 +18,13 @@ from toolbus.errors import Cancelled, ConnectionLost, DeadlineExceeded, RoomExce
 from toolbus.inflow import Arrival, CallFlow, Shares, TwoReaders
 from toolbus.input_sender import InputSender
 from toolbus.link import Link
+from toolbus.outflow import sending_on
 from toolbus.received_file import file_result, read_arrival
 from toolbus.retries import History, Plan
 from toolbus.telemetry import CallSpan
-from toolbus.wire import Call, Credit, Frame, Progress, StreamChunk, encode
+from toolbus.wire import Call, Credit, Progress, StreamChunk
 
-__all__ = ["LiveCall", "StreamCaller", "StreamTable", "sending_on"]
+__all__ = ["LiveCall", "StreamCaller", "StreamTable"]
 
 
 class StreamTable(CallTable):
@@ -159,7 +160,7 @@ class StreamCaller(Caller):
         if plan.key not in self.retries.known:
             self._learn(plan)
         if feed is not None:
-            feed.attach(pending.id, connection, sending_on(connection), flow.break_off)
+            feed.attach(pending.id, connection, flow.break_off)
         self._send(pending, data)
 
 
@@ -330,13 +331,3 @@ def _note_failure(task: asyncio.Task[None]) -> None:
 def _as_future(flow: CallFlow) -> asyncio.Future[Any]:
     """Let a flow stand where a table only tells of the end."""
     return cast("asyncio.Future[Any]", flow)
-
-
-def sending_on(connection: Any) -> Callable[[Frame], None]:
-    """Make what writes frames on one connection; on one that is gone they are dropped."""
-
-    def send(frame: Frame) -> None:
-        if connection is not None:
-            connection.send_message(encode(frame))
-
-    return send

@@ -35,7 +35,10 @@ from toolbus.signature import (
 from toolbus.thread_items import ThreadItems
 from toolbus.tool_definition import Settled, ToolDefinition
 
-__all__ = ["FunctionTool", "Tool", "ToolOptions", "tool"]
+__all__ = ["ITEMS_AHEAD", "FunctionTool", "Tool", "ToolOptions", "tool"]
+
+ITEMS_AHEAD = 16
+"""How many items of a sync generator may wait until they are taken."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -322,8 +325,17 @@ class FunctionTool(Tool):
         if self._is_async:
             return self.function(*leading, **arguments)
         if self._is_generator:
-            return ThreadItems(context, functools.partial(self.function, *leading, **arguments))
+            return self._items_of_thread(context, leading, arguments)
         return self._execute_in_thread(context, leading, arguments)
+
+    def _items_of_thread(
+        self, context: ToolContext, leading: tuple[Any, ...], arguments: dict[str, Any]
+    ) -> ThreadItems:
+        def start() -> Any:
+            context.entered = True
+            return self.function(*leading, **arguments)
+
+        return ThreadItems(start, context.run_sync, ahead=ITEMS_AHEAD)
 
     async def _execute_in_thread(
         self, context: ToolContext, leading: tuple[Any, ...], arguments: dict[str, Any]

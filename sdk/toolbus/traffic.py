@@ -53,7 +53,7 @@ class Traffic:
     def begin(self, line: Line) -> Handlers:
         """Run what comes by a new line; return who takes its frames."""
         core = replace(self._core, caller=self._core.caller.bound_to(line))
-        runner = self._runner.beside(line.send, partial(Room, core), lambda: line.connection)
+        runner = self._runner.beside(line.connection, partial(Room, core))
         self._runners[line] = runner
 
         def credit(frame: Credit) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from toolbus import FileChunk, RoomClient, Toolkit, tool
+from toolbus.outflow import sending_on
 from toolbus.wire import (
     Cancel,
     Credit,
@@ -36,11 +37,12 @@ class PlayedHost:
 
     def __init__(self, room: RoomClient) -> None:
         assert room._parts is not None
-        self.link = room._parts.link
+        link = room._parts.link
+        self.send = sending_on(link.connection)
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
-        assert self.link._line is not None
+        assert link._line is not None
         for kind in (Dispatch, Credit, Input, Cancel):
-            self.link._line._handlers[kind] = self.frames.put_nowait
+            link._line._handlers[kind] = self.frames.put_nowait
 
     async def next_of(self, kind: type[T]) -> T:
         while not isinstance(frame := await self.frames.get(), kind):
@@ -51,7 +53,7 @@ class PlayedHost:
         while not window.is_open:
             credit = await self.next_of(Credit)
             window.give(credit.chunks, credit.bytes)
-        self.link.send(StreamChunk(dispatch.id, window.take(len(body)), body))
+        self.send(StreamChunk(dispatch.id, window.take(len(body)), body))
 
 
 @asynccontextmanager
@@ -81,7 +83,7 @@ async def test_stream_of_many_windows_comes_whole_and_in_order() -> None:
             window = window_of(dispatch)
             for number in range(count):
                 await host.send_chunk(dispatch, window, pack_body([1, [number, "x" * 1_000]]))
-            host.link.send(Result(dispatch.id, b"\x91\x00"))
+            host.send(Result(dispatch.id, b"\x91\x00"))
 
         producing = asyncio.create_task(produce())
         assert [chunk.into(list[Any])[0] async for chunk in chunks] == [*range(count)]
@@ -117,10 +119,10 @@ async def test_upload_and_a_large_file_back_take_no_frame_too_large() -> None:
             ann.invoke("t", "anything", attachment=data, on_progress=told.append)
         )
         dispatch = await host.next_of(Dispatch)
-        host.link.send(Progress(dispatch.id, pack_body([1, "begun"])))
+        host.send(Progress(dispatch.id, pack_body([1, "begun"])))
         taken = b""
         while True:
-            host.link.send(Credit(dispatch.id, True, 2**20, len(taken) + 2**18))
+            host.send(Credit(dispatch.id, True, 2**20, len(taken) + 2**18))
             piece = await host.next_of(Input)
             taken += unpack_body(piece.body or b"", binary=True)[3]
             if piece.last:
@@ -132,7 +134,7 @@ async def test_upload_and_a_large_file_back_take_no_frame_too_large() -> None:
             for start in range(0, len(data), 65_536):
                 piece = [3, "back", "", data[start : start + 65_536], True]
                 await host.send_chunk(dispatch, window, pack_body(piece))
-            host.link.send(Result(dispatch.id, pack_body([3, "", "", b"."])))
+            host.send(Result(dispatch.id, pack_body([3, "", "", b"."])))
 
         answering = asyncio.create_task(answer())
         file = await invoked

@@ -95,7 +95,7 @@ def test_executed_is_yes_once_the_function_was_entered() -> None:
 
 
 async def test_a_hosted_call_has_every_fact_that_a_context_has() -> None:
-    runner = Runner(send=print, room_of=lambda *_: None, room_name="lab", tracing=Tracing())
+    runner = Runner(room_of=lambda *_: None, room_name="lab", tracing=Tracing())
     arguments = pack_body({})
     dispatch = Dispatch(1, "1" * 32, "t", "run", 1_000, arguments, {})
     run = HostedCall(runner, dispatch, HostedToolkit(Toolkit("t"), public=True))

@@ -13,7 +13,7 @@ from support.lone_host import PLENTY, Stage
 from toolbus import FileChunk, tool
 from toolbus.chunks import FILE_PIECE_BYTES
 from toolbus.toolkit import MAX_RESULT_BYTES
-from toolbus.wire import StreamChunk, unpack_body
+from toolbus.wire import StreamChunk, pack_body, unpack_body
 from toolbus.wire.windows import MAX_CHUNK_BYTES
 
 
@@ -148,6 +148,25 @@ async def test_files_in_a_stream_go_in_pieces_where_they_are_large(
     assert joined(received[:-3]) == disk.data
     kind = "application/octet-stream"
     assert received[-3:] == [[3, "", kind, b"small"], [3, "", kind, b""], [2, "between"]]
+
+
+async def test_a_file_in_a_stream_is_one_chunk_as_long_as_that_is_none_too_large(
+    stage: Stage,
+) -> None:
+    """STREAM-2: its name and type are part of the 256 KiB."""
+    head = len(pack_body([3, "name", "x/y", b"", True])) + 8
+
+    @tool
+    async def get() -> AsyncIterator[FileChunk]:
+        for size in (MAX_CHUNK_BYTES - head, MAX_CHUNK_BYTES):
+            yield FileChunk(b"x" * size, "name", "x/y")
+
+    server = stage.server(get)
+    server.dispatch(1, "get", header=PLENTY)
+    assert await server.answer() == 0
+    received = [await server.fields_of(number + 1) for number in range(server.news.qsize())]
+    assert received[0] == [3, "name", "x/y", b"x" * (MAX_CHUNK_BYTES - head)]
+    assert joined(received[1:]) == b"x" * MAX_CHUNK_BYTES
 
 
 async def test_a_file_that_cannot_be_read_is_the_tools_failure(stage: Stage, disk: OnDisk) -> None:

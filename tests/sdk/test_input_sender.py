@@ -162,6 +162,24 @@ async def test_nothing_is_taken_while_the_connection_is_behind() -> None:
         assert told(list(await inputs(far, 2))) == [(1, "a", False), (2, "b", False)]
 
 
+async def test_others_have_their_turn_while_an_input_never_waits() -> None:
+    seen: list[int] = []
+    taken = 0
+
+    async def rows() -> AsyncIterator[int]:
+        nonlocal taken
+        asyncio.get_running_loop().call_soon(lambda: seen.append(taken))
+        for _ in range(200):
+            taken += 1
+            yield taken
+
+    async with far_end() as far, far.room.stream("rows", "load", input=rows()):
+        await far.call()
+        await far.want(256)
+        await inputs(far, 201)
+        assert seen == [32]
+
+
 # Attachments
 
 
@@ -204,6 +222,25 @@ async def test_attachment_is_sent_piece_by_piece(tmp_path: Path, form: str) -> N
         assert first[1] == named.get(form, "")
         await far.end(json_body("kept"))
         assert (await invoked).value == "kept"
+
+
+async def test_pieces_of_an_attachment_go_as_they_come() -> None:
+    go = asyncio.Event()
+
+    async def typed() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+        await go.wait()
+
+    async with far_end() as far:
+        await called(far, attachment=typed())
+        await far.want(256)
+        (first,) = await inputs(far, 1)  # the next one may be the last
+        assert unpack_body(first.body or b"", binary=True)[3:] == [b"one", True]
+        assert await far.told() == []
+        go.set()
+        (last,) = await inputs(far, 1)
+        assert (unpack_body(last.body or b"", binary=True)[3:], last.last) == ([b"two"], True)
 
 
 async def test_empty_attachment_is_one_empty_piece() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -245,6 +245,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
+@example({"kind": float("inf")})
 def test_no_json_raises_anything_but_bad_request(value: object) -> None:
     for body in (value, {"resourceSpans": [{"scopeSpans": [{"spans": [value]}]}]}):
         try:

@@ -24,8 +24,7 @@ from toolbus import (
     Toolkit,
     tool,
 )
-from toolbus.thread_items import AHEAD
-from toolbus.tool import ToolOptions
+from toolbus.tool import ITEMS_AHEAD, ToolOptions
 from toolbus.toolkit import failure_of
 
 
@@ -221,7 +220,7 @@ async def test_an_item_that_breaks_the_schema_ends_the_stream_behind_those_befor
         try:
             yield Row(number=1)
             yield {"number": "x"}  # type: ignore[misc]  # what people write
-            yield from (Row(number=number) for number in range(10 * AHEAD))
+            yield from (Row(number=number) for number in range(10 * ITEMS_AHEAD))
         finally:
             closed.append(threading.current_thread().name)
 
@@ -292,7 +291,7 @@ async def test_a_sync_generator_is_ahead_of_a_slow_caller_by_few_items() -> None
     def endless() -> Iterator[int]:
         for number in range(10_000):
             made.append(number)
-            if len(made) == AHEAD + 2:
+            if len(made) == ITEMS_AHEAD + 1:
                 waits.set()
             yield number
 
@@ -302,7 +301,7 @@ async def test_a_sync_generator_is_ahead_of_a_slow_caller_by_few_items() -> None
     await taker.full.wait()
     done, _ = await asyncio.wait([running], timeout=0.05)
     assert not done
-    assert len(made) == AHEAD + 2  # one is taken, one is in its hand
+    assert len(made) == ITEMS_AHEAD + 1  # one is taken
     running.cancel()
     await asyncio.wait([running])
 

@@ -33,10 +33,10 @@ OF_CALLS = frozenset(
         "InputStream",
         "Lane",
         "LiveCall",
+        "Outflow",
         "Pending",
         "ReceivedFile",
         "ThreadItems",
-        "ThreadedItems",
     }
 )
 """Types of ours of which none is there once no call is under way."""

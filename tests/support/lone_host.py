@@ -23,7 +23,8 @@ from toolbus.wire import (
     RequestId,
     Result,
     StreamChunk,
-    encode,
+    Unknown,
+    decode_from_client,
     exception_of,
     pack_body,
     unpack_body,
@@ -35,9 +36,10 @@ ALICE = pack_body(["p1", "alice", "user", "acme"])
 
 
 class Wire:
-    """A connection that is behind as long as a test says so."""
+    """A connection that is behind as long as a test says so; `take` gets every frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[Frame], None]) -> None:
+        self._take = take
         self.is_open = True
         self.is_behind = False
         self.gathered = 0
@@ -58,6 +60,11 @@ class Wire:
     async def caught_up(self) -> None:
         await self._caught_up.wait()
 
+    def send_message(self, data: bytes) -> None:
+        frame = decode_from_client(data)
+        assert not isinstance(frame, Unknown)
+        self._take(frame)
+
 
 class Server:
     """The other end: dispatches, and takes the answers and what comes before them."""
@@ -65,19 +72,17 @@ class Server:
     def __init__(self, max_inflight: int, tracing: Tracing) -> None:
         self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
         self.news: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
-        self.wire = Wire()
+        self.wire = Wire(self._take)
         self.rooms: list[tuple[int, float | None]] = []
         self.runner = Runner(
-            send=self._take,
             room_of=lambda call, deadline_at: self.rooms.append((call, deadline_at)),
             room_name="lab",
             tracing=tracing,
-            pace=lambda: self.wire,
+            line=self.wire,
             max_inflight=max_inflight,
         )
 
     def _take(self, frame: Frame) -> None:
-        encode(frame)
         if isinstance(frame, StreamChunk | Progress | Credit):
             self.news.put_nowait(frame)
             return

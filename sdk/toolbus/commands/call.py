@@ -30,7 +30,7 @@ from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.exit_codes import Subject, UsageMistake
 from toolbus.explanation import Explanation
 from toolbus.grants import is_tool_name, is_toolkit_name
-from toolbus.threaded_items import ThreadedItems
+from toolbus.thread_items import ThreadItems
 from toolbus.toolkit_proxy import ToolkitProxy
 
 __all__ = ["call", "read_arguments"]
@@ -128,7 +128,7 @@ def _attachment(path: Path | None) -> Path | FileChunk | None:
     """Find what is sent along. Raises UsageMistake where it cannot be read."""
     if path == _STDIN:
         # A thread that nothing waits for: whoever types may never end the line.
-        return FileChunk.from_pieces(ThreadedItems(iter(_read_stdin, b"")))
+        return FileChunk.from_pieces(ThreadItems(lambda: iter(_read_stdin, b"")))
     if path is not None:
         try:
             path.open("rb").close()

@@ -17,7 +17,7 @@ import typer
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
 from toolbus.errors import Executed
 from toolbus.exit_codes import UsageMistake, printable
-from toolbus.threaded_items import ThreadedItems
+from toolbus.thread_items import ThreadItems
 
 __all__ = ["PatientStdout", "ValueOutput", "plain_of", "write_out"]
 
@@ -124,7 +124,7 @@ class PatientStdout:
     def __init__(self) -> None:
         self._data = b""
         # A thread that nothing waits for: whoever reads may never go on.
-        self._writes = ThreadedItems(iter(self._write, None))
+        self._writes = ThreadItems(lambda: iter(self._write, None))
 
     async def write(self, data: bytes) -> None:
         """Write all of it; one task writes at a time.
@@ -137,7 +137,7 @@ class PatientStdout:
 
     async def aclose(self) -> None:
         """Write no more. Returns at once; what was cancelled may still be on its way."""
-        await self._writes.aclose()
+        self._writes.leave()
 
     def _write(self) -> int:
         try:
