@@ -21,7 +21,7 @@ from typing import Any
 from toolbus.deadlines import Deadlines
 from toolbus.errors import QuotaExceeded, RoomException, StreamBroken, StreamStalled
 from toolbus.wire import Credit, Frame, Input, Progress, StreamChunk, encode
-from toolbus.wire.windows import ReceiveWindow
+from toolbus.wire.windows import FIRST_BYTES, FIRST_CHUNKS, WINDOW_BYTES, ReceiveWindow
 from toolbus_server.flights import Exchange, Flight, Lane, Seat
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import bad_option
@@ -36,14 +36,13 @@ STREAM_OPTIONS: Mapping[str, type] = {
     "progress": bool,
 }
 """Options of a call that concern what is here."""
-FLOOR_BYTES = 32 * 1024
+FLOOR_BYTES = FIRST_BYTES
 """What the sender of a stream may always be ahead of what has left for its reader."""
 
 BUDGET_BYTES = 8 * 1024 * 1024
 """What may be under way to one reader; with more than that its calls are `overloaded`."""
 _MOST_CHUNKS = 1_024
 """How many chunks a sender may be ahead: empty ones cost no bytes, and memory."""
-_MOST_BYTES = 1024 * 1024
 _MAX_PROGRESS_BYTES = 16 * 1024
 _RETRY_AFTER_S = 0.05
 _MAX_CREDIT = 2**53
@@ -167,10 +166,10 @@ class Streams:
                 self._break_off(flight, StreamBroken("the caller has too many streams"), "broken")
                 return None
             flight.exchange = exchange = Exchange(flight)
-            exchange.results = _results_of(flight, 1, FLOOR_BYTES)
+            exchange.results = _results_of(flight, FIRST_CHUNKS, FIRST_BYTES)
             self.begin(exchange)
         elif exchange.results is None and flight.caller.reads_chunks:
-            exchange.results = _results_of(flight, 1, FLOOR_BYTES)
+            exchange.results = _results_of(flight, FIRST_CHUNKS, FIRST_BYTES)
             _account(exchange.results)
         return exchange.results
 
@@ -269,7 +268,7 @@ class Streams:
         if told == (window.chunks, window.bytes):
             return
         if window.arrived:
-            lane.slice = min(2 * lane.slice, _MOST_BYTES)
+            lane.slice = min(2 * lane.slice, WINDOW_BYTES)
         exchange = lane.flight.exchange
         if exchange is not None and not was_open:
             exchange.active_at = self._loop.time()  # from now on silence is the sender's

@@ -1,25 +1,27 @@
 """Calls and requests under way: sent once, answered once, whatever happens to the connection.
 
 A `CallTable` owns correlation: every request opened there is settled exactly once, by its answer,
-by the loss of the connection, by its time, or by being given up. A `Caller` makes calls with it,
-one attempt at a time; whether there is another attempt is decided in `retries`.
+by the loss of the connection, by its time, or by being given up; it hands over what comes before
+that. A `Caller` makes calls with it, one attempt at a time; whether there is another attempt is
+decided in `retries`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from copy import copy
-from math import ceil
+from math import ceil, inf
 from time import monotonic
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from msgspec import Struct
 from opentelemetry.context import get_current
 
 from toolbus.affinities import Affinities
-from toolbus.call_ends import does_not_fit, recorded_end, unsendable
-from toolbus.chunks import Chunk, FileChunk, chunk_from_wire
+from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
+from toolbus.call_flow import CallFlow, unreadable_result
+from toolbus.chunk_reader import ChunkReader
+from toolbus.chunks import Chunk, chunk_from_wire
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
     ConnectionLost,
@@ -29,24 +31,25 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.inflow import CallFlow
+from toolbus.inflow import Shares
 from toolbus.lines import Line
 from toolbus.link import Link
-from toolbus.received_file import file_result
 from toolbus.retries import Plan, Retries
 from toolbus.telemetry import TRACESTATE, CallSpan, Tracing
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
     BadBody,
-    BadFrame,
     Call,
     Cancel,
+    Credit,
     Describe,
     Failed,
     Frame,
+    Progress,
     RequestId,
     Result,
+    StreamChunk,
     decode_from_client,
     encode,
     exception_of,
@@ -60,18 +63,13 @@ DEFAULT_TIMEOUT_S = 60.0
 GRACE_S = 0.25
 """How long past a deadline the server's own word is waited for."""
 
-_TOO_LARGE = 1009
-_logger = logging.getLogger(__name__)
-
-Reply: TypeAlias = Result | Failed
-
 
 class Pending(Struct, eq=False):
     """A request that waits for its answer; as a ticket it tells whether it was sent at all."""
 
     id: int
-    future: asyncio.Future[Any]
-    """Told of the end; a `CallFlow` in its place, where chunks come before that."""
+    future: Any
+    """Told of the end: a future, or a `CallFlow` where chunks come before that."""
     connection: Any = None
     """What it was sent on; its answer comes by no other."""
     written: bool = False
@@ -96,7 +94,9 @@ class CallTable:
         self._deadlines = Deadlines(loop, self.expire)
         self._last_id = 0
         self.dropped: int = 0
-        """Late and unknown answers: counted, never fatal."""
+        """Late and unknown answers and chunks: counted, never fatal."""
+        self.shares: Shares = Shares()
+        """The memory of all flows."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -109,16 +109,22 @@ class CallTable:
         self._deadlines.add(deadline_at, pending)
         return pending
 
-    def drop(self) -> None:
-        """Count what came for nobody."""
-        self.dropped += 1
+    def open_flow(self, flow: CallFlow, deadline_at: float, connection: Any) -> Pending:
+        """Open a request whose chunks and end go to a flow; with infinity it has all the time."""
+        self._last_id += 1
+        pending = Pending(self._last_id, flow, connection)
+        self._pending[pending.id] = pending
+        if deadline_at < inf:
+            self._deadlines.add(deadline_at, pending)
+        flow.attach(pending, self.give_up)
+        return pending
 
     def close(self) -> None:
         """End everything; no request is opened any more."""
         self.lose_all()
         self._deadlines.close()
 
-    def settle(self, reply: Reply) -> None:
+    def settle(self, reply: Result | Failed) -> None:
         """Hand an answer to whoever waits for it.
 
         One that nobody waits for is dropped and counted.
@@ -135,6 +141,25 @@ class CallTable:
         else:
             pending.future.set_exception(exception_of(reply))
 
+    def take(self, frame: StreamChunk | Credit | Progress) -> None:
+        """Hand what comes before an end to the call it is of, or drop it where nobody waits.
+
+        The first chunk of a call that has no flow is its answer; one that is dropped is counted.
+        """
+        pending = self._pending.get(frame.id)
+        waiting: Any = None if pending is None else pending.future
+        if isinstance(waiting, CallFlow):
+            waiting.take(frame)
+        elif isinstance(frame, StreamChunk):
+            if pending is None or waiting.done():
+                self.dropped += 1
+                return
+            flow = CallFlow(self.shares)
+            pending.future = flow
+            flow.attach(pending, self.give_up)
+            flow.take(frame)
+            waiting.set_result(flow)
+
     def give_up(self, pending: Pending) -> bool:
         """Forget a request that nobody waits for any more; return whether it was under way."""
         pending.ended = True
@@ -142,9 +167,7 @@ class CallTable:
 
     def expire(self, pending: Pending) -> None:
         """End a request whose time is up and whose answer did not come."""
-        if self.give_up(pending) and not pending.future.done():
-            error = DeadlineExceeded("no answer came in time", executed=pending.executed)
-            pending.future.set_exception(error)
+        self._end(pending, DeadlineExceeded("no answer came in time", executed=pending.executed))
 
     def lose_all(self) -> None:
         """End everything: there is no connection any more."""
@@ -158,15 +181,16 @@ class CallTable:
                 self._lose(pending)
 
     def _lose(self, pending: Pending) -> None:
-        self.give_up(pending)
-        if not pending.future.done():
-            error = ConnectionLost("the connection was lost", executed=pending.executed)
+        self._end(pending, ConnectionLost("the connection was lost", executed=pending.executed))
+
+    def _end(self, pending: Pending, error: RoomException) -> None:
+        if self.give_up(pending) and not pending.future.done():
             pending.future.set_exception(error)
 
     async def settled(self, connection: Any) -> None:
         """Wait until nothing that was sent on a connection waits for its answer."""
         while waiting := [
-            _end_of(each.future)
+            each.future.over() if isinstance(each.future, CallFlow) else each.future
             for each in self._pending.values()
             if each.connection is connection and not each.future.done()
         ]:
@@ -186,9 +210,13 @@ class Caller:
         self._link: Link | Line = link
         self._table = table
         self._tracing = tracing
+        self.shares: Shares = table.shares
+        """The memory for what waits to be read."""
         self._loop = asyncio.get_running_loop()
         self.retries: Retries = Retries(self._loop.time, self.request, lambda: link.returned_at)
         self.affinities: Affinities = Affinities()
+        self.retries.on_description = self.affinities.note
+        self.retries.on_error = self.affinities.learn
 
     def bound_to(self, line: Line) -> Self:
         """Make a caller that sends by one line alone: calls within a call go where that came by."""
@@ -213,13 +241,12 @@ class Caller:
     async def ask(self, build: Any, *fields: Any, deadline_at: float) -> dict[str, Any]:
         """Send a request on the connection that is there now, ready or not."""
         pending = self._table.open(deadline_at)
-        data = self._packed(pending, build(pending.id, *fields))
-        self._send(pending, data)
+        self._send(pending, build(pending.id, *fields))
         try:
             result = await pending.future
         finally:
             self._table.give_up(pending)
-        return _object_in(result)
+        return object_in(result)
 
     # Calls
 
@@ -231,10 +258,10 @@ class Caller:
         """
         span = None
         if monotonic() >= self._tracing.idle_until or get_current():
-            span = self._begin_span(plan)
+            span = self.begin_span(plan)
         try:
             try:
-                result = await self._attempt(plan, plan.options)
+                result = await self._answer(plan, plan.options)
             except RoomException as error:
                 result = await self._further_attempts(plan, error)
         except BaseException as end:
@@ -250,7 +277,7 @@ class Caller:
         except (BadBody, ValueError, TypeError) as broken:
             raise InvalidResult("the host's answer is no chunk", executed="yes") from broken
 
-    def _begin_span(self, plan: Plan) -> CallSpan | None:
+    def begin_span(self, plan: Plan) -> CallSpan | None:
         """Put the call into a trace; return its span if that is recorded."""
         plan.traceparent = self._tracing.unsampled_root(plan.call_id)
         if plan.traceparent is not None:
@@ -264,45 +291,17 @@ class Caller:
         return span if span.recording else None
 
     async def _further_attempts(self, plan: Plan, error: RoomException) -> Result | CallFlow:
-        if self.affinities.learn(plan, error):
-            try:
-                return await self._attempt(plan, plan.options)
-            except RoomException as next_error:
-                error = next_error
         history = self.retries.begin(plan)
         while True:
             options = await history.after(error)
             try:
-                return await self._attempt(plan, options)
+                return await self._answer(plan, options)
             except RoomException as next_error:
                 error = next_error
 
-    async def _attempt(self, plan: Plan, options: dict[str, Any] | None) -> Result | CallFlow:
-        link = self._link
-        if not link.is_ready or link.connection is None or not link.connection.is_open:
-            await self._wait_for_link(plan.deadline_at)
-        remaining_s = plan.deadline_at - self._loop.time()
-        if remaining_s <= 0:
-            raise DeadlineExceeded("no time was left for the call", executed="no")
-        if self.affinities.known:
-            options = self.affinities.added_to(options, plan)
-        pending = self._table.open(plan.deadline_at + GRACE_S)
-        data = self._packed(
-            pending,
-            Call(
-                pending.id,
-                plan.call_id,
-                plan.toolkit,
-                plan.tool,
-                ceil(remaining_s * 1000),
-                plan.arguments,
-                options or None,
-                plan.traceparent,
-            ),
-        )
-        if plan.key not in self.retries.known:
-            self._learn(plan)
-        self._send(pending, data)
+    async def _answer(self, plan: Plan, options: dict[str, Any] | None) -> Result | CallFlow:
+        """Make one attempt; return its result, or the flow of a file of which a piece is here."""
+        pending = await self.attempt(plan, options)
         try:
             result: Result | CallFlow = await pending.future
             return result
@@ -310,33 +309,65 @@ class Caller:
             self._withdraw(pending)
             raise
 
-    def _packed(self, pending: Pending, frame: Frame) -> bytes:
-        """Pack a request, or end it here: the server closes a connection that breaks a rule."""
+    async def attempt(
+        self, plan: Plan, options: dict[str, Any] | None, flow: CallFlow | None = None
+    ) -> Pending:
+        """Send one attempt of a call; whatever comes of it goes to `flow`, if there is one.
+
+        Raises:
+            RoomException: It was not sent.
+        """
+        link, clock = self._link, self._loop.time
+        if not link.is_ready or link.connection is None or not link.connection.is_open:
+            wait_s = inf if flow is None else DEFAULT_TIMEOUT_S
+            await self._wait_for_link(min(plan.deadline_at, clock() + wait_s))
+        remaining_s = plan.deadline_at - clock()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        if self.affinities.known:
+            options = self.affinities.added_to(options, plan)
+        ends_at, table = plan.deadline_at + GRACE_S, self._table
+        pending = (
+            table.open(ends_at) if flow is None else table.open_flow(flow, ends_at, link.connection)
+        )
+        call = Call(
+            pending.id,
+            plan.call_id,
+            plan.toolkit,
+            plan.tool,
+            None if remaining_s == inf else ceil(remaining_s * 1000),
+            plan.arguments,
+            options or None,
+            plan.traceparent,
+        )
+        self._send(pending, call, plan)
+        return pending
+
+    def _send(self, pending: Pending, frame: Frame, plan: Plan | None = None) -> None:
+        """Send a request, or end it here: the server closes a connection that breaks a rule."""
         try:
             data = encode(frame)
             if type(frame) is not Call or frame.options or len(data) > MAX_HEADER_BYTES:
                 decode_from_client(data)
-            if len(data) <= MAX_FRAME_BYTES:
-                return data
-            error: RoomException = does_not_fit()
-        except BadFrame as broken:
-            error = does_not_fit() if broken.close_code == _TOO_LARGE else unsendable(broken)
+            error: RoomException | None = None if len(data) <= MAX_FRAME_BYTES else does_not_fit()
         except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
             error = unsendable(wrong)
-        self._table.give_up(pending)
-        raise error
-
-    def _send(self, pending: Pending, data: bytes) -> None:
-        connection = pending.connection = self._link.connection
-        if connection is None or not connection.send_message(data, pending):
+        if error is not None:
             self._table.give_up(pending)
-            raise ConnectionLost("the connection was lost", executed="no")
+            raise error
+        connection = pending.connection = self._link.connection
+        if connection is not None:
+            if plan is not None and plan.key not in self.retries.known:
+                self._learn(plan, connection)
+            if connection.send_message(data, pending):
+                return
+        self._table.give_up(pending)
+        raise ConnectionLost("the connection was lost", executed="no")
 
     def _withdraw(self, pending: Pending) -> None:
         """Give a call up that is under way, here and at the server."""
-        waiting: asyncio.Future[Any] | CallFlow = pending.future
-        if isinstance(waiting, CallFlow):  # its first chunk came in this very turn
-            waiting.leave()
+        if isinstance(pending.future, CallFlow):  # its first chunk came in this very turn
+            pending.future.leave()
         elif self._table.give_up(pending) and pending.written:
             pending.connection.send_message(encode(Cancel(RequestId(pending.id), "cancelled")))
 
@@ -347,49 +378,21 @@ class Caller:
         except TimeoutError:
             raise Unavailable("there was no connection in time", executed="no") from None
 
-    def _learn(self, plan: Plan) -> None:
+    def _learn(self, plan: Plan, connection: Any) -> None:
         """Ask what a toolkit is, once, beside the first call to it, waiting for nothing."""
-        self.retries.expect(plan.key)
         ends_at = min(plan.deadline_at, self._loop.time() + DEFAULT_TIMEOUT_S)
         pending = self._table.open(ends_at + GRACE_S)
-        pending.future.add_done_callback(lambda future: self._note(plan, future))
+        self.retries.expect(plan.key, pending.future)
         participant = plan.key[1]
         options = {} if participant is None else {"participant": participant}
-        connection = pending.connection = self._link.connection
-        if connection is not None:
-            connection.send_message(encode(Describe(RequestId(pending.id), plan.toolkit, options)))
-
-    def _note(self, plan: Plan, future: asyncio.Future[Result]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if future.cancelled() or error is not None:
-            self.retries.forget(plan.key, error)
-            return
-        try:
-            self.retries.note(plan.key, _object_in(future.result()))
-        except (RoomException, LookupError, TypeError) as broken:
-            _logger.error("the description of %s cannot be read: %r", plan.toolkit, broken)
+        pending.connection = connection
+        connection.send_message(encode(Describe(RequestId(pending.id), plan.toolkit, options)))
 
 
-def _end_of(future: asyncio.Future[Any] | CallFlow) -> asyncio.Future[Any]:
-    return future.over() if isinstance(future, CallFlow) else future
-
-
-def _object_in(answer: Result) -> dict[str, Any]:
-    if type(answer) is not Result:
-        raise InvalidResult("the server's answer is no object", executed="no")
-    try:
-        body = unpack_body(answer.body, binary=True)
-    except BadBody as error:
-        raise InvalidResult("the server's answer cannot be read", executed="no") from error
-    if type(body) is not dict:
-        raise InvalidResult("the server's answer is no object", executed="no")
-    return body
-
-
-async def _file_of(flow: CallFlow, span: CallSpan | None) -> FileChunk:
+async def _file_of(flow: CallFlow, span: CallSpan | None) -> Chunk:
     """Make a result of which the first piece is here; the span ends with the last of them."""
     if span is not None:
         flow.tell_end(lambda end: span.end(None if end is None else recorded_end(end)))
-    first = await flow.next()
-    assert first is not None
-    return file_result(flow, first)
+    file = await ChunkReader(flow, unreadable_result, flow.leave).next()
+    assert file is not None, "the first piece is here"
+    return file

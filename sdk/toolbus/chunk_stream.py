@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from toolbus.chunks import Chunk, EmptyChunk
+from toolbus.call_flow import unreadable_result
+from toolbus.chunk_reader import ChunkReader
+from toolbus.chunks import Chunk
 from toolbus.errors import RoomException
-from toolbus.received_file import ReceivedFile, read_arrival
 from toolbus.stream_calls import LiveCall
 
 __all__ = ["ChunkStream"]
@@ -29,14 +30,14 @@ class ChunkStream:
         prepare: Makes the call, once, where the block is entered.
     """
 
-    __slots__ = ("_call", "_count", "_file", "_is_over", "_prepare", "_was_entered")
+    __slots__ = ("_call", "_chunks", "_count", "_is_over", "_prepare", "_was_entered")
 
     def __init__(self, prepare: Callable[[], Awaitable[LiveCall]]) -> None:
         self._prepare = prepare
         self._was_entered = False
         self._call: LiveCall | None = None
+        self._chunks: ChunkReader | None = None
         self._count = 0
-        self._file: ReceivedFile | None = None
         self._is_over = False
 
     async def __aenter__(self) -> Self:
@@ -51,7 +52,7 @@ class ChunkStream:
             if isinstance(error, RoomException):
                 self._count_into(error)
             raise
-        self._call = call
+        self._call, self._chunks = call, ChunkReader(call, unreadable_result)
         return self
 
     async def __aexit__(
@@ -68,33 +69,21 @@ class ChunkStream:
         return self
 
     async def __anext__(self) -> Chunk:
-        call = self._call
-        if call is None:
+        if self._chunks is None:
             raise RuntimeError("enter the stream first: async with room.stream(...) as chunks:")
         if self._is_over:
             raise StopAsyncIteration
         try:
-            return await self._next(call)
+            chunk = await self._chunks.next()
         except RoomException as error:
             self._is_over = True
             self._count_into(error)
             raise
-        except StopAsyncIteration:
+        if chunk is None:
             self._is_over = True
-            raise
-
-    def _count_into(self, error: RoomException) -> None:
-        error.details = {**error.details, "chunks": self._count}
-
-    async def _next(self, call: LiveCall) -> Chunk:
-        if self._file is not None:
-            await self._file.skip()
-            self._file = None
-        arrival = await call.next()
-        if arrival is None:
-            raise StopAsyncIteration
-        chunk, self._file = read_arrival(call, arrival)
-        if arrival.last and isinstance(chunk, EmptyChunk):
             raise StopAsyncIteration
         self._count += 1
         return chunk
+
+    def _count_into(self, error: RoomException) -> None:
+        error.details = {**error.details, "chunks": self._count}

@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from toolbus.chunk_reader import ChunkReader
 from toolbus.chunks import Chunk
 from toolbus.context import Participant, ToolContext, progress_chunk
 from toolbus.errors import DeadlineExceeded, Executed, InvalidArguments, ToolFailed
+from toolbus.hosted_input import unreadable_input
 from toolbus.hosted_stream import HostedStream, WireEnd
 from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.input_stream import InputStream
@@ -118,7 +120,8 @@ class HostedCall(ToolContext):
         toolkit, name = self.hosted.toolkit, self.dispatch.tool
         if self.stream is None or self.stream.input is None:
             return toolkit.execute(self, name, arguments)
-        return toolkit.execute(self, name, arguments, InputStream.of_source(self.stream.input))
+        chunks = ChunkReader(self.stream.input, unreadable_input)
+        return toolkit.execute(self, name, arguments, InputStream.of_source(chunks))
 
     def open_stream(self) -> HostedStream:
         """Make what sends chunks, unless it is there."""

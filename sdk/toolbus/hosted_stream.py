@@ -15,7 +15,8 @@ from toolbus.chunk_bodies import file_bodies
 from toolbus.chunks import Chunk, FileChunk
 from toolbus.context import ToolContext, progress_chunk
 from toolbus.errors import InvalidResult, TooLarge
-from toolbus.hosted_input import HostedInput, InputShares
+from toolbus.hosted_input import HostedInput
+from toolbus.inflow import Shares
 from toolbus.outflow import Outflow, OutgoingLine, catching_up
 from toolbus.toolkit import MAX_RESULT_BYTES, too_large
 from toolbus.wire import (
@@ -28,14 +29,12 @@ from toolbus.wire import (
     StreamChunk,
     pack_body,
 )
-from toolbus.wire.windows import MAX_CHUNK_BYTES
+from toolbus.wire.windows import FIRST_BYTES, FIRST_CHUNKS, MAX_CHUNK_BYTES
 
 __all__ = ["MAX_PROGRESS_BYTES", "HostedStream", "WireEnd"]
 
 MAX_PROGRESS_BYTES = 16 * 1024
 """The body of a progress (PROTOCOL.md, PROGRESS-1)."""
-# What a call that is no stream begins with (PROTOCOL.md, STREAM-8).
-_FIRST_CHUNKS, _FIRST_BYTES = 1, 32 * 1024
 # A result that is a file with more bytes goes in pieces.
 _WHOLE_FILE_BYTES = 256 * 1024
 
@@ -47,7 +46,7 @@ class WireEnd(Protocol):
     """Whose clock deadlines are told by."""
     line: OutgoingLine | None
     """The connection itself; None where there is none."""
-    inputs: InputShares
+    inputs: Shares
     """What the inputs of its calls share."""
 
     def send(self, frame: Frame) -> None:
@@ -89,8 +88,8 @@ class HostedStream:
         self._outflow = Outflow(
             end.line,
             partial(StreamChunk, self._call),
-            header.get("credit_chunks", _FIRST_CHUNKS),
-            header.get("credit_bytes", _FIRST_BYTES),
+            header.get("credit_chunks", FIRST_CHUNKS),
+            header.get("credit_bytes", FIRST_BYTES),
         )
         self.input: HostedInput | None = None
         """What the caller sends while the call runs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import (
     Annotated,
     Any,
@@ -25,6 +25,7 @@ from typing import (
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from toolbus.chunk_reader import TwoReaders
 from toolbus.chunks import (
     Chunk,
     EmptyChunk,
@@ -51,9 +52,8 @@ _UNSET: Any = object()
 class ChunkSource(Protocol):
     """Where an input comes from."""
 
-    @property
-    def next(self) -> Callable[[], Coroutine[Any, Any, Chunk | None]]:
-        """Waits for the next chunk; None behind the last. Cancelling it loses nothing."""
+    async def next(self) -> Chunk | None:
+        """Wait for the next chunk; None behind the last. Cancelling it loses nothing."""
 
     def wrong(self, error: RoomException) -> RoomException:
         """Learn that a value is not what the tool takes; return what the tool is to be told."""
@@ -120,7 +120,7 @@ class InputStream(Generic[T]):
 
     async def __anext__(self) -> T:
         if self._is_read:
-            raise RuntimeError("another task is reading this input")
+            raise TwoReaders
         self._is_read = True
         try:
             value: T = await self._next()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from toolbus.wire import Frame, encode
 from toolbus.wire.windows import SendWindow
 
-__all__ = ["Outflow", "OutgoingLine", "catching_up", "sending_on"]
+__all__ = ["Outflow", "OutgoingLine", "catching_up"]
 
 # One call's turn: so much it may send before others have theirs.
 _TURN_CHUNKS, _TURN_BYTES = 32, 64 * 1024
@@ -45,16 +45,6 @@ def catching_up(line: OutgoingLine | None) -> Coroutine[Any, Any, None] | None:
     if line is None or not line.is_behind or not line.is_open:
         return None
     return line.caught_up()
-
-
-def sending_on(line: OutgoingLine | None) -> Callable[[Frame], None]:
-    """Make what writes frames on one connection; on one that is gone they are dropped."""
-
-    def send(frame: Frame) -> None:
-        if line is not None:
-            line.send_message(encode(frame))
-
-    return send
 
 
 class Outflow:

@@ -2,8 +2,8 @@
 
 Whatever is under way delays all that comes behind it on the same connection, so a reader begins
 with `LEAST_BYTES`, which is plenty on one machine and in one house. Only where a sender that was
-let go again takes long to be heard, as over a long way, is it given more. What there is memory for
-its owner decides.
+let go again takes long to be heard, as over a long way, is it given more, at most `WINDOW_BYTES`.
+What there is memory for its owner decides.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["LEAST_BYTES", "LONG_S", "MOST_BYTES", "Reach"]
+from toolbus.wire.windows import WINDOW_BYTES
+
+__all__ = ["LEAST_BYTES", "LONG_S", "Reach"]
 
 LEAST_BYTES = 256 * 1024
 """What every sender may be ahead, where there is room for it."""
-MOST_BYTES = 1024 * 1024
-"""What no sender may be ahead, however long its way is."""
 LONG_S = 0.01
 """A sender that is heard of within this is not held up: it makes 26 MB/s at least."""
 
@@ -45,5 +45,5 @@ class Reach:
         """Take note that something came of it."""
         if self._since_s is not None:
             if self._clock() - self._since_s > LONG_S:
-                self.bytes = min(2 * self.bytes, MOST_BYTES)
+                self.bytes = min(2 * self.bytes, WINDOW_BYTES)
             self._since_s = None

@@ -10,12 +10,15 @@ the one it knows. It sends nothing but that question.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from toolbus.call_ends import object_in
 from toolbus.errors import (
     ConnectionLost,
     HostLost,
@@ -25,7 +28,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
-from toolbus.wire import Describe
+from toolbus.wire import Describe, Result
 
 __all__ = ["MAX_ATTEMPTS", "History", "Known", "Plan", "Retries", "ToolkitKey"]
 
@@ -38,6 +41,7 @@ _HOMECOMING_S = 6.0
 _LOOK_AGAIN_S = 0.2
 _ASKING_S = 30.0
 _MAX_KNOWN = 1_024
+_logger = logging.getLogger(__name__)
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
 ToolkitKey: TypeAlias = tuple[str, str | None]
@@ -95,6 +99,8 @@ class Retries:
         """By toolkit; None while it is asked for, or where it may not be read."""
         self.on_description: Callable[[ToolkitKey, dict[str, Any]], None] = lambda _key, _body: None
         """Told of every description that is read."""
+        self.on_error: Callable[[Plan, RoomException], bool] = lambda _plan, _error: False
+        """Told of a call's first error; whether it can be made anew with what was learned of it."""
 
     @property
     def others_may_be_late(self) -> bool:
@@ -105,16 +111,24 @@ class Retries:
         """Begin to count the failures of a call."""
         return History(self, plan)
 
-    def expect(self, key: ToolkitKey) -> None:
-        """Take note that a toolkit is asked for."""
+    def expect(self, key: ToolkitKey, answer: asyncio.Future[Result]) -> None:
+        """Take note that a toolkit is asked for, and of what is answered when that is there."""
         if len(self.known) >= _MAX_KNOWN:
             self.known.clear()
         self.known[key] = None
+        answer.add_done_callback(partial(self._learn, key))
 
-    def forget(self, key: ToolkitKey, error: BaseException | None) -> None:
-        """Ask again at the next call, unless the answer would be the same."""
-        if not isinstance(error, PermissionDenied):
-            self.known.pop(key, None)
+    def _learn(self, key: ToolkitKey, answer: asyncio.Future[Result]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if answer.cancelled() or error is not None:
+            # Ask again at the next call, unless the answer would be the same.
+            if not isinstance(error, PermissionDenied):
+                self.known.pop(key, None)
+            return
+        try:
+            self.note(key, object_in(answer.result()))
+        except (RoomException, LookupError, TypeError) as broken:
+            _logger.error("the description of %s cannot be read: %r", key[0], broken)
 
     def note(self, key: ToolkitKey, body: dict[str, Any]) -> None:
         """Remember which tools of a described toolkit are idempotent."""
@@ -135,6 +149,7 @@ class History:
         self._pin: str | None = None
         """What may have run once runs again only as this definition, which is idempotent."""
         self._may_have_run = False
+        self._has_failed = False
 
     async def after(self, error: RoomException) -> dict[str, Any]:
         """Wait until the next attempt is due and return the options it is made with.
@@ -142,6 +157,9 @@ class History:
         Raises:
             RoomException: The error, made to speak for all attempts, if there shall be no other.
         """
+        is_first, self._has_failed = not self._has_failed, True
+        if is_first and self._retries.on_error(self._plan, error):
+            return self._plan.options
         if self._waits_for_hosts(error):
             await _before_looking_again()
             return self._options()

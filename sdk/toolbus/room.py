@@ -25,14 +25,14 @@ from toolbus.call_options import (
     idle_ms_of,
     text_of,
 )
-from toolbus.calls import DEFAULT_TIMEOUT_S
+from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
 from toolbus.chunk_stream import ChunkStream
 from toolbus.errors import InvalidArguments
 from toolbus.explanation import Explanation
 from toolbus.people import BuilderInfo, ParticipantInfo
 from toolbus.plain_json import packed_json
 from toolbus.retries import Plan
-from toolbus.stream_calls import LiveCall, StreamCaller
+from toolbus.stream_calls import LiveCall
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.wire import (
     BadBody,
@@ -54,7 +54,7 @@ class Core:
     """What all views of one connection share."""
 
     loop: asyncio.AbstractEventLoop
-    caller: StreamCaller
+    caller: Caller
     call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
     """Half of the 128 random bits of a call's id; the other half is drawn for each.
 
@@ -148,7 +148,8 @@ class Room:
         else:
             feed = await feed_of(plan.options, None, attachment)
             ask_for_progress(plan.options, on_progress)
-            chunk = await self._core.caller.call_with(plan, on_progress, feed)
+            live = LiveCall(self._core.caller, plan, on_progress=on_progress, feed=feed)
+            chunk = await live.result()
         return chunk if returns is None else await converted(chunk, returns)
 
     def stream(  # noqa: PLR0913 - the promised signature

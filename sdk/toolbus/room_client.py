@@ -17,6 +17,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from toolbus.call_news import CallNews
+from toolbus.calls import Caller, CallTable
 from toolbus.context import Participant
 from toolbus.errors import Unavailable
 from toolbus.grants import ApiScope
@@ -30,7 +31,6 @@ from toolbus.room import Core, Room
 from toolbus.room_events import EventStream, RoomEvent
 from toolbus.runner import Runner
 from toolbus.settings import RoomSettings, Token
-from toolbus.stream_calls import StreamCaller, StreamTable
 from toolbus.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.telemetry import Tracing
 from toolbus.token_renewal import TokenRenewal
@@ -56,7 +56,7 @@ class _Parts:
     core: Core
     link: Link
     renewal: TokenRenewal
-    table: StreamTable
+    table: CallTable
     runner: Runner
     traffic: Traffic
     registrations: Registrations
@@ -144,7 +144,7 @@ class RoomClient(Room):
     def _make_parts(self, settings: RoomSettings) -> _Parts:
         loop = asyncio.get_running_loop()
         tracing = self._tracing or Tracing()
-        table = StreamTable(loop)
+        table = CallTable(loop)
         handlers: dict[type[Any], Callable[[Any], None]] = {}
         owner = LinkOwner(
             handlers,
@@ -155,8 +155,7 @@ class RoomClient(Room):
             on_moved=lambda line: traffic.finish(line),
         )
         link = Link(settings, owner)
-        core = Core(loop, StreamCaller(link, table, tracing))
-        core.caller.retries.on_description = core.caller.affinities.note
+        core = Core(loop, Caller(link, table, tracing))
         runner = Runner(
             room_of=partial(Room, core),
             room_name=settings.room,

@@ -33,8 +33,8 @@ from toolbus.errors import (
     RoomException,
 )
 from toolbus.hosted_call import HostedCall
-from toolbus.hosted_input import InputShares
 from toolbus.hosted_toolkit import NO_BOUNDS, Bounds, HostedToolkit, OfferMistake
+from toolbus.inflow import Shares
 from toolbus.outflow import OutgoingLine
 from toolbus.telemetry import (
     HostCall,
@@ -93,7 +93,7 @@ class Runner:
     ) -> None:
         self.line: OutgoingLine | None = line
         """What is sent goes by it."""
-        self.inputs: InputShares = InputShares()
+        self.inputs: Shares = Shares()
         """What the inputs of all calls share."""
         self.room_of = room_of
         self._room_name = room_name
@@ -120,7 +120,7 @@ class Runner:
         """
         other = copy(self)
         other.line, other.room_of = line, room_of
-        other._runs, other.inputs = {}, InputShares()
+        other._runs, other.inputs = {}, Shares()
         return other
 
     # What is hosted

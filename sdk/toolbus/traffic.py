@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from toolbus.calls import CallTable
 from toolbus.errors import RoomException
 from toolbus.lines import Handlers, Line
 from toolbus.room import Core, Room
 from toolbus.runner import Runner
-from toolbus.stream_calls import StreamTable
 from toolbus.wire import (
     Cancel,
     Credit,
@@ -44,7 +44,7 @@ class Traffic:
         runner: Has what is hosted, for all lines together.
     """
 
-    def __init__(self, core: Core, table: StreamTable, runner: Runner) -> None:
+    def __init__(self, core: Core, table: CallTable, runner: Runner) -> None:
         self._core = core
         self._table = table
         self._runner = runner
@@ -58,14 +58,14 @@ class Traffic:
 
         def credit(frame: Credit) -> None:
             # Of input it is for a call of mine, of chunks for one that I run.
-            (self._table.take_credit if frame.of_input else runner.on_input)(frame)
+            (self._table.take if frame.of_input else runner.on_input)(frame)
 
         table = self._table
         return {
             Result: table.settle,
             Failed: table.settle,
-            StreamChunk: table.take_chunk,
-            Progress: table.take_progress,
+            StreamChunk: table.take,
+            Progress: table.take,
             Dispatch: runner.dispatch,
             Cancel: runner.cancel,
             Input: runner.on_input,

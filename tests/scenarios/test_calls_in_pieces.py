@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from toolbus import FileChunk, RoomClient, Toolkit, tool
-from toolbus.outflow import sending_on
 from toolbus.wire import (
     Cancel,
     Credit,
@@ -18,6 +17,7 @@ from toolbus.wire import (
     Progress,
     Result,
     StreamChunk,
+    encode,
     pack_body,
     unpack_body,
 )
@@ -38,11 +38,15 @@ class PlayedHost:
     def __init__(self, room: RoomClient) -> None:
         assert room._parts is not None
         link = room._parts.link
-        self.send = sending_on(link.connection)
+        assert link.connection is not None
+        self._connection = link.connection
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         assert link._line is not None
         for kind in (Dispatch, Credit, Input, Cancel):
             link._line._handlers[kind] = self.frames.put_nowait
+
+    def send(self, frame: Frame) -> None:
+        self._connection.send_message(encode(frame))
 
     async def next_of(self, kind: type[T]) -> T:
         while not isinstance(frame := await self.frames.get(), kind):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import date, timedelta
@@ -13,7 +14,7 @@ import pytest
 from toolbus import RoomClient, ToolFailed, Toolkit, tool
 from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, RoomException
 from toolbus.retries import Retries
-from toolbus.wire import pack_body
+from toolbus.wire import Result, pack_body
 from toolbus_server.definition import read_definition
 from toolbus_server.testing import TestServer, running_server
 
@@ -208,13 +209,15 @@ def test_values_that_look_like_resources_are_none() -> None:
     assert read_definition(packed).manifest.name == "t"
 
 
-def test_a_description_that_did_not_come_is_asked_for_again() -> None:
+async def test_a_description_that_did_not_come_is_asked_for_again() -> None:
     async def never(*_: Any, **__: Any) -> dict[str, Any]:
         raise AssertionError
 
     retries = Retries(lambda: 0.0, never)
     errors: list[RoomException] = [DeadlineExceeded(), PermissionDenied()]
     for error in errors:
-        retries.expect(("echo", None))
-        retries.forget(("echo", None), error)
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        retries.expect(("echo", None), answer)
+        answer.set_exception(error)
+        await asyncio.wait([answer])
         assert (("echo", None) in retries.known) is isinstance(error, PermissionDenied)

@@ -19,9 +19,9 @@ from support.server_process import server_process
 from support.wire_talk import next_of, offer
 from toolbus import ChunkStream, RoomClient
 from toolbus.errors import ConnectionLost, HostLost, StreamBroken, StreamStalled
-from toolbus.inflow import WINDOW_BYTES, WINDOW_CHUNKS
 from toolbus.reach import LEAST_BYTES
 from toolbus.wire import Cancel, Dispatch, StreamChunk, pack_body
+from toolbus.wire.windows import WINDOW_BYTES, WINDOW_CHUNKS
 from toolbus_server.flights import Exchange, Lane
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
 

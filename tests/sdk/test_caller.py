@@ -37,6 +37,7 @@ from toolbus.wire import (
     Describe,
     Frame,
     Result,
+    StreamChunk,
     decode_from_client,
     encode,
     failed,
@@ -373,6 +374,20 @@ async def test_whoever_stops_waiting_sends_one_cancel_and_a_late_answer_is_dropp
     assert [each.id for each in server.cancels] == [server.attempts[0].id]
     server.table.settle(Result(server.attempts[0].id, VALUE))
     assert server.table.dropped == 1
+
+
+@virtual
+async def test_a_chunk_for_a_caller_that_has_just_stopped_waiting_is_dropped_and_counted() -> None:
+    """STREAM-6."""
+    server = Server(lambda: None)
+    task = asyncio.ensure_future(server.call())
+    await asyncio.sleep(1)
+    task.cancel()
+    server.table.take(StreamChunk(server.attempts[0].id, 1, VALUE))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server.table.dropped == 1
+    assert len(server.cancels) == 1
 
 
 @virtual

@@ -17,7 +17,6 @@ from toolbus.errors import (
     StreamStalled,
     ToolFailed,
 )
-from toolbus.inflow import SHARED_BYTES, WINDOW_BYTES, Shares
 from toolbus.reach import LEAST_BYTES
 from toolbus.room import Room
 from toolbus.wire import Cancel, Credit, pack_body
@@ -199,20 +198,6 @@ async def test_chunk_that_is_too_large_breaks_the_stream() -> None:
         await far.chunk(pack_body([2, "x" * 256 * 1024]))
         seen, error = await error_of(chunks)
         assert (seen, type(error)) == ([], StreamBroken)
-
-
-async def test_each_further_stream_gets_a_smaller_part_of_what_is_left() -> None:
-    shares = Shares()
-    taken = [shares.take() for _ in range(30)]
-    assert taken[:9] == [WINDOW_BYTES] * 9
-    assert taken == sorted(taken, reverse=True)
-    assert sum(taken) < SHARED_BYTES
-    for _ in range(100):
-        taken.append(shares.take())
-    assert taken[-1] == 64 * 1024
-    for each in taken:
-        shares.give_back(each)
-    assert shares.take() == WINDOW_BYTES
 
 
 async def test_streams_that_have_ended_or_been_left_give_their_share_back() -> None:

@@ -389,6 +389,38 @@ async def test_what_was_not_read_of_a_file_is_skipped() -> None:
             await unread.read()
 
 
+async def test_file_that_is_left_half_read_does_not_end_as_if_it_were_whole() -> None:
+    async with far_end() as far, far.room.stream("files", "all") as chunks:
+        await two_files(far)
+        pieces = (await next_file(chunks)).pieces()
+        assert await anext(pieces) == b"first "
+        assert await anext(chunks) == JsonChunk("between")
+        with pytest.raises(RuntimeError, match="skipped"):
+            await anext(pieces)
+
+
+async def test_file_and_its_stream_are_read_by_one_task_at_a_time() -> None:
+    async with far_end() as far, far.room.stream("files", "all") as chunks:
+        await far.call()
+        await far.chunk(piece(b"first ", more=True))
+        reading = asyncio.create_task((await next_file(chunks)).read())
+        await far.told()
+        with pytest.raises(RuntimeError, match="another task"):
+            await anext(chunks)
+        await far.chunk(piece(b"second ", more=True))
+        await far.end(piece(b"third", more=False))
+        assert await reading == DATA
+
+
+async def test_piece_of_a_host_that_cuts_too_large_is_cut_again() -> None:
+    async with far_end() as far, far.room.stream("files", "all") as chunks:
+        await far.call()
+        await far.chunk(piece(b"x" * (2 * FILE_PIECE_BYTES + 1), more=True))
+        await far.end(piece(b"y", more=False))
+        sizes = [len(data) async for data in (await next_file(chunks)).pieces()]
+        assert sizes == [FILE_PIECE_BYTES, FILE_PIECE_BYTES, 1, 1]
+
+
 @pytest.mark.row(67)
 async def test_failure_within_a_file_is_raised_to_who_reads_it_and_to_who_goes_on() -> None:
     async with far_end() as far:

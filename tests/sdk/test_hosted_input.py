@@ -10,10 +10,10 @@ import pytest
 
 from support.lone_host import PLENTY, Server, Stage
 from toolbus import FileChunk, InputStream, StreamBroken, reach, tool
-from toolbus.hosted_input import ALL_INPUTS_BYTES, INPUT_CHUNKS
-from toolbus.reach import LEAST_BYTES, MOST_BYTES
-from toolbus.wire import Credit
-from toolbus.wire.windows import MAX_CHUNK_BYTES
+from toolbus.inflow import LEAST_SHARE_BYTES, SHARED_BYTES
+from toolbus.reach import LEAST_BYTES
+from toolbus.wire import Credit, Input, RequestId
+from toolbus.wire.windows import MAX_CHUNK_BYTES, WINDOW_BYTES, WINDOW_CHUNKS
 
 INPUT = {"input": True}
 
@@ -60,7 +60,7 @@ async def test_a_tool_gets_what_comes_for_the_credit_it_gave(stage: Stage, made:
     """INPUT-1 and INPUT-2: nothing at first, then credit as it reads; a nil body ends it."""
     server = stage.server(made)
     server.dispatch(1, "numbers", header=INPUT)
-    assert await credit_of(server) == (INPUT_CHUNKS, LEAST_BYTES)
+    assert await credit_of(server) == (WINDOW_CHUNKS, LEAST_BYTES)
     server.input(1, 1, 1, 10)
     server.input(1, 2, 1, 20)
     server.input(1, 3, last=True)
@@ -111,7 +111,7 @@ async def test_credit_is_given_as_the_tool_reads_and_not_as_chunks_come(stage: S
     assert await server.is_quiet()
     go_on.set()
     # six packed texts of 25,005 bytes are the first that are more than half of it
-    assert await credit_of(server) == (INPUT_CHUNKS + 6, LEAST_BYTES + 6 * 25_005)
+    assert await credit_of(server) == (WINDOW_CHUNKS + 6, LEAST_BYTES + 6 * 25_005)
     server.input(1, 7, last=True)
     assert await server.answer() == 6
 
@@ -135,7 +135,7 @@ async def test_a_caller_that_is_heard_late_is_let_further_ahead(
     server.input(1, 4, last=True)
     assert await server.answer() == 3 * (MAX_CHUNK_BYTES - 7)
     ahead = [total - number * MAX_CHUNK_BYTES for number, (_, total) in enumerate(given)]
-    assert ahead == [LEAST_BYTES, LEAST_BYTES, 2 * LEAST_BYTES, MOST_BYTES]
+    assert ahead == [LEAST_BYTES, LEAST_BYTES, 2 * LEAST_BYTES, WINDOW_BYTES]
 
 
 async def test_many_small_chunks_are_given_credit_by_their_number(stage: Stage) -> None:
@@ -160,8 +160,8 @@ async def test_the_inputs_of_one_connection_share_what_may_wait(stage: Stage) ->
         server.dispatch(call, "numbers", header=INPUT)
         given.append((await credit_of(server, call))[1])
     assert given[:64] == [LEAST_BYTES] * 64
-    assert sum(given[:64]) == ALL_INPUTS_BYTES
-    assert given[64:] == [64 * 1024] * 16
+    assert sum(given[:64]) == SHARED_BYTES
+    assert given[64:] == [LEAST_SHARE_BYTES] * 16
     for call in range(78):
         server.cancel(call)
     server.input(78, 1, 3, "", "", b"x" * 100_000)
@@ -187,7 +187,7 @@ BROKEN: dict[str, list[tuple[int, tuple[Any, ...], bool]]] = {
     "behind": [(1, (1, 1), True), (2, (1, 1), False)],
     "behind_nil": [(1, (), True), (2, (), True)],
     "wrong_end": [(1, (1, 1), False), (1, (), True)],
-    "beyond": [(number, (1, 1), False) for number in range(1, INPUT_CHUNKS + 2)],
+    "beyond": [(number, (1, 1), False) for number in range(1, WINDOW_CHUNKS + 2)],
 }
 
 
@@ -216,7 +216,7 @@ async def test_an_input_that_is_not_as_it_should_be_ends_the_call_behind_what_wa
     error = await server.error()
     assert (error.code, error.executed) == ("stream_broken", "yes")
     assert caught == [StreamBroken]
-    expected = {"again": 1, "behind": 1, "wrong_end": 1, "beyond": INPUT_CHUNKS}
+    expected = {"again": 1, "behind": 1, "wrong_end": 1, "beyond": WINDOW_CHUNKS}
     assert len(taken) == expected.get(case, 0)
     while not server.news.empty():
         server.news.get_nowait()
@@ -311,6 +311,17 @@ async def test_a_file_that_ends_in_its_middle_is_a_broken_stream(
     assert (error.code, error.executed) == ("stream_broken", "yes")
 
 
+async def test_a_body_that_cannot_be_read_within_a_file_is_a_broken_stream(stage: Stage) -> None:
+    """STREAM-9."""
+    server = stage.server(size)
+    server.dispatch(1, "size", header=INPUT)
+    await credit_of(server)
+    server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
+    server.runner.on_input(Input(RequestId(1), 2, b"\xc1", False))
+    error = await server.error()
+    assert (error.code, error.executed) == ("stream_broken", "yes")
+
+
 async def test_what_of_a_file_is_not_read_is_skipped_for_the_next_one(stage: Stage) -> None:
     left: list[FileChunk] = []
 
@@ -377,6 +388,27 @@ async def test_a_given_up_call_stops_waiting_for_its_input_at_once(
     else:
         server.runner.cancel_all()
     await server.idle()
+
+
+async def test_a_tool_on_a_thread_does_not_take_the_end_of_its_call_for_that_of_its_input(
+    stage: Stage,
+) -> None:
+    seen: list[str] = []
+
+    @tool
+    def take(rows: InputStream[int]) -> None:
+        try:
+            seen.append(f"all of {list(rows)}")
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    server = stage.server(take)
+    server.dispatch(1, "take", header=INPUT)
+    await credit_of(server)
+    server.cancel(1)
+    await server.idle()
+    assert seen == ["CancelledError"]
 
 
 @pytest.mark.row(52)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.lone_host import Wire
-from toolbus.outflow import Outflow, sending_on
+from toolbus.outflow import Outflow
 from toolbus.wire import Frame, Input, RequestId, StreamChunk
 
 MUCH = 2**40
@@ -109,4 +109,3 @@ async def test_without_a_connection_all_is_dropped() -> None:
     outflow = Outflow(None, CHUNK, 1, 1)
     await outflow.room()
     outflow.send(b"a")
-    sending_on(None)(StreamChunk(7, 1, b"a"))

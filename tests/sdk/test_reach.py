@@ -1,6 +1,7 @@
 """How far a sender is let go ahead, on a clock that stands until it is set."""
 
-from toolbus.reach import LEAST_BYTES, LONG_S, MOST_BYTES, Reach
+from toolbus.reach import LEAST_BYTES, LONG_S, Reach
+from toolbus.wire.windows import WINDOW_BYTES
 
 
 class Clock:
@@ -26,7 +27,7 @@ def test_sender_that_is_heard_soon_is_let_no_further() -> None:
 def test_reach_doubles_each_time_that_a_sender_is_heard_late_up_to_the_most() -> None:
     clock = Clock()
     reach = Reach(clock)
-    for expected in (2 * LEAST_BYTES, MOST_BYTES, MOST_BYTES):
+    for expected in (2 * LEAST_BYTES, WINDOW_BYTES, WINDOW_BYTES):
         reach.let_go()
         clock.now_s += LONG_S * 2
         reach.heard()

@@ -110,8 +110,8 @@ class FarEnd:
         handlers: dict[Any, Any] = line._handlers
 
         def take(frame: StreamChunk) -> None:
-            handlers[StreamChunk] = table.take_chunk
-            table.take_chunk(frame)
+            handlers[StreamChunk] = table.take
+            table.take(frame)
             act()
 
         handlers[StreamChunk] = take
@@ -120,7 +120,7 @@ class FarEnd:
     def shares_left(self) -> int:
         """How many bytes of memory no stream has, of those that all of them share."""
         assert self.room._parts is not None
-        return self.room._parts.table.shares._left
+        return self.room._parts.table.shares.left
 
     @property
     def under_way(self) -> set[int]:

@@ -23,12 +23,14 @@ __all__ = ["OF_CALLS", "answer_looks", "entries_of", "forget_ended", "look"]
 OF_CALLS = frozenset(
     {
         "CallFlow",
+        "ChunkReader",
         "ChunkStream",
         "Exchange",
         "Flight",
         "HostedCall",
         "HostedInput",
         "HostedStream",
+        "Inflow",
         "InputSender",
         "InputStream",
         "Lane",

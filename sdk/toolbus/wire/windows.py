@@ -11,10 +11,22 @@ from msgspec import Struct
 
 from toolbus.errors import StreamBroken
 
-__all__ = ["MAX_CHUNK_BYTES", "ReceiveWindow", "SendWindow"]
+__all__ = [
+    "FIRST_BYTES",
+    "FIRST_CHUNKS",
+    "MAX_CHUNK_BYTES",
+    "WINDOW_BYTES",
+    "WINDOW_CHUNKS",
+    "ReceiveWindow",
+    "SendWindow",
+]
 
 MAX_CHUNK_BYTES = 256 * 1024
 """The body of one chunk of a stream (PROTOCOL.md, STREAM-2)."""
+FIRST_CHUNKS, FIRST_BYTES = 1, 32 * 1024
+"""What the host of a call that is no stream may send unasked (PROTOCOL.md, STREAM-8)."""
+WINDOW_CHUNKS, WINDOW_BYTES = 256, 1024 * 1024
+"""So much of one stream may wait for its reader; no sender is let further ahead."""
 
 
 class SendWindow(Struct, eq=False):
