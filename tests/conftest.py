@@ -1,4 +1,4 @@
-"""What holds for every test: clean variables, its turn, and a list of what was not verified."""
+"""What holds for every test: clean variables, order and turn, and a list of what was missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from support.alone import on_the_floor
 from support.missing_parts import words_of_missing
+from support.running_order import in_running_order
 
 
 def pytest_configure() -> None:
@@ -22,6 +23,12 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("TOOLBUS_", "OTEL_")):
             monkeypatch.delenv(name)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where there are several workers, let none wait for another at the end."""
+    if hasattr(config, "workerinput"):
+        items[:] = in_running_order(items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before a test's own time limit begins

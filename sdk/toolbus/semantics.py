@@ -6,6 +6,7 @@ our own under `toolbus.`. Metrics are not built yet; their names are settled her
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -50,6 +51,7 @@ _MAX_NAME_CHARS = 256
 _MAX_WORDS_CHARS = 1_024
 
 
+@cache  # reading it takes milliseconds, and each participant of a process asks
 def toolbus_version() -> str:
     """Give the installed release, for `service.version` and the tracer."""
     try:

@@ -33,8 +33,9 @@ def rival_python(name: str) -> str:
     if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
         return str(python)
     sys.stderr.write(f"making the environment of {name}\n")
-    venv.create(environment, with_pip=True, clear=True)
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    venv.create(environment, clear=True)  # our own pip serves it: one of its own takes seconds
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    command += ["--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, "-r", str(requirements)], stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.stderr.write(done.stderr)

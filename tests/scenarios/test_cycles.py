@@ -92,6 +92,7 @@ def memory_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.row(55, 90)
 async def test_thousands_who_come_and_go_leave_nothing_behind() -> None:

@@ -230,6 +230,7 @@ def memory_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.row(50, 51, 53, 55, 90)
 async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ async def check_searches(reader: RawClient) -> None:
     assert 1 < len(empty) < 100
 
 
+@pytest.mark.long
 @pytest.mark.row(45)
 async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_order() -> None:
     """REG-13: in bounded memory, and a search that finds nothing makes nobody wait for long."""

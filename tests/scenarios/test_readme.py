@@ -147,6 +147,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     return dict(os.environ)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_programs_and_commands_do_what_the_readme_shows(
     tmp_path: Path, variables: dict[str, str]

@@ -1,8 +1,9 @@
-"""Tests run side by side in two processes, but for those that measure time."""
+"""Tests run side by side, but for those that measure time, and long ones begin first."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 from support.alone import can_lock, door_of, on_the_floor
@@ -43,6 +44,39 @@ def test_one_that_is_marked_runs_alone_and_all_others_together(tmp_path: Path) -
     assert code == 0, said
     assert "2 passed" in said
     assert can_lock(tmp_path, alone=True)
+
+
+FILES = {
+    "test_a.py": ALONE + TOGETHER + "def test_more(): pass",
+    "test_b.py": ALONE,
+    "test_c.py": TOGETHER,
+    "test_d.py": "import pytest\n@pytest.mark.long\ndef test_long(): pass",
+    "test_e.py": TOGETHER + "def test_more(): pass",
+}
+
+
+def test_long_ones_begin_first_and_those_that_run_alone_come_last(tmp_path: Path) -> None:
+    """As the one worker gets them that there is here: it takes files in their order."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(LOOKING + text, encoding="utf-8")
+    options = ("-n1", "--dist", "loadfile", "--no-loadscope-reorder", "-vv")
+    code, said = run_tests(tmp_path, "", *options)
+    assert code == 0, said
+    assert re.findall(r"PASSED test_(\w)\.py::test_(\w+)", said) == [
+        ("d", "long"),
+        ("e", "together"),
+        ("e", "more"),
+        ("c", "together"),
+        ("a", "together"),
+        ("a", "more"),
+        ("a", "alone"),
+        ("b", "alone"),
+    ]
+
+
+def test_make_test_takes_files_in_the_order_that_is_chosen_here() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    assert "--dist loadfile --no-loadscope-reorder" in makefile
 
 
 async def test_nobody_enters_before_one_who_waits_to_be_alone(tmp_path: Path) -> None:

@@ -219,12 +219,13 @@ PATIENT = {
 ROUNDS, CALLS = 6, 100
 
 
-@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.row(88)
 @pytest.mark.parametrize("collector", [dead_collector, slow_collector])
 def test_dead_or_slow_collector_slows_neither_calls_nor_the_end(
     play: Play, tmp_path: Path, collector: Callable[[], AbstractContextManager[str]]
 ) -> None:
+    """Beside other tests too: what is compared is made in turns, and slower is ten times."""
     usual_s: list[float] = []
     took_s: list[float] = []
     with collector() as endpoint, stage(tmp_path, endpoint, **PATIENT) as running:

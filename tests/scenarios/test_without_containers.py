@@ -80,6 +80,7 @@ def newcomer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Newcomer
         terminals.end_all()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_newcomer_without_docker_gets_three_services_and_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

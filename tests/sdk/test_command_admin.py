@@ -36,7 +36,7 @@ def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
     assert outcome.code == 0
     assert outcome.out.startswith("would run at bob (")
     assert "the only host, and calls that belong together stay with it" in outcome.out
-    facts = toolbus.value("call", "carts.add", "customer=7", "--explain", "--json")
+    facts = toolbus.value_here("call", "carts.add", "customer=7", "--explain", "--json")
     assert (facts["would_run"], facts["host"]["name"], facts["affinity"]) == (True, "bob", True)
 
 
@@ -50,16 +50,16 @@ def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
 def test_explain_ends_as_the_call_would(
     toolbus: CommandLine, arguments: list[str], code: int, words: str
 ) -> None:
-    outcome = toolbus.run("call", *arguments, "--explain")
+    outcome = toolbus.run_here("call", *arguments, "--explain")
     assert outcome.code == code
     assert words in outcome.err
     assert "(executed: no)" in outcome.err
 
 
 def test_rooms_are_listed_with_how_many_are_in_them(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("admin", "rooms")
+    outcome = toolbus.run_here("admin", "rooms")
     assert outcome.out.splitlines()[0].split() == ["name", "participants", "toolkits", "calls"]
-    [main] = toolbus.value("admin", "rooms", "--json")
+    [main] = toolbus.value_here("admin", "rooms", "--json")
     assert (main["name"], main["toolkits"]) == ("main", 1)
 
 
@@ -70,7 +70,7 @@ def test_a_host_that_is_kicked_ends_and_says_why(toolbus: CommandLine) -> None:
         ended = host.ended()
     assert ended.code == 3
     assert "permission_denied: an administrator sent this participant away" in ended.err
-    again = toolbus.run("admin", "kick", "eve")
+    again = toolbus.run_here("admin", "kick", "eve")
     assert (again.code, again.out) == (4, "")
     assert "nobody named 'eve' is in room main" in again.err
 
@@ -79,7 +79,7 @@ def test_a_host_that_is_kicked_ends_and_says_why(toolbus: CommandLine) -> None:
     "arguments", [[], ["eve"], ["--issuer", "x"], ["eve", "--issuer", "x", "--jti", "y"]]
 )
 def test_revoking_says_what_it_needs(toolbus: CommandLine, arguments: list[str]) -> None:
-    outcome = toolbus.run("admin", "revoke", *arguments)
+    outcome = toolbus.run_here("admin", "revoke", *arguments)
     assert outcome.code == 2
     assert "--jti" in outcome.err
 
@@ -87,6 +87,6 @@ def test_revoking_says_what_it_needs(toolbus: CommandLine, arguments: list[str])
 def test_administering_without_the_grant_ends_with_3(toolbus: CommandLine) -> None:
     token = toolbus.run_here("token", "create", "--name", "ann", "--preset", "user").out.strip()
     for arguments in (["rooms"], ["kick", "bob"], ["revoke", "bob", "--issuer", "x"]):
-        outcome = toolbus.run("admin", *arguments, "--token", token)
+        outcome = toolbus.run_here("admin", *arguments, "--token", token)
         assert outcome.code == 3
         assert "admin" in outcome.err

@@ -73,7 +73,7 @@ def test_builders_are_shown_with_what_their_configs_hold(toolbus: CommandLine) -
 
 def test_builders_are_given_as_json(toolbus: CommandLine) -> None:
     everything = token(toolbus, "--preset", "full")
-    found = toolbus.value("builders", "agent", "--json", "--token", everything)
+    found = toolbus.value_here("builders", "agent", "--json", "--token", everything)
     assert [each["name"] for each in found] == ["shop", "notes"]
     assert found[0]["schema"]["required"] == ["name", "region"]
 
@@ -81,6 +81,6 @@ def test_builders_are_given_as_json(toolbus: CommandLine) -> None:
 def test_what_the_grant_does_not_cover_is_not_shown(toolbus: CommandLine) -> None:
     agents = token(toolbus, "--preset", "agent")
     for arguments in (["agent", "--token", agents], ["nobody"]):
-        shown = toolbus.run("builders", *arguments)
+        shown = toolbus.run_here("builders", *arguments)
         assert (shown.code, shown.out) == (0, "")
         assert "is not here, or builds nothing that your grant agents.builders covers" in shown.err

@@ -79,7 +79,7 @@ def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 
 
 def test_arguments_are_read_by_the_types_of_the_schema(toolbus: CommandLine) -> None:
-    value = toolbus.value(
+    value = toolbus.value_here(
         "call", "lab.echo", "count=2", "ratio=2", "loud=true", "words=7", "several=[1,2]"
     )
     assert value == {
@@ -93,7 +93,7 @@ def test_arguments_are_read_by_the_types_of_the_schema(toolbus: CommandLine) -> 
 
 
 def test_text_goes_to_stdout_as_it_is(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.text")
+    outcome = toolbus.run_here("call", "lab.text")
     assert (outcome.code, outcome.out, outcome.err) == (0, "grüß\tdich\n", "")
 
 
@@ -169,13 +169,13 @@ def test_unwritable_place_is_refused_before_the_call(toolbus: CommandLine) -> No
 
 
 def test_failed_tool_ends_with_1_and_its_words_on_stderr(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.fail", "words=no such account")
+    outcome = toolbus.run_here("call", "lab.fail", "words=no such account")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith("toolbus: tool_failed: no such account (executed: yes)\n")
 
 
 def test_bad_argument_ends_with_2_and_names_its_place(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.echo", 'count:="two"', "--json")
+    outcome = toolbus.run_here("call", "lab.echo", 'count:="two"', "--json")
     assert outcome.code == 2
     assert outcome.error["code"] == "invalid_arguments"
     assert outcome.error["executed"] == "no"
@@ -183,7 +183,7 @@ def test_bad_argument_ends_with_2_and_names_its_place(toolbus: CommandLine) -> N
 
 
 def test_errors_in_json_have_exactly_five_fields(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.nope", "--json")
+    outcome = toolbus.run_here("call", "lab.nope", "--json")
     assert outcome.code == 4
     assert outcome.out == ""
     assert list(outcome.error) == ["code", "message", "executed", "retryable", "details"]
@@ -191,7 +191,7 @@ def test_errors_in_json_have_exactly_five_fields(toolbus: CommandLine) -> None:
 
 
 def test_text_that_is_no_integer_is_refused_before_the_call(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.echo", "count=many")
+    outcome = toolbus.run_here("call", "lab.echo", "count=many")
     assert outcome.code == 2
     assert "count: 'many' is not integer" in outcome.err
     assert outcome.out == ""
@@ -205,14 +205,14 @@ def test_keys_without_a_name_lead_to_the_flag_and_the_variable(toolbus: CommandL
 
 def test_missing_grant_ends_with_3(toolbus: CommandLine) -> None:
     made = toolbus.run_here("token", "create", "--name", "eve", "--allow", "other.*")
-    outcome = toolbus.run("call", "lab.nothing", "--token", made.out.strip())
+    outcome = toolbus.run_here("call", "lab.nothing", "--token", made.out.strip())
     assert outcome.code == 3
     assert "permission_denied" in outcome.err
     assert "next: " in outcome.err
 
 
 def test_changed_definition_ends_with_3(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.nothing", "--pin", "0" * 64, "--json")
+    outcome = toolbus.run_here("call", "lab.nothing", "--pin", "0" * 64, "--json")
     assert outcome.code == 3
     assert outcome.error["code"] == "definition_changed"
 
@@ -240,7 +240,7 @@ def test_ctrl_c_cancels_the_tool_and_ends_with_5(toolbus: CommandLine, tmp_path:
 
 
 def test_no_server_ends_with_6(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("call", "lab.nothing", "--url", "ws://127.0.0.1:1")
+    outcome = toolbus.run_here("call", "lab.nothing", "--url", "ws://127.0.0.1:1")
     assert outcome.code == 6
     assert "toolbus doctor" in outcome.err
 

@@ -39,14 +39,25 @@ def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 
 def offered(toolbus: CommandLine, typed: str, **variables: str) -> list[str]:
     """Press TAB after what is typed, which begins with the command."""
-    outcome = toolbus.run(
-        _TOOLBUS_COMPLETE="complete_bash",
-        COMP_WORDS=f"toolbus {typed}",
-        COMP_CWORD=str(typed.count(" ") + 1),
-        **variables,
-    )
+    outcome = toolbus.run_here(**pressing_tab(typed), **variables)
     assert outcome.err == ""
     return outcome.out.split()
+
+
+def pressing_tab(typed: str) -> dict[str, str]:
+    """The variables that bash sets."""
+    return {
+        "_TOOLBUS_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"toolbus {typed}",
+        "COMP_CWORD": str(typed.count(" ") + 1),
+    }
+
+
+def test_shell_is_offered_what_is_there_by_a_process_that_says_nothing_else(
+    toolbus: CommandLine,
+) -> None:
+    outcome = toolbus.run(**pressing_tab("call lab.f"))
+    assert (outcome.code, outcome.out.split(), outcome.err) == (0, ["lab.file", "lab.fail"], "")
 
 
 @pytest.mark.parametrize(

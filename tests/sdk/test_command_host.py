@@ -119,8 +119,8 @@ def test_call_that_outlives_the_time_to_drain_is_given_up(
 def test_each_toolkit_is_announced_once_it_can_be_called(toolbus: CommandLine) -> None:
     with toolbus.start("host", "kits:Kits.secret", "--private", "--name", "ann", "--json") as host:
         assert json.loads(host.line()) == {"toolkit": "secret", "room": "main", "name": "ann"}
-        own = toolbus.run("call", "secret.measure", "size=2", "--name", "ann")
-        others = toolbus.run("call", "secret.measure", "size=2", "--name", "zoe")
+        own = toolbus.run_here("call", "secret.measure", "size=2", "--name", "ann")
+        others = toolbus.run_here("call", "secret.measure", "size=2", "--name", "zoe")
     assert own.value == {"size": 2, "unit": "mm"}
     assert others.code == 4
 
@@ -249,7 +249,7 @@ def test_what_cannot_be_a_module_is_looked_for_nowhere(tmp_path: Path, reference
 
 
 def test_piped_list_is_plain_columns(toolbus: CommandLine) -> None:
-    outcome = toolbus.run("tools")
+    outcome = toolbus.run_here("tools")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[0].split() == [

@@ -75,9 +75,9 @@ def test_terminal_shows_who_is_there_and_calls_as_they_end(toolbus: CommandLine)
         terminal.wait_for(r"room main  in flight 0")
         terminal.wait_for(r"here 2: bob, eve")
         terminal.wait_for(r"toolkits 1: sums \(1 host\)")
-        assert toolbus.run("call", "sums.add", "a=2", "--name", "ann").code == 0
+        assert toolbus.run_here("call", "sums.add", "a=2", "--name", "ann").code == 0
         terminal.wait_for(r"sums\.add +0\.\d +0\.0 +\d+\.\d ms +\d+\.\d ms")
-        assert toolbus.run("call", "sums.fail", "--name", "ann").code == 1
+        assert toolbus.run_here("call", "sums.fail", "--name", "ann").code == 1
         terminal.wait_for(r"sums\.fail  tool_failed  executed yes  ann to bob")
         with toolbus.start("call", "sums.wait", "--name", "zoe") as waiting:
             terminal.wait_for(r"in flight 1")
@@ -108,7 +108,7 @@ def test_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(folde
                 terminal.forget()
                 with there.hosting("sum_tools:sums", "--name", "bob"):
                     terminal.wait_for(r"here 2: bob, ")
-                    assert there.run("call", "sums.add", "a=2").code == 0
+                    assert there.run_here("call", "sums.add", "a=2").code == 0
                     terminal.wait_for(r"sums\.add")
                 assert terminal.interrupt() == 0
 
@@ -120,9 +120,9 @@ def test_pipe_gets_lines_of_what_changes(toolbus: CommandLine) -> None:
     with toolbus.start("watch", *QUICK, "--name", "eve") as watch:
         line_until(watch, r"^\d\d:\d\d:\d\d here 2: bob, eve$")
         line_until(watch, r" toolkits 1: sums \(1 host\)$")
-        assert toolbus.run("call", "sums.add", "a=1", "--name", "ann").code == 0
+        assert toolbus.run_here("call", "sums.add", "a=1", "--name", "ann").code == 0
         line_until(watch, r" sums\.add  \d\.\d calls/s  0\.0 errors/s  p50 .* ms  p99 .* ms$")
-        assert toolbus.run("call", "sums.nope", "--name", "ann").code == 4
+        assert toolbus.run_here("call", "sums.nope", "--name", "ann").code == 4
         line_until(watch, r" error sums\.nope  not_found  executed no  ann to no host$")
         outcome = watch.end(signal.SIGINT)
     assert (outcome.code, outcome.err) == (0, "")
@@ -166,7 +166,7 @@ def test_once_and_for_end_by_themselves(toolbus: CommandLine) -> None:
 def test_watching_without_the_grant_ends_with_3_and_the_next_step(toolbus: CommandLine) -> None:
     token = toolbus.run_here("token", "create", "--name", "ann", "--preset", "user").out.strip()
     for more in ([], ["--json"]):
-        outcome = toolbus.run("watch", "--token", token, *more)
+        outcome = toolbus.run_here("watch", "--token", token, *more)
         assert (outcome.code, outcome.out) == (3, "")
         assert "permission_denied" in outcome.err
         assert "calls" in outcome.err
@@ -175,7 +175,7 @@ def test_watching_without_the_grant_ends_with_3_and_the_next_step(toolbus: Comma
 def test_watcher_that_is_sent_away_ends_with_3(toolbus: CommandLine) -> None:
     with toolbus.start("watch", *QUICK, "--name", "eve") as watch:
         assert watch.line()
-        assert toolbus.run("admin", "kick", "eve").code == 0
+        assert toolbus.run_here("admin", "kick", "eve").code == 0
         outcome = watch.ended()
     assert outcome.code == 3
     assert "revoked" in outcome.err

@@ -52,6 +52,14 @@ def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
         yield here.at(url)
 
 
+@pytest.fixture(autouse=True)
+def _words(toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let commands that run here find the module, and nobody else after them."""
+    monkeypatch.syspath_prepend(toolbus.folder)
+    yield
+    sys.modules.pop("words", None)
+
+
 @contextmanager
 def python(
     toolbus: CommandLine, *arguments: str, **variables: str
@@ -94,11 +102,9 @@ def token(toolbus: CommandLine, *arguments: str) -> str:
 def assert_ends_as_the_command_does(
     toolbus: CommandLine, variables: Mapping[str, str], code: int
 ) -> str:
-    with (
-        python(toolbus, "words.py", **variables) as program,
-        toolbus.start("host", "words:words", **variables) as command,
-    ):
-        by_itself, by_command = ended(program), command.ended()
+    with python(toolbus, "words.py", **variables) as program:
+        by_command = toolbus.run_here("host", "words:words", **variables)
+        by_itself = ended(program)
     assert (by_itself.code, by_itself.err) == (by_command.code, by_command.err)
     assert by_itself.code == code
     assert "Traceback" not in by_itself.err

@@ -114,25 +114,26 @@ async def test_whatever_leaves_a_tool_is_tool_failed_without_its_words(
 
 @pytest.mark.row(49)
 @pytest.mark.parametrize(
-    ("raised", "words", "pause_s"),
+    ("said", "options", "words", "pause_s"),
+    # Not errors: those that were raised hold their calls, and a parameter lives to the end.
     [
-        (ToolFailed("\ud800"), "?", None),
-        (ToolFailed(12), "12", None),  # type: ignore[arg-type]  # what people write
-        (ToolFailed("x", retryable=1), "x", None),  # type: ignore[arg-type]  # what people write
-        (ToolFailed("x", retry_after_s=float("inf")), "x", 86_400),
-        (ToolFailed("x", retry_after_s=float("nan")), "x", None),
-        (ToolFailed("x", retry_after_s=-1), "x", None),
-        (ToolFailed("x", details={"a": object()}), "x", None),
-        (ToolFailed("y" * 10_000), "y" * 4_096, None),
+        ("\ud800", {}, "?", None),
+        (12, {}, "12", None),
+        ("x", {"retryable": 1}, "x", None),
+        ("x", {"retry_after_s": float("inf")}, "x", 86_400),
+        ("x", {"retry_after_s": float("nan")}, "x", None),
+        ("x", {"retry_after_s": -1}, "x", None),
+        ("x", {"details": {"a": object()}}, "x", None),
+        ("y" * 10_000, {}, "y" * 4_096, None),
     ],
     ids=range(8),
 )
 async def test_an_odd_error_of_a_tool_still_travels(
-    stage: Stage, raised: ToolFailed, words: str, pause_s: float | None
+    stage: Stage, said: Any, options: dict[str, Any], words: str, pause_s: float | None
 ) -> None:
     @tool
     async def fail() -> str:
-        raise raised
+        raise ToolFailed(said, **options)
 
     server = stage.server(fail)
     server.dispatch(1, "fail")

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from toolbus import errors
+from toolbus import errors, semantics
 from toolbus.semantics import (
     CAUSE,
     ERROR_TYPE,
@@ -16,6 +16,7 @@ from toolbus.semantics import (
     OTHER,
     record_outcome,
     recorded_method,
+    toolbus_version,
 )
 
 
@@ -95,3 +96,19 @@ def test_code_and_name_that_nobody_registered_are_recorded_as_other() -> None:
     assert span.attributes[ERROR_TYPE] == OTHER
     assert recorded_method("made.up", registered=False) == "_OTHER"
     assert recorded_method("weather.forecast", registered=True) == "weather.forecast"
+
+
+def test_release_is_looked_up_once_however_many_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def version(name: str) -> str:
+        asked.append(name)
+        return "1.2"
+
+    monkeypatch.setattr(semantics, "version", version)
+    toolbus_version.cache_clear()
+    try:
+        assert [toolbus_version() for _ in range(3)] == ["1.2"] * 3
+    finally:
+        toolbus_version.cache_clear()
+    assert asked == ["toolbus"]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -77,17 +77,25 @@ class CommandLine:
             return running.ended()
 
     def run_here(self, *arguments: str, **variables: str) -> Outcome:
-        """Run a command that joins no room, in this process: much faster."""
+        """Run a command to its end in this process: without half a second for an interpreter.
+
+        For what a command says and how it ends. Signals, terminals, spans and what it leaves behind
+        need a process; and each command is run as one somewhere.
+        """
         wanted = self.environment(variables)
+        assert not [name for name in wanted if name.startswith("OTEL_")], "spans are for a process"
         surplus = dict.fromkeys(os.environ.keys() - wanted.keys())
-        result = CliRunner().invoke(make_app(), arguments, env={**surplus, **wanted})
+        with chdir(self.folder):
+            result = CliRunner().invoke(
+                make_app(), arguments, env={**surplus, **wanted}, prog_name="toolbus"
+            )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
-    def value(self, *arguments: str) -> Any:
-        """Run a command that must end well, and read what it says as JSON."""
-        outcome = self.run(*arguments)
+    def value_here(self, *arguments: str) -> Any:
+        """Run a command here that must end well, and read what it says as JSON."""
+        outcome = self.run_here(*arguments)
         assert outcome.code == 0, outcome.err
         return outcome.value
 

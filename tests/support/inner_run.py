@@ -19,7 +19,7 @@ globals().update({{name: value for name, value in vars(module).items() if name[:
 """
 _SETTINGS = """
 [tool.pytest.ini_options]
-markers = ["alone: no other test runs meanwhile"]
+markers = ["alone: no other test runs meanwhile", "long: begins first"]
 """
 _COMMAND = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".")
 

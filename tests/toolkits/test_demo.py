@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -50,10 +50,12 @@ def still_running(pids: list[int]) -> list[int]:
 
 
 @asynccontextmanager
-async def running_demo(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running_demo(
+    *arguments: str, program: Sequence[str] = ("-m", "toolbus", "demo")
+) -> AsyncIterator[asyncio.subprocess.Process]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOOLBUS_")}
     process = await asyncio.create_subprocess_exec(
-        *DEMO, *arguments, env=clean, stdout=asyncio.subprocess.PIPE
+        sys.executable, *program, *arguments, env=clean, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield process
@@ -82,6 +84,7 @@ def performance() -> subprocess.CompletedProcess[str]:
     return subprocess.run(DEMO, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.long
 def test_demo_keeps_all_its_promises(performance: subprocess.CompletedProcess[str]) -> None:
     assert performance.returncode == 0, performance.stdout + performance.stderr
     assert performance.stderr == ""
@@ -163,22 +166,53 @@ def test_demo_leaves_no_process_and_no_file(
     assert not os.path.exists(folder[1])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-async def test_stopped_demo_ends_what_it_started(number: signal.Signals) -> None:
+async def test_stopped_demo_ends_what_it_started() -> None:
     async with running_demo() as process:
         output = await read_until(process, "listens on")
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         async with asyncio.timeout(30):
             rest, _ = await process.communicate()
-        assert process.returncode == 128 + number
+        assert process.returncode == 128 + signal.SIGINT
         assert b"stopped" in rest
     pids = pids_told(output)
     assert len(pids) == 4
     assert still_running(pids) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_any_signal_to_stop_ends_the_performance_and_is_told_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    ended: list[bool] = []
+
+    async def perform(stage: Stage, *, keep: bool) -> int:
+        try:
+            assert signal.getsignal(number) is not signal.SIG_DFL  # which would end the tests
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+        finally:
+            ended.append(keep)
+        return 0
+
+    monkeypatch.setattr(demo_module, "_perform", perform)
+    out = io.StringIO()
+    async with asyncio.timeout(5):
+        assert await demo_module._run(Stage(out), keep=False) == 128 + number
+    assert ended == [False]
+    assert "stopped; everything that was started has ended" in out.getvalue()
+
+
+# Which scenes it plays makes no difference to what is kept, and all of them are played above.
+KEPT = """
+from toolbus_toolkits import demo
+
+demo.fault_scenes = lambda cast: []
+demo.typer.run(demo.demo)
+"""
+
+
 async def test_kept_demo_lets_others_join_until_it_is_stopped() -> None:
-    async with running_demo("--keep") as process:
+    async with running_demo("--keep", program=("-c", KEPT)) as process:
         output = await read_until(process, "sql.query sql=")
         variables = dict(re.findall(r"(TOOLBUS_\w+)=(\S+)", output))
         command = (sys.executable, "-m", "toolbus", "call", "clock.now", "timezone=Europe/Oslo")
