@@ -91,6 +91,14 @@ class CommandGroup(TyperGroup):
         self._loaded: dict[str, _Command] = {}
         self._entries: dict[str, EntryPoint] | None = None
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run what was typed; Ctrl-C that comes before it can say so itself ends it quietly."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("toolbus: given up by Ctrl-C", err=True)
+            raise typer.Exit(ExitCode.GIVEN_UP) from None
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them: ours in the order in which people meet them, then others."""
         names = self._installed()

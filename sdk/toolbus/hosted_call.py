@@ -6,7 +6,8 @@ What a tool may ask for is made when it asks: most tools ask for nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from toolbus.chunk_reader import ChunkReader
@@ -19,7 +20,7 @@ from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.input_stream import InputStream
 from toolbus.wire import BadBody, Dispatch, unpack_body
 
-__all__ = ["CallRunner", "HostedCall"]
+__all__ = ["CallRunner", "HostedCall", "name_calls"]
 
 T = TypeVar("T")
 
@@ -86,6 +87,11 @@ class HostedCall(ToolContext):
         """The server has answered in our place: whatever comes of the function is not sent."""
         self.timed_out: bool = False
         """The tool's own `timeout_s` has passed."""
+
+    @property
+    def method(self) -> str:
+        """The tool as it is written: `toolkit.tool`."""
+        return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
 
     # What a tool asks for is made when it asks.
 
@@ -202,3 +208,13 @@ def _caller_context(packed: bytes) -> dict[str, Any]:
 
 def _participant_of(card: bytes) -> Participant:
     return Participant(*unpack_body(card)[:4])
+
+
+def name_calls(calls: Collection[HostedCall]) -> str:
+    """Say how many calls there are, and of which tools: "3 calls (work.hold x2, work.nap)"."""
+    counted = Counter(each.method for each in tuple(calls))
+    names = ", ".join(
+        name if count == 1 else f"{name} x{count}" for name, count in sorted(counted.items())
+    )
+    total = counted.total()
+    return f"{total} call{'' if total == 1 else 's'} ({names})"

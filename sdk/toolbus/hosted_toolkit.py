@@ -53,3 +53,15 @@ class HostedToolkit:
     def __post_init__(self) -> None:
         found = {tool.name: _bounds_of(tool) for tool in self.toolkit.tools}
         self.bounds = {name: bounds for name, bounds in found.items() if bounds != NO_BOUNDS}
+
+    def ended(self) -> None:
+        """Take note that a call has ended while somebody waits for that."""
+        if self.quiet is not None and not self.running:
+            self.quiet.set()
+            self.quiet = None
+
+    async def drained(self) -> None:
+        """Wait until no call is running, on a thread neither."""
+        while self.running:
+            self.quiet = self.quiet or asyncio.Event()
+            await self.quiet.wait()

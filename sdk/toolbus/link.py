@@ -151,6 +151,11 @@ class Link:
             self.connection = None
             self._finished.set()
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether somebody other than `stop` ends the keeping of the line: its event loop's end."""
+        return self._keeper is not None and self._keeper.cancelling() > 0
+
     def _lines(self) -> list[Line]:
         return [*self._left, *([] if self._line is None else [self._line])]
 

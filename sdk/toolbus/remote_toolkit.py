@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 from toolbus import event_loop
-from toolbus.errors import RoomException
+from toolbus.errors import Cancelled, RoomException
 from toolbus.exit_codes import UsageMistake, exit_code, failure_lines
+from toolbus.host_end import HostEnd
 from toolbus.hosted_toolkit import OfferMistake
 from toolbus.joining import explaining, read_token, settle
 from toolbus.room_client import RoomClient
+from toolbus.standstill import Standstill
 from toolbus.telemetry import configure
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
@@ -100,7 +101,9 @@ class RemoteToolkit(Toolkit):
         """Connect as `TOOLBUS_*` says, host the toolkit, and return after SIGTERM or Ctrl-C.
 
         On either it takes no more calls and lets those that run end, for `TOOLBUS_DRAIN` seconds
-        at most, 10 unless set. A second signal ends the process at once.
+        at most, 10 unless set; the log says how many there are. Where one of them then does not
+        end, the process does, here, without it. A second signal ends the process at once, with
+        exit code 5. So does a first one that comes before anything is hosted, as `SystemExit`.
 
         Where it cannot, or not any longer, it says on stderr why and what to do next, and ends the
         program with the exit code that `toolbus host` would have; `start` raises instead.
@@ -109,68 +112,85 @@ class RemoteToolkit(Toolkit):
             SystemExit: A setting is missing or malformed, no server is there, or it refuses the
                 connection or the registration.
         """
-        shutdown = configure(self.name)
-        try:
-            event_loop.run(_serve_alone(self))
-        except RoomException as error:
-            sys.stderr.write("\n".join(failure_lines(error)) + "\n")
-            raise SystemExit(exit_code(error)) from None
-        finally:
-            if shutdown is not None:
-                shutdown()
+        with HostEnd(configure(self.name)) as end:
+            try:
+                event_loop.run(_serve_alone(self, end))
+            except KeyboardInterrupt:
+                _fail(Cancelled("given up by Ctrl-C", executed="no"))
+            except RoomException as error:
+                _fail(error)
+
+
+def _fail(error: RoomException) -> NoReturn:
+    """End the program with words and exit code; of an end that was asked for no call is lost."""
+    lines = failure_lines(error, local=isinstance(error, Cancelled))
+    sys.stderr.write("\n".join(lines) + "\n")
+    raise SystemExit(exit_code(error)) from None
 
 
 async def serve_toolkits(
-    toolkits: Sequence[Toolkit], room: RoomClient | None = None, drain_s: float | None = None
+    toolkits: Sequence[Toolkit],
+    room: RoomClient | None = None,
+    drain_s: float | None = None,
+    *,
+    end: HostEnd | None = None,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C, or until the room has ended for good.
 
-    On a signal no new call comes any more, and those that run may finish (`RoomClient.drain`). A
-    second one ends the process at once; its calls are then lost.
+    On a signal no new call comes any more, and those that run may finish (`RoomClient.drain`).
+    What then does not end is left behind, with the end of the process. A second signal ends the
+    process at once; its calls are then lost.
 
     Args:
         toolkits: What to host, each under its own name.
         room: A room that is not entered yet; one that `TOOLBUS_*` describes unless given.
         drain_s: How long they may take; as `TOOLBUS_DRAIN` says unless given, else 10.
+        end: Ends the process; only as long as this runs unless given.
 
     Raises:
+        Cancelled: A signal came before anything was hosted.
         RoomException: The server refuses the connection or a registration, or has ended the room.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        async with room or RoomClient() as joined, AsyncExitStack() as stack:
+    if end is not None:
+        await _serve(toolkits, room or RoomClient(), drain_s, end)
+    else:
+        with HostEnd() as own:
+            await _serve(toolkits, room or RoomClient(), drain_s, own)
+
+
+async def _serve(
+    toolkits: Sequence[Toolkit], room: RoomClient, drain_s: float | None, end: HostEnd
+) -> None:
+    end.listen()
+    async with AsyncExitStack() as stack:
+        with end.joining():
+            joined = await stack.enter_async_context(room)
+            calls = joined._hosted_calls
+            stack.enter_context(Standstill(calls))
             for toolkit in toolkits:
                 await stack.enter_async_context(joined.host(toolkit))
                 _logger.info("hosting toolkit %s", toolkit.name)
-            await _either(stop, joined)
-            # A second signal ends the process, however long the calls that run may take.
-            _unhandle_signals(loop)
-            await joined.drain(drain_s)
-    finally:
-        _unhandle_signals(loop)
+        limit_s = joined._drain_s if drain_s is None else drain_s
+        end.hosts(calls, limit_s)
+        await _either(end, joined)
+        end.announce()
+        await joined.drain(limit_s)
+    await end.leave()
 
 
-async def _serve_alone(toolkit: RemoteToolkit) -> None:
+async def _serve_alone(toolkit: RemoteToolkit, end: HostEnd) -> None:
     """Settle what can be settled before connecting, so that it is told in words."""
     settings = settle()
     await read_token(settings)
     try:
         async with explaining(settings):
-            await serve_toolkits([toolkit])
+            await serve_toolkits([toolkit], end=end)
     except OfferMistake as error:
         raise UsageMistake(str(error)) from error
 
 
-def _unhandle_signals(loop: asyncio.AbstractEventLoop) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-
-
-async def _either(stop: asyncio.Event, room: RoomClient) -> None:
-    waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(room.closed())]
+async def _either(end: HostEnd, room: RoomClient) -> None:
+    waiting = [asyncio.ensure_future(end.told()), asyncio.ensure_future(room.closed())]
     try:
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -21,6 +21,7 @@ from toolbus.calls import Caller, CallTable
 from toolbus.context import Participant
 from toolbus.errors import Unavailable
 from toolbus.grants import ApiScope
+from toolbus.hosted_call import HostedCall
 from toolbus.lines import Line
 from toolbus.link import Link, LinkOwner
 from toolbus.local_toolkit import started_tools
@@ -36,13 +37,7 @@ from toolbus.telemetry import Tracing
 from toolbus.token_renewal import TokenRenewal
 from toolbus.toolkit import Toolkit
 from toolbus.traffic import Traffic
-from toolbus.wire import (
-    Admin,
-    Event,
-    Notice,
-    Welcome,
-    pack_body,
-)
+from toolbus.wire import Admin, Event, Notice, Welcome, pack_body
 
 __all__ = ["RoomClient"]
 
@@ -161,6 +156,7 @@ class RoomClient(Room):
             room_name=settings.room,
             tracing=tracing,
         )
+        runner.is_cut = lambda: link.is_cut
         traffic = Traffic(core, table, runner)
         registrations, presence = Registrations(core.caller, loop), Presence(core.caller)
         subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
@@ -267,10 +263,17 @@ class RoomClient(Room):
             timeout_s: How long that may take; what then still runs is given up. 10 unless
                 `TOOLBUS_DRAIN` says more or less.
         """
-        parts, settings = self._joined, self._settings
-        assert settings is not None
-        parts.registrations.is_draining = True
-        await parts.traffic.drain(settings.drain_s if timeout_s is None else timeout_s)
+        self._joined.registrations.is_draining = True
+        await self._joined.traffic.drain(self._drain_s if timeout_s is None else timeout_s)
+
+    @property
+    def _drain_s(self) -> float:
+        assert self._settings is not None
+        return self._settings.drain_s
+
+    @property
+    def _hosted_calls(self) -> Collection[HostedCall]:
+        return self._joined.runner.alive
 
     # My token, and others'
 
@@ -389,7 +392,7 @@ def _lose(line: Line, traffic: Traffic, renewal: TokenRenewal) -> None:
 
 
 async def _withdraw(parts: _Parts, registration: Registration) -> None:
-    """Take a toolkit back and let its calls end; while all drain, that is done already."""
+    """Take a toolkit back and let its calls end, unless all drain, or the room has ended them."""
     await parts.registrations.withdraw(registration, is_ready=parts.link.is_ready)
-    if not parts.registrations.is_draining:
+    if not parts.registrations.is_draining and parts.link.error is None:
         await parts.runner.drained(registration.hosted)

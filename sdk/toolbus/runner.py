@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as ContextvarsContext
 from contextvars import copy_context
@@ -32,7 +32,7 @@ from toolbus.errors import (
     Overloaded,
     RoomException,
 )
-from toolbus.hosted_call import HostedCall
+from toolbus.hosted_call import HostedCall, name_calls
 from toolbus.hosted_toolkit import NO_BOUNDS, Bounds, HostedToolkit, OfferMistake
 from toolbus.inflow import Shares
 from toolbus.outflow import OutgoingLine
@@ -104,7 +104,10 @@ class Runner:
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._runs: dict[int, HostedCall] = {}
         self._alive: set[HostedCall] = set()
+        self._left: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(max_inflight, "toolbus-tool")
+        self.is_cut: Callable[[], bool] = lambda: False
+        """Tells whether the event loop ends, with every task of it."""
         # What runs here belongs to its own call, not to a span that is current while we connect.
         self._context = copy_context()
         self._context.run(attach, Context())
@@ -123,6 +126,11 @@ class Runner:
         other._runs, other.inputs = {}, Shares()
         return other
 
+    @property
+    def alive(self) -> Collection[HostedCall]:
+        """The calls of all connections that have not ended, on threads neither: a live view."""
+        return self._alive
+
     # What is hosted
 
     def host(self, toolkit: Toolkit, *, public: bool) -> HostedToolkit:
@@ -139,9 +147,7 @@ class Runner:
 
     async def drained(self, hosted: HostedToolkit) -> None:
         """Wait until no call of a toolkit is running."""
-        while hosted.running:
-            hosted.quiet = hosted.quiet or asyncio.Event()
-            await hosted.quiet.wait()
+        await hosted.drained()
 
     async def idle(self) -> None:
         """Wait until no call that came by this connection is running."""
@@ -209,11 +215,13 @@ class Runner:
     async def stop(self) -> None:
         """Give every call up and wait for those that can be stopped."""
         self.cancel_all()
-        waiting = [run.task for run in self._alive if run.task and not run.awaited]
-        if waiting:
+        stoppable = {run.task for run in self._alive if run.task and not run.awaited}
+        if waiting := stoppable - self._left:
             _, left = await asyncio.wait(waiting, timeout=_STOP_TIMEOUT_S)
             if left:
-                _logger.warning("%d calls do not end when cancelled: left behind", len(left))
+                self._left |= left
+                names = name_calls([run for run in self._alive if run.task in left])
+                _logger.warning("%s not ended when cancelled: left behind", names)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, run: HostedCall) -> None:
@@ -241,7 +249,9 @@ class Runner:
             reply = failed(run.dispatch.id, bug)
         finally:
             self._finish(run)
-            if reply is not None and not run.given_up:
+            # Of a tool that its host's end cut off nobody can say how far it came.
+            is_cut_off = run.task is not None and run.task.cancelling() and self.is_cut()
+            if reply is not None and not run.given_up and not is_cut_off:
                 self.send(reply)
 
     def _trace(self, run: HostedCall) -> HostCall | None:
@@ -253,8 +263,7 @@ class Runner:
             enter_unsampled(traceparent, dispatch.header)
             return None
         received = read_trace_context(traceparent, dispatch.header)
-        method = f"{dispatch.toolkit}.{dispatch.tool}"
-        trace = self._tracing.start_host(method, dispatch.call_id, received=received)
+        trace = self._tracing.start_host(run.method, dispatch.call_id, received=received)
         if not trace.recording:
             trace.executing().__enter__()
             return None
@@ -287,9 +296,8 @@ class Runner:
             run.free_slot()
         self._alive.discard(run)
         run.hosted.running.discard(run)
-        if run.hosted.quiet is not None and not run.hosted.running:
-            run.hosted.quiet.set()
-            run.hosted.quiet = None
+        if run.hosted.quiet is not None:
+            run.hosted.ended()
 
     async def _outcome(self, run: HostedCall) -> bytes:
         """Run the tool; return the packed chunk, or raise what the caller is told."""
@@ -318,8 +326,8 @@ class Runner:
 
     def _reason(self, run: HostedCall, error: BaseException) -> BaseException:
         """Decide what a call ends with whose tool ended so; a tool that exits ends no host."""
-        if isinstance(error, KeyboardInterrupt):
-            return error
+        if isinstance(error, KeyboardInterrupt) or not self.loop.is_running():
+            return error  # nobody is told: the loop is at its end, or was left with the call
         if not isinstance(error, asyncio.CancelledError):
             return run.took_too_long() if run.timed_out else self._told(run, error)
         if run.timed_out and not run.given_up:
@@ -331,8 +339,7 @@ class Runner:
     def _told(self, run: HostedCall, error: BaseException) -> RoomException:
         failure = failure_of(error, run)
         if failure is not error and not isinstance(error, RoomException):
-            name = f"{run.dispatch.toolkit}.{run.dispatch.tool}"
-            _logger.error("tool %s raised", name, exc_info=error)
+            _logger.error("tool %s raised", run.method, exc_info=error)
         return failure
 
     async def _execute_bounded(

@@ -87,9 +87,18 @@ def test_sigterm_lets_running_calls_finish_and_ends_with_0(
     ):
         assert pipe.read_text() == "entered"
         host.process.send_signal(signal.SIGTERM)
+        assert host.process.stderr is not None
+        told = host.process.stderr.readline()
         gate.write_text("done")
         called, hosted = caller.ended(), host.ended()
     assert (called.code, called.out) == (0, "done\n")
+    assert (hosted.code, hosted.err) == (0, "")
+    assert "told to end: waiting up to 10 s for 1 call (ruler.slow)" in told
+
+
+def test_idle_host_ends_without_a_word(toolbus: CommandLine) -> None:
+    with toolbus.hosting("kits:ruler", "--name", "eve", "--private") as host:
+        hosted = host.end(signal.SIGINT)
     assert (hosted.code, hosted.err) == (0, "")
 
 
@@ -109,8 +118,9 @@ def test_call_that_outlives_the_time_to_drain_is_given_up(
         assert pipe.read_text() == "entered"
         host.process.send_signal(signal.SIGTERM)
         called = caller.ended()
-        gate.write_text("done")  # what runs on a thread nothing can stop
-        assert host.ended().code == 0
+        hosted = host.ended()  # what runs on a thread nothing can stop
+    assert hosted.code == 0
+    assert "ended without 1 call (ruler.slow)" in hosted.err
     assert called.code == 6
     assert "host_lost" in called.err
     assert "(executed: maybe)" in called.err

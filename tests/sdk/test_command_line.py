@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import tomllib
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from support.command_line import CommandLine
+import toolbus_command
+from support.command_line import PATIENCE_S, CommandLine, heard_interrupts
 from toolbus import command_line
 from toolbus.command_line import COMMANDS, make_app, missing_extra
+from toolbus.exit_codes import ExitCode
 from toolbus.telemetry import toolbus_version
+
+ROOT = Path(__file__).parents[2]
 
 OURS = ["serve", "host", "tools", "call", "watch", "trace", "token", "key", "doctor", "demo"]
 
@@ -123,3 +132,52 @@ def test_help_shows_switches_without_a_value(command: list[str]) -> None:
     assert "--help" in shown
     assert "-h" in shown
     assert "bool" not in shown
+
+
+# Ctrl-C before a command has begun
+
+
+def test_interrupt_while_it_is_imported_ends_it_with_one_line_and_exit_code_5(
+    tmp_path: Path,
+) -> None:
+    """The interpreter tells each import that has ended, so that the signal comes within others."""
+    start = "from toolbus_command import main; main()"
+    with (
+        heard_interrupts(),
+        subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-c", start, "tools"],
+            env=CommandLine(tmp_path).environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr is not None
+        while not process.stderr.readline().endswith(" toolbus.errors\n"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    told = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert (process.returncode, told) == (ExitCode.GIVEN_UP, ["toolbus: given up by Ctrl-C"])
+
+
+def test_interrupt_while_a_command_is_imported_ends_it_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(EntryPoint):
+        def load(self) -> None:
+            raise KeyboardInterrupt
+
+    entries = [Interrupted("slow", "nowhere:slow", COMMANDS)]
+    monkeypatch.setattr(command_line, "entry_points", lambda group: entries)
+    result = CliRunner().invoke(make_app(), ["slow"])
+    assert (result.exit_code, result.stdout) == (ExitCode.GIVEN_UP, "")
+    assert result.stderr == "toolbus: given up by Ctrl-C\n"
+
+
+def test_command_that_is_installed_starts_where_interrupts_are_heard_from_the_first_import() -> (
+    None
+):
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    name = f"{toolbus_command.main.__module__}:{toolbus_command.main.__name__}"
+    assert written["project"]["scripts"] == {"toolbus": name}

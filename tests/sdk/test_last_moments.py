@@ -7,6 +7,7 @@ import getpass
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,10 @@ async def test_who_stops_to_wait_for_the_end_has_left_all_the_same() -> None:
             await hosting.__aexit__(None, None, None)
 
 
-async def test_a_second_signal_is_nobodys_while_calls_may_finish() -> None:
+async def test_a_second_signal_is_heard_until_serving_ends_and_nobodys_afterwards() -> None:
     started = asyncio.Event()
     seen: list[Any] = []
+    before = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
 
     class Watcher(Tool):
         def __init__(self) -> None:
@@ -140,21 +142,28 @@ async def test_a_second_signal_is_nobodys_while_calls_may_finish() -> None:
         async def execute(self, context: ToolContext, **arguments: Any) -> None:
             """Do nothing."""
 
-        async def start(self, room: RoomClient) -> None:
-            started.set()
-
         async def stop(self) -> None:
             seen.append(signal.getsignal(signal.SIGTERM))
             seen.append(signal.getsignal(signal.SIGINT))
 
+    class Announced(RoomClient):
+        @asynccontextmanager
+        async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
+            async with super().host(toolkit, **options):
+                started.set()
+                yield toolkit
+
     async with running_server() as server, asyncio.timeout(10):
         toolkit = Toolkit("t", [Watcher()])
-        serving = remote_toolkit.serve_toolkits([toolkit], server.room("host"))
-        task = asyncio.create_task(serving)
+        room = Announced(server.url, room="lab", token=server.token("host"))
+        task = asyncio.create_task(remote_toolkit.serve_toolkits([toolkit], room))
         await started.wait()
         os.kill(os.getpid(), signal.SIGTERM)
         await task
-    assert seen == [signal.SIG_DFL, signal.default_int_handler]
+    term, interrupt = seen
+    assert term == interrupt
+    assert term not in before
+    assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == before
 
 
 # Who is asked

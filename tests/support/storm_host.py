@@ -25,7 +25,7 @@ from toolbus import (
     event_loop,
     tool,
 )
-from toolbus.errors import Unavailable
+from toolbus.errors import Cancelled, Unavailable
 from toolbus.remote_toolkit import serve_toolkits
 
 __all__ = ["storm_toolkit"]
@@ -186,6 +186,8 @@ async def main(path: str) -> None:
     while True:
         try:
             await serve_toolkits([toolkit], room)
+            break
+        except Cancelled:  # told to end before it could host
             break
         except Unavailable:  # it came while the line or the server was away
             await asyncio.sleep(0.1)

@@ -12,8 +12,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib.metadata import entry_points
@@ -25,10 +25,13 @@ import typer
 from toolbus import event_loop
 from toolbus.commands.completion import TOOLKITS, complete_installed
 from toolbus.commands.module_names import near_references
+from toolbus.commands.outcome import report
 from toolbus.commands.plain_words import load_words
 from toolbus.commands.room_options import RoomOptions, joins_a_room
-from toolbus.exit_codes import UsageMistake
+from toolbus.errors import Cancelled
+from toolbus.exit_codes import UsageMistake, exit_code
 from toolbus.grants import is_participant_name, is_toolkit_name
+from toolbus.host_end import HostEnd
 from toolbus.hosted_toolkit import OfferMistake
 from toolbus.joining import explaining, read_token
 from toolbus.remote_toolkit import serve_toolkits
@@ -110,16 +113,26 @@ def host(
         raise UsageMistake("--share is for private toolkits: add --private")
     for each in share or ():
         _check_share(each)
-    found = [find_toolkit(reference) for reference in toolkits]
-    visibility = _Visibility(False if private else None, tuple(share) if share else None)
-    room = _HostingRoom(visibility, as_json=options.as_json, instance=instance, **options.choices())
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    send_spans = configure("toolbus-host")
+    with _given_up(as_json=options.as_json):
+        found = [find_toolkit(reference) for reference in toolkits]
+        visibility = _Visibility(False if private else None, tuple(share) if share else None)
+        choices = {"instance": instance, **options.choices()}
+        room = _HostingRoom(visibility, as_json=options.as_json, **choices)
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        with HostEnd(configure("toolbus-host")) as end:
+            event_loop.run(_serve(options, room, end, found, drain_s))
+
+
+@contextmanager
+def _given_up(*, as_json: bool) -> Iterator[None]:
+    """Say of a host that is ended before it hosts that, and nothing of a call."""
     try:
-        event_loop.run(_serve(options, found, room, drain_s))
-    finally:
-        if send_spans is not None:
-            send_spans()
+        yield
+    except (KeyboardInterrupt, Cancelled) as error:
+        given_up = Cancelled("given up by Ctrl-C", executed="no")
+        told = error if isinstance(error, Cancelled) else given_up
+        report(told, as_json=as_json, local=True)
+        raise typer.Exit(exit_code(told)) from None
 
 
 def _check_share(share: str) -> None:
@@ -132,13 +145,17 @@ def _check_share(share: str) -> None:
 
 
 async def _serve(
-    options: RoomOptions, toolkits: Sequence[Toolkit], room: RoomClient, drain_s: float | None
+    options: RoomOptions,
+    room: RoomClient,
+    end: HostEnd,
+    toolkits: Sequence[Toolkit],
+    drain_s: float | None,
 ) -> None:
     settings = options.settle()
     await read_token(settings)
     try:
         async with explaining(settings):
-            await serve_toolkits(toolkits, room, drain_s)
+            await serve_toolkits(toolkits, room, drain_s, end=end)
     except OfferMistake as error:
         raise UsageMistake(str(error)) from error
 

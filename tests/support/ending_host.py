@@ -1,0 +1,88 @@
+"""A host whose tools make its end hard: they tell stdout that they began, and then do not end.
+
+Run as `python ending_host.py run`, hosted by `RemoteToolkit.run`, or as `python ending_host.py
+around`, by a program of its own with `asyncio.run` around `room.host`. As a module it has `work`,
+for `toolbus host`.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+
+from toolbus import RemoteToolkit, RoomClient, ToolFailed, tool
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)  # noqa: T201 - the parent reads it
+
+
+@tool
+async def hold() -> str:
+    _say("entered")
+    await asyncio.Event().wait()
+    return ""
+
+
+@tool
+async def swallow() -> str:
+    """Swallow every cancel."""
+    _say("entered")
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            _say("cancelled")
+
+
+@tool
+async def turn() -> str:
+    """Make an answer of its cancel."""
+    _say("entered")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise ToolFailed("cancelled") from None
+    return ""
+
+
+@tool
+def in_thread() -> str:
+    _say("entered")
+    threading.Event().wait(60)
+    return ""
+
+
+@tool
+async def beside() -> str:
+    """Leave a thread that the host knows nothing of."""
+    await asyncio.to_thread(in_thread)
+    return ""
+
+
+@tool
+async def block() -> str:
+    """Block the event loop."""
+    _say("entered")
+    time.sleep(60)  # noqa: ASYNC251 - as somebody might by mistake
+    return ""
+
+
+@tool
+async def interrupt() -> str:
+    raise KeyboardInterrupt
+
+
+work = RemoteToolkit("work", [hold, swallow, turn, in_thread, beside, block, interrupt])
+
+
+async def around() -> None:
+    async with RoomClient() as room, room.host(work):
+        await room.closed()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        work.run()
+    else:
+        asyncio.run(around())
