@@ -50,8 +50,12 @@ def authority_of(room: Room, caller: Seat, options: Mapping[str, Any], limits: L
 def _principal(room: Room, caller: Seat, name: str | None) -> Member | None:
     if name is None:
         return None
-    may_act = caller.member.rights.may_act_for(name)
-    principal = room.state.named(name) if may_act else None
+    # Whether somebody is here is told to those alone who may act for that name.
+    if not caller.member.rights.may_act_for(name):
+        raise PermissionDenied(f"no grant to act for {name[:64]!r} (agents.act_for)")
+    principal = room.state.named(name)
     if principal is None:
-        raise PermissionDenied("no grant to act for this participant here")
+        several = room.state.all_named(name)
+        words = "several here have the name" if several else "nobody here is named"
+        raise PermissionDenied(f"{words} {name[:64]!r}", details={"on_behalf_of": name[:64]})
     return principal

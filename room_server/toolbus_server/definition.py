@@ -18,6 +18,7 @@ import rfc8785
 from pydantic import ValidationError
 
 from toolbus.errors import InvalidArguments, TooLarge
+from toolbus.grants import is_toolkit_name
 from toolbus.wire import (
     MAX_DEPTH,
     MAX_MANIFEST_BYTES,
@@ -29,7 +30,7 @@ from toolbus.wire import (
 )
 from toolbus_server.unfolding import unfolds_beyond
 
-__all__ = ["Definition", "check_schema", "read_definition"]
+__all__ = ["Definition", "check_schema", "name_in", "read_definition"]
 
 # A description carries a manifest one level deeper than it was sent (BODY-1).
 _MAX_LEVELS = MAX_DEPTH - 1
@@ -53,6 +54,15 @@ class Definition:
     tools: dict[str, ToolManifest]
     words: str = ""
     """All that a search looks at, as it compares it: what is not in here need not be looked for."""
+
+
+def name_in(packed: bytes) -> str:
+    """Return the name that a manifest gives its toolkit, whatever else it holds; "" for none."""
+    try:
+        name = unpack_body(packed).get("name")
+    except (BadBody, AttributeError):
+        return ""
+    return name if is_toolkit_name(name) else ""
 
 
 def read_definition(packed: bytes) -> Definition:

@@ -24,7 +24,7 @@ from toolbus_server.room_view import Member, Toolkit
 from toolbus_server.rounds import Rounds
 from toolbus_server.routing import Room, Seat
 
-__all__ = ["TOPICS", "Feed", "Feeds", "participant_summary", "toolkit_summary"]
+__all__ = ["TOPICS", "TOPIC_GRANTS", "Feed", "Feeds", "participant_summary", "toolkit_summary"]
 
 _logger = logging.getLogger(__name__)
 COALESCE_S = 0.02
@@ -36,6 +36,13 @@ TOPICS: dict[str, Callable[[ApiScope], bool]] = {
     "calls": lambda scope: scope.observe,
 }
 """What can be subscribed to, and whether a participant's grants cover it."""
+TOPIC_GRANTS = {
+    "toolkits": "agents.use_tools",
+    "participants": "presence",
+    "messages": "messaging",
+    "calls": "observe",
+}
+"""The names of the grants that cover them."""
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
 _MAX_TOOLS = 512
 

@@ -20,6 +20,7 @@ from toolbus.errors import (
 )
 from toolbus.grants import ToolPatterns, is_toolkit_name
 from toolbus.wire import (
+    MAX_ATTRIBUTES_BYTES,
     MAX_DEPTH,
     MAX_FRAME_BYTES,
     Attributes,
@@ -50,7 +51,6 @@ _MESSAGE_NAME = re.compile(r"\A[A-Za-z0-9_.-]{1,64}\Z")
 _MAX_MESSAGE_BYTES = 256 * 1024
 _MAX_ATTRIBUTES = 64
 _MAX_ATTRIBUTE_CHARS = 64
-_MAX_ATTRIBUTES_BYTES = 16 * 1024
 # In a list of participants three levels are around them.
 _MAX_ATTRIBUTES_DEPTH = MAX_DEPTH - 3
 _MAX_OFFERS = 64
@@ -176,8 +176,8 @@ def _checked_attributes(attributes: dict[str, Any]) -> bytes:
     if any(len(name) > _MAX_ATTRIBUTE_CHARS for name in attributes):
         raise bad_option("attributes", f"have names of at most {_MAX_ATTRIBUTE_CHARS} characters")
     packed = pack_body(attributes)
-    if len(packed) > _MAX_ATTRIBUTES_BYTES:
-        raise bad_option("attributes", f"have at most {_MAX_ATTRIBUTES_BYTES} bytes together")
+    if len(packed) > MAX_ATTRIBUTES_BYTES:
+        raise bad_option("attributes", f"have at most {MAX_ATTRIBUTES_BYTES} bytes together")
     try:
         unpack_body(packed, max_depth=_MAX_ATTRIBUTES_DEPTH)
     except BadBody as error:

@@ -24,8 +24,8 @@ from toolbus.wire import (
     Unregister,
     pack_body,
 )
-from toolbus_server.definition import read_definition
-from toolbus_server.feed import TOPICS, Feed, Feeds, toolkit_summary
+from toolbus_server.definition import name_in, read_definition
+from toolbus_server.feed import TOPIC_GRANTS, TOPICS, Feed, Feeds, toolkit_summary
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import (
     MAX_PAGE_BYTES,
@@ -92,7 +92,7 @@ class Registry:
             raise Unavailable("this connection is draining: register on another", executed="no")
         grant = member.scope.agents
         if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
-            raise self._denied(member, public, "")
+            raise self._denied(member, public, name_in(request.manifest))
         definition = read_definition(request.manifest)
         name = definition.manifest.name
         if not member.rights.may_register(name, public):
@@ -123,7 +123,8 @@ class Registry:
         kind = "public" if public else "private"
         self.denied += 1
         _logger.warning("%r may not register the %s toolkit %s", member.identity.name, kind, name)
-        return PermissionDenied(f"no grant to register the {kind} toolkit {name}".rstrip())
+        words = f"no grant to register the {kind} toolkit {name}".rstrip()
+        return PermissionDenied(f"{words} (agents.register_{kind}_toolkit)")
 
     def unregister(self, seat: Seat, request: Unregister) -> dict[str, Any]:
         """Take a toolkit back."""
@@ -190,7 +191,7 @@ class Registry:
             if is_covered is None:
                 raise bad_option("topics", f"are among {sorted(TOPICS)}")
             if not is_covered(seat.member.scope):
-                raise PermissionDenied(f"no grant to hear of {topic}")
+                raise PermissionDenied(f"no grant to hear of {topic} ({TOPIC_GRANTS[topic]})")
         if request.topics:
             listing = self._room.state.listing(seat.member, after=None)
             feed.begin(request.topics, listing if "toolkits" in request.topics else ())

@@ -15,12 +15,60 @@ from toolbus.errors import (
     InvalidResult,
     RoomException,
     TooLarge,
+    Unavailable,
 )
-from toolbus.wire import BadBody, BadFrame, Result, unpack_body
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    BadBody,
+    BadFrame,
+    Result,
+    unpack_body,
+)
 
-__all__ = ["does_not_fit", "object_in", "recorded_end", "unsendable"]
+__all__ = [
+    "Unentered",
+    "does_not_fit",
+    "hinted",
+    "is_closed",
+    "object_in",
+    "recorded_end",
+    "unsendable",
+]
 
 _TOO_LARGE = 1009
+_CALL_OPTIONS = frozenset(
+    {
+        "participant",
+        "timeout_s",
+        "on_behalf_of",
+        "caller_context",
+        "attachment",
+        "pin",
+        "retry",
+        "returns",
+        "on_progress",
+    }
+)
+"""What `Room.invoke` takes beside the arguments."""
+_NO_ARGUMENT = (" is not known", " is not a JSON value")
+
+
+class Unentered:
+    """Stands for what a room has once it is entered: whatever is asked of it is `Unavailable`."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        words = "the room is not entered: async with RoomClient(...) as room"
+        raise Unavailable(words, executed="no", retryable=False)
+
+
+def is_closed(why: RoomException | None = None) -> Unavailable:
+    """Say that a room has ended for good, and what ended it, unless it was left."""
+    words = "the room is closed" if why is None else f"the room is closed: {why.message}"
+    details = None if why is None else dict(why.details)
+    return Unavailable(words, executed="no", retryable=False, details=details)
 
 
 def recorded_end(end: BaseException) -> RoomException:
@@ -32,15 +80,17 @@ def recorded_end(end: BaseException) -> RoomException:
     return Internal(type(end).__name__)
 
 
-def does_not_fit() -> TooLarge:
-    """Say that a request is more than one frame."""
-    return TooLarge("the request does not fit one frame", executed="no")
+def does_not_fit(size: int) -> TooLarge:
+    """Say that a request is more bytes than one frame."""
+    words = f"the request has {size} bytes, at most {MAX_FRAME_BYTES} can be sent"
+    return TooLarge(words, executed="no")
 
 
 def unsendable(error: Exception) -> RoomException:
     """Say that a request holds what no frame can."""
     if isinstance(error, BadFrame) and error.close_code == _TOO_LARGE:
-        return does_not_fit()
+        words = f"beside arguments or a body a request has at most {MAX_HEADER_BYTES} bytes"
+        return TooLarge(words, executed="no")
     return InvalidArguments(f"cannot be sent: {type(error).__name__}")
 
 
@@ -55,3 +105,20 @@ def object_in(answer: Any) -> dict[str, Any]:
     if type(body) is not dict:
         raise InvalidResult("the server's answer is no object", executed="no")
     return body
+
+
+def hinted(error: InvalidArguments) -> InvalidArguments:
+    """Say, where an argument that was refused is named like an option of a call, what takes those.
+
+    What a tool itself takes under such a name is an argument as any other.
+    """
+    path, why = (str(error.details.get(key, "")) for key in ("path", "message"))
+    name = path.removeprefix("/")
+    is_misplaced = why.endswith(_NO_ARGUMENT) or why.startswith("arguments ")
+    if name not in _CALL_OPTIONS or not is_misplaced:
+        return error
+    words = (
+        f"{error.message}; an option of the call goes to room.invoke(..., {name}=) or "
+        f"proxy.with_options({name}=), not among the arguments"
+    )
+    return InvalidArguments(words, executed=error.executed, details=error.details)

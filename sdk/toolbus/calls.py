@@ -349,7 +349,8 @@ class Caller:
             data = encode(frame)
             if type(frame) is not Call or frame.options or len(data) > MAX_HEADER_BYTES:
                 decode_from_client(data)
-            error: RoomException | None = None if len(data) <= MAX_FRAME_BYTES else does_not_fit()
+            fits = len(data) <= MAX_FRAME_BYTES
+            error: RoomException | None = None if fits else does_not_fit(len(data))
         except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
             error = unsendable(wrong)
         if error is not None:

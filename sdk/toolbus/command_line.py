@@ -92,12 +92,18 @@ class CommandGroup(TyperGroup):
         self._entries: dict[str, EntryPoint] | None = None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run what was typed; Ctrl-C that comes before it can say so itself ends it quietly."""
+        """Run what was typed; what is wrong with a flag is said in our words.
+
+        Ctrl-C that comes before the command can say so itself ends it quietly.
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("toolbus: given up by Ctrl-C", err=True)
             raise typer.Exit(ExitCode.GIVEN_UP) from None
+        except typer.BadParameter as wrong:
+            wrong.message = wrong.message.removeprefix("Value error, ")
+            raise
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them: ours in the order in which people meet them, then others."""

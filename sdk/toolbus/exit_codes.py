@@ -123,7 +123,20 @@ def _after_bad_arguments(_: RoomException, subject: Subject) -> str:
     return f"`{subject.look}` shows what it takes" if subject.tool else ""
 
 
+_AFTER_CLOSE = MappingProxyType(
+    {
+        4401: "`toolbus token create` makes a token; one in a file is read again before it ends",
+        4409: "each connection of one name needs an instance of its own: "
+        "--instance or TOOLBUS_INSTANCE, random unless set",
+        4440: "ask whoever looks after this room",
+    }
+)
+_REPLACED = 409
+
+
 def _after_refusal(error: RoomException, subject: Subject) -> str:
+    if "on_behalf_of" in error.details:
+        return "a call is made on behalf of one who is in the room, and alone in having that name"
     is_of_door = not {"status", "close_code"}.isdisjoint(error.details)
     about_tool = subject.tool and not subject.principal and not is_of_door
     makes = "`toolbus token create` makes another"
@@ -199,10 +212,20 @@ def printable(text: str) -> str:
     )
 
 
+def _after_close(error: RoomException) -> str | None:
+    """Say what helps against the end of a connection that none follows."""
+    code, status = (error.details.get(name) for name in ("close_code", "status"))
+    if status == _REPLACED:
+        code = 4409
+    return _AFTER_CLOSE.get(code) if isinstance(code, int) else None
+
+
 def _next_step(error: RoomException, subject: Subject) -> str:
     own: str | None = getattr(error, "next_step", None)
     if own is not None:
         return own
+    if (closed := _after_close(error)) is not None:
+        return closed
     if error.executed == "maybe":
         return _MAY_HAVE_RUN
     named = _NAMED_STEPS.get(error.code)

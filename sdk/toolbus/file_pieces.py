@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
 from toolbus.errors import InvalidResult
 
@@ -106,10 +106,13 @@ class PiecesSource:
 async def write_in_one_step(path: str | os.PathLike[str], data: bytes | FileSource) -> None:
     """Write a file on threads: whoever looks at `path` sees the old one or the whole new one.
 
-    Where that fails, or is given up, nothing is left beside it. Raises `OSError`, and what a source
-    raises.
+    Where that fails, or is given up, nothing is left beside it. What is no plain file, such as a
+    pipe, is written directly. Raises `OSError`, and what a source raises.
     """
     target = Path(path)
+    if _is_special(target):
+        await _write_directly(target, data)
+        return
     beside = target.with_name(f".{secrets.token_hex(8)}.part")
     if isinstance(data, bytes):
         await _on_thread(_write_whole, target, beside, data)
@@ -124,6 +127,26 @@ async def write_in_one_step(path: str | os.PathLike[str], data: bytes | FileSour
     except BaseException:
         _drop(beside, file)
         raise
+
+
+def _is_special(target: Path) -> bool:
+    """Whether something is there that another file must not take the place of."""
+    return target.exists() and not target.is_file()
+
+
+async def _write_directly(target: Path, data: bytes | FileSource) -> None:
+    source = PiecesSource(_one(data)) if isinstance(data, bytes) else data
+    file = await _on_thread(_opened, target, "wb", undo=_close_file)
+    try:
+        async with aclosing(source.pieces()) as pieces:
+            async for piece in pieces:
+                await _on_thread(file.write, piece)
+    finally:
+        await _on_thread(file.close)
+
+
+async def _one(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def _on_thread(
@@ -146,8 +169,8 @@ async def _on_thread(
         raise
 
 
-def _opened(path: Path) -> BinaryIO:
-    return open(path, "rb")
+def _opened(path: Path, mode: Literal["rb", "wb"] = "rb") -> BinaryIO:
+    return open(path, mode)
 
 
 def _close_file(file: BinaryIO) -> None:
@@ -160,7 +183,11 @@ def _drop(beside: Path, file: BinaryIO) -> None:
 
 
 def _create(target: Path, beside: Path) -> BinaryIO:
-    file = open(beside, "xb")
+    try:
+        file = open(beside, "xb")
+    except OSError as error:
+        error.filename = os.fspath(target)  # what was asked for, and not how it is done
+        raise
     try:
         if target.exists():
             os.chmod(beside, target.stat().st_mode & 0o777)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
 
-__all__ = ["NO_BOUNDS", "Bounds", "HostedToolkit", "OfferMistake"]
+__all__ = ["NO_BOUNDS", "Bounds", "HostedToolkit", "OfferMistake", "check_shares"]
 
 
 class OfferMistake(ValueError):
     """A toolkit cannot be offered in this way; the words name it and say why."""
+
+
+def check_shares(toolkit: str, shares: Iterable[str]) -> None:
+    """Raise `OfferMistake` where one of those that a toolkit is shared with names nobody."""
+    for share in shares:
+        kind, _, name = share.partition(":")
+        if share != "*" and not (kind in {"name", "role"} and name):
+            who = (name or kind)[:64]
+            words = f"shared_with names nobody by {share[:64]!r}"
+            raise OfferMistake(f"toolkit {toolkit!r}: {words}: write name:{who}, role:{who} or '*'")
 
 
 class Bounds(NamedTuple):

@@ -45,6 +45,7 @@ R = TypeVar("R")
 
 ATTACHMENT = "attachment"
 """The parameter that takes an upload as a file."""
+_BYTES = (bytes, bytearray, memoryview)
 _CHUNKS = (EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk)
 _UNSET: Any = object()
 
@@ -255,6 +256,12 @@ class Intake(NamedTuple):
     is_file: bool = False
     """Whether it is one file, whose beginning is known before the tool is entered."""
 
+    @property
+    def takes(self) -> str:
+        """What a caller sends, as a manifest says it: an "attachment" or an "input"."""
+        is_of_files = self.is_file or self.kind is bytes or self.kind is FileChunk
+        return "attachment" if is_of_files else "input"
+
     async def read(self, stream: InputStream[Any]) -> Any:
         """Return what the parameter gets; None where a file was to be sent and is not."""
         if self.is_file:
@@ -265,11 +272,15 @@ class Intake(NamedTuple):
 def intake_of(name: str, annotation: Any, *, is_needed: bool, label: str) -> Intake | None:
     """Tell whether a parameter takes an input: by its annotation, or its name and that.
 
-    Raises `TypeError` for an `InputStream` of what is no type of values.
+    Raises `TypeError` for an `InputStream` of what is no type of values, and for what is to be a
+    file and could only be an argument.
     """
     bare = _bare(annotation)
     if bare is FileChunk and name == ATTACHMENT:
         return Intake(name, is_needed, is_file=True)
+    if bare is FileChunk or (name == ATTACHMENT and bare in _BYTES):
+        words = f"a file comes as the parameter `{ATTACHMENT}: FileChunk`"
+        raise TypeError(f"{label}: parameter {name!r}: {words}")
     if bare is not InputStream and get_origin(bare) is not InputStream:
         return None
     kind = next(iter(get_args(bare)), Any)
@@ -280,8 +291,8 @@ def intake_of(name: str, annotation: Any, *, is_needed: bool, label: str) -> Int
     try:
         return Intake(name, is_needed, TypeAdapter(kind))
     except PydanticUserError as error:
-        words = f"{label}: parameter {name!r}: an InputStream of what is no type of values: {error}"
-        raise TypeError(words) from error
+        what = f"parameter {name!r}: an InputStream of what is no type of values"
+        raise TypeError(f"{label}: {what}: {error.message}") from None
 
 
 def _bare(annotation: Any) -> Any:

@@ -66,7 +66,7 @@ async def read_token(settings: RoomSettings) -> str:
         token = await settings.token()
     except (OSError, ValueError) as error:
         raise UsageMistake(f"cannot read {settings.token_from}: {_why(error)}") from error
-    if _JWT.fullmatch(token) is None:
+    if _JWT.fullmatch(token) is None or token.count(".") != 2:
         raise UsageMistake(_NO_TOKEN)
     return token
 

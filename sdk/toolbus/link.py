@@ -21,6 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from toolbus.call_ends import is_closed
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.lines import Handlers, Line
 from toolbus.settings import RoomSettings
@@ -182,7 +183,7 @@ class Link:
                 for waiter in either:
                     waiter.cancel()
         if self._finished.is_set():
-            raise Unavailable("the room is closed", executed="no", retryable=False)
+            raise is_closed(self.error)
 
     def _is_up(self) -> bool:
         """Tell whether calls can be sent; on a connection that is closing none can."""
@@ -336,6 +337,10 @@ class Link:
         query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1"
         try:
             token = self.token = await settings.token()
+        except OSError as error:
+            words = f"cannot read {settings.token_from}: {_reason(error)}"
+            raise Unavailable(words, executed="no") from error
+        try:
             connection = await connect(
                 f"{place}?{query}",
                 create_connection=lambda *args, **kwargs: _with_reader(line, *args, **kwargs),  # type: ignore[arg-type]  # a factory, as its documentation allows
@@ -352,7 +357,7 @@ class Link:
                 logger=TransportLog(logging.getLogger("websockets.client")),
             )
         except InvalidStatus as error:
-            raise _refusal(error.response.status_code) from error
+            raise _refusal(error.response.status_code, token) from error
         except (OSError, TimeoutError, InvalidHandshake, WebSocketException) as error:
             raise Unavailable(
                 f"cannot connect to {settings.url}: {_reason(error)}", executed="no"
@@ -371,14 +376,18 @@ def _with_reader(line: Line, *args: Any, **kwargs: Any) -> ClientTransport:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 
-def _refusal(status: int) -> RoomException:
+def _refusal(status: int, token: str) -> RoomException:
     if status == 404:
         words = "no room server of this release answers there (HTTP 404): is the URL right?"
         return PermissionDenied(words, details={"status": status})
     what = _FINAL_STATUSES.get(status)
+    if what == "token" and token.count(".") != 2:
+        what = "token: what was given is none"
     if what is not None:
         return PermissionDenied(f"the server refuses the {what}", details={"status": status})
     if status == 409:

@@ -14,7 +14,7 @@ from toolbus.calls import Caller
 from toolbus.errors import InvalidArguments, RoomException
 from toolbus.people import BuilderInfo
 from toolbus.plain_json import packed_json
-from toolbus.wire import Attributes, Builders, unpack_body
+from toolbus.wire import MAX_ATTRIBUTES_BYTES, Attributes, Builders, pack_body, unpack_body
 
 __all__ = ["Presence"]
 
@@ -44,6 +44,11 @@ class Presence:
         """
         # A copy, so that what the caller changes later is not said again as if it were set.
         changes: dict[str, Any] = unpack_body(packed_json("attributes", dict(attributes)))
+        said = {name: value for name, value in changes.items() if value is not None}
+        if len(pack_body(said)) > MAX_ATTRIBUTES_BYTES:
+            words = f"attributes have at most {MAX_ATTRIBUTES_BYTES} bytes together"
+            details = {"path": "/attributes", "message": words}
+            raise InvalidArguments(words, details=details)
         try:
             await self._caller.request(Attributes, changes)
         except BaseException as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolbus.calls import Caller
 from toolbus.errors import NotFound, RoomException, Unavailable
-from toolbus.hosted_toolkit import HostedToolkit, OfferMistake
+from toolbus.hosted_toolkit import HostedToolkit, OfferMistake, check_shares
 from toolbus.toolkit import Toolkit
 from toolbus.wire import Register, Unregister
 
@@ -69,6 +69,7 @@ def settled_offer(
         raise OfferMistake(f"toolkit {toolkit.name!r}: shared_with is a list of texts")
     if is_public and shares:
         raise OfferMistake(f"toolkit {toolkit.name!r} is public: sharing is for private ones")
+    check_shares(toolkit.name, shares)
     return is_public, [str.__str__(share) for share in shares]
 
 

@@ -13,7 +13,7 @@ from toolbus import event_loop
 from toolbus.errors import Cancelled, RoomException
 from toolbus.exit_codes import UsageMistake, exit_code, failure_lines
 from toolbus.host_end import HostEnd
-from toolbus.hosted_toolkit import OfferMistake
+from toolbus.hosted_toolkit import OfferMistake, check_shares
 from toolbus.joining import explaining, read_token, settle
 from toolbus.room_client import RoomClient
 from toolbus.standstill import Standstill
@@ -42,7 +42,7 @@ class RemoteToolkit(Toolkit):
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
 
     Raises `TypeError` or `ValueError` as `Toolkit` does, and `ValueError` for a public one that is
-    shared.
+    shared, and where `shared_with` names nobody.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -71,6 +71,9 @@ class RemoteToolkit(Toolkit):
         )
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")
+        if isinstance(shared_with, str):
+            raise TypeError(f"toolkit {name!r}: shared_with is a list of texts, not one text")
+        check_shares(name, shared_with)
         self.public = public
         self.shared_with: tuple[str, ...] = tuple(shared_with)
         self._hosting: AsyncExitStack | None = None

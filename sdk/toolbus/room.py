@@ -17,6 +17,7 @@ from random import getrandbits
 from typing import Any
 
 from toolbus.affinities import affinity_text
+from toolbus.call_ends import hinted
 from toolbus.call_options import (
     ask_for_progress,
     call_seconds,
@@ -93,7 +94,10 @@ class Room:
         toolkit, dot, name = tool.partition(".")
         if not (dot and toolkit and name):
             raise _no_tool(tool)
-        return (await self.invoke(toolkit, name, arguments)).value
+        try:
+            return (await self.invoke(toolkit, name, arguments)).value
+        except InvalidArguments as error:
+            raise hinted(error) from None
 
     async def invoke(  # noqa: PLR0913 - the promised signature
         self,

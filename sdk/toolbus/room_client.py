@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
+from toolbus.call_ends import Unentered, is_closed
 from toolbus.call_news import CallNews
 from toolbus.calls import Caller, CallTable
 from toolbus.context import Participant
@@ -42,6 +43,7 @@ from toolbus.wire import Admin, Event, Notice, Welcome, pack_body
 __all__ = ["RoomClient"]
 
 _ANSWER_S = 10.0
+_UNENTERED: Any = Unentered()
 
 
 @dataclass(slots=True, eq=False)
@@ -88,16 +90,12 @@ class RoomClient(Room):
         instance: str | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self._choices = {
-            "url": url,
-            "room": room,
-            "token": token,
-            "name": name,
-            "instance": instance,
-        }
+        self._choices = {"url": url, "room": room, "token": token, "name": name}
+        self._choices["instance"] = instance
         self._tracing = tracing
         self._parts: _Parts | None = None
         self._settings: RoomSettings | None = None
+        self._core: Core = _UNENTERED
         self._parent = None
         self._deadline_at = None
 
@@ -106,9 +104,9 @@ class RoomClient(Room):
             raise RuntimeError("this room is entered already")
         self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
         parts = self._parts = self._make_parts(self._settings)
-        self._core = parts.core
         try:
             await parts.link.start()
+            self._core = parts.core
         except BaseException:
             self._parts = None
             raise
@@ -169,7 +167,8 @@ class RoomClient(Room):
     @property
     def _joined(self) -> _Parts:
         if self._parts is None:
-            raise Unavailable("the room is not entered", executed="no", retryable=False)
+            _ = self._core.loop  # of a room that was never entered this says so
+            raise is_closed()
         return self._parts
 
     @property

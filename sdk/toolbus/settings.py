@@ -195,9 +195,13 @@ def _check_url(url: str) -> None:
 def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
 ) -> tuple[Callable[[], Awaitable[str]], bool, str]:
-    origin = "the token"
+    origin = "the token file" if isinstance(token, os.PathLike) else "the token"
+    if isinstance(token, str) and _is_file(token):
+        raise ValueError(f"{token} is a file: token=Path({token!r})")
     if token is None:
         token = found.environ.get("TOOLBUS_TOKEN", "").strip() or None
+        if isinstance(token, str) and _is_file(token):
+            raise ValueError(f"TOOLBUS_TOKEN is a file: set TOOLBUS_TOKEN_FILE={token} instead")
     if token is None and (path := found.text("token_file")):
         token, origin = Path(path), f"the token ({found.origin('token_file')})"
     if token is not None:
@@ -219,6 +223,11 @@ def _token_source(
         "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
         "or start a local server with `toolbus serve --dev`"
     )
+
+
+def _is_file(token: str) -> bool:
+    """Whether what was given for a token is the name of a file that is there."""
+    return token.count(".") != 2 and os.path.isfile(token)
 
 
 def _user_name() -> str:

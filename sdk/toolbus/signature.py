@@ -375,4 +375,4 @@ def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]
     try:
         return TypeAdapter(annotation).json_schema(schema_generator=_SchemaWriter, mode=mode)
     except PydanticUserError as error:
-        raise TypeError(f"{what} cannot make a schema: {error.message}") from error
+        raise TypeError(f"{what} cannot make a schema: {error.message.strip()}") from None

@@ -11,7 +11,8 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.request import getproxies
 from uuid import uuid4
 
@@ -60,19 +61,21 @@ class ReportingExporter(SpanExporter):
         self._inner = inner
         self._endpoint = endpoint
         self._failing = False
+        self._under_way = False
         self._ended = False
         self.lost: int = 0
         """Spans that the collector did not take."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export one batch; whatever goes wrong is a failed batch, not an exception."""
-        if self._ended:
-            return SpanExportResult.FAILURE
+        result = SpanExportResult.FAILURE
+        self._under_way = True
         try:
-            result = self._inner.export(spans)
+            if not self._ended:
+                result = self._inner.export(spans)
         except Exception:
             _logger.debug("exporting spans failed", exc_info=True)
-            result = SpanExportResult.FAILURE
+        self._under_way = False
         self._report(result is SpanExportResult.SUCCESS, len(spans))
         return result
 
@@ -81,15 +84,22 @@ class ReportingExporter(SpanExporter):
             _logger.warning("spans reach %s again; %d were lost", self._endpoint, self.lost)
         if not succeeded:
             self.lost += count
-            if not self._failing and not self._ended:
-                _logger.warning("spans do not reach %s; calls are not affected", self._endpoint)
+            self._tell_failing()
         self._failing = not succeeded
 
+    def _tell_failing(self) -> None:
+        if not self._failing:
+            self._failing = True
+            words = "spans do not reach %s and are lost; calls are not affected"
+            _logger.warning(words, self._endpoint)
+
     def shutdown(self) -> None:
-        """End a retry that is waiting, and drop further batches in silence."""
+        """End a retry that is waiting, and drop further batches; that spans are lost is said."""
         if self._ended:
             return
         self._ended = True
+        if self._under_way:  # what a collector takes that long for is lost with this process
+            self._tell_failing()
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -117,6 +127,40 @@ class LightExporter(OTLPSpanExporter):
         if len(request) > _MAX_REQUEST_BYTES:
             return super().export(spans)
         return SpanExportResult.SUCCESS if send(request).success else SpanExportResult.FAILURE
+
+
+class CollectorSession(requests.Session):
+    """Connections to the collector, which notice where nobody listens.
+
+    Args:
+        looks_around: Whether proxies and passwords are looked for at each request.
+    """
+
+    def __init__(self, *, looks_around: bool) -> None:
+        super().__init__()
+        self.trust_env = looks_around
+        self.is_refused: bool = False
+        """Whether the last attempt met nobody who listens."""
+        self.on_refused: Callable[[], None] = lambda: None
+        """Told of each such attempt, on the thread that made it."""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """Send one request, as the library does."""
+        try:
+            response = super().send(request, **options)
+        except requests.ConnectionError as error:
+            self.is_refused = _is_refusal(error)
+            if self.is_refused:
+                self.on_refused()
+            raise
+        self.is_refused = False
+        return response
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class HashedResource(Resource):
@@ -148,6 +192,7 @@ class SpanPipeline:
     def __init__(self, provider: TracerProvider, exporter: SpanExporter) -> None:
         self.provider = provider
         self._exporter = exporter
+        self._session: CollectorSession | None = None
         self._process_id = os.getpid()
         self._asked_to_close = threading.Event()
         self._closed = threading.Event()
@@ -161,11 +206,15 @@ class SpanPipeline:
         _quieten_libraries()
         if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip().lower() == "grpc":
             _logger.warning("OTEL_EXPORTER_OTLP_PROTOCOL=grpc: spans are sent by OTLP/HTTP")
-        exporter = LightExporter(timeout=_timeout_s(os.environ), session=_session(os.environ))
-        return cls.to_exporter(
+        session = _session(os.environ)
+        exporter = LightExporter(timeout=_timeout_s(os.environ), session=session)
+        made = cls.to_exporter(
             ReportingExporter(exporter, _endpoint(os.environ)),
             _resource(service_name, instance_id or str(uuid4())),
         )
+        if session is not None:
+            made._session, session.on_refused = session, made._on_refused
+        return made
 
     @classmethod
     def to_exporter(cls, exporter: SpanExporter, resource: Resource) -> SpanPipeline:
@@ -176,12 +225,22 @@ class SpanPipeline:
         return cls(PipelineProvider(processor, HashedResource.of(resource), limits), exporter)
 
     def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Send what is left, for `timeout_s` at most; spans that end later are dropped."""
+        """Send what is left, for `timeout_s` at most; spans that end later are dropped.
+
+        Where nobody listens it is given up at once.
+        """
         atexit.unregister(self.close)
         if os.getpid() != self._process_id or self._asked_to_close.is_set():
             return
         self._asked_to_close.set()
+        if self._session is not None and self._session.is_refused:
+            self._exporter.shutdown()
         if not self._closed.wait(timeout_s):
+            self._exporter.shutdown()
+
+    def _on_refused(self) -> None:
+        """Give a collector up that is not there, instead of trying again, where the end waits."""
+        if self._asked_to_close.is_set():
             self._exporter.shutdown()
 
     def _close_when_asked(self) -> None:
@@ -210,20 +269,17 @@ def _resource(service_name: str, instance_id: str) -> Resource:
     )
 
 
-def _session(environ: Mapping[str, str]) -> requests.Session | None:
-    """Make a session that does not look for proxies and passwords at each request.
+def _session(environ: Mapping[str, str]) -> CollectorSession | None:
+    """Make a session that looks for proxies and passwords at each request only if there are any.
 
-    They are looked for once, here. None where there are any, or where the exporter is to get its
-    session from elsewhere.
+    None where the exporter is to get its session from elsewhere.
     """
-    names = [*_SESSION_SETTINGS, *_CREDENTIAL_PROVIDERS]
-    if any(environ.get(name) for name in names) or getproxies().keys() - {"no"}:
+    if any(environ.get(name) for name in _CREDENTIAL_PROVIDERS):
         return None
-    if any(os.path.exists(os.path.expanduser(path)) for path in _PASSWORD_FILES):
-        return None
-    session = requests.Session()
-    session.trust_env = False
-    return session
+    is_set = any(environ.get(name) for name in _SESSION_SETTINGS)
+    has_password = any(os.path.exists(os.path.expanduser(path)) for path in _PASSWORD_FILES)
+    has_proxy = bool(getproxies().keys() - {"no"})
+    return CollectorSession(looks_around=is_set or has_password or has_proxy)
 
 
 def _timeout_s(environ: Mapping[str, str]) -> float | None:

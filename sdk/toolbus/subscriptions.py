@@ -83,7 +83,7 @@ class Subscriptions:
     def _check_calls(self) -> None:
         """Raise PermissionDenied if a newer token does not let calls be observed any more."""
         if not self._may_watch():
-            raise PermissionDenied("no grant to hear of calls")
+            raise PermissionDenied("no grant to hear of calls (observe)")
 
     @asynccontextmanager
     async def _reading(

@@ -140,6 +140,10 @@ class Tool(ToolDefinition, ABC):
         self.streaming = yields
         settled = super()._settle()
         self.intake = self._intake(settled)
+        if self.intake is not None:
+            told = {"takes": self.intake.takes, "takes_required": self.intake.is_needed}
+            settled = settled._replace(manifest=settled.manifest.model_copy(update=told))
+            self._settled = settled
         self.is_unary = not yields and self.intake is None
         return settled
 
@@ -238,6 +242,8 @@ class FunctionTool(Tool):
         self.function = function
         marked = options or _options_of(function)
         name = marked.name or name_of(function)
+        if name == "<lambda>":
+            raise TypeError('a lambda has no name: write a function, or @tool(name="...")')
         self._is_generator = yields(function)
         signature = read_signature(function)
         self._convert = signature.convert

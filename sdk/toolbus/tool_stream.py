@@ -97,10 +97,15 @@ def _result(tool: Tool, context: ToolContext, value: Any) -> Chunk:
         raise
 
 
+_NEEDED = {
+    "attachment": "an attachment: attachment= of room.invoke, --attach of `toolbus call`",
+    "input": "an input: input= of room.stream, --input of `toolbus call`",
+}
+
+
 def _needs_input(tool: Tool) -> InvalidArguments:
-    intake = tool.intake
-    is_file = intake is not None and intake.is_file
-    return _refusal(f"{tool.name} needs {'an attachment' if is_file else 'an input'}")
+    takes = "" if tool.intake is None else tool.intake.takes
+    return _refusal(f"{tool.name} needs {_NEEDED.get(takes, 'an input')}")
 
 
 def _refusal(message: str) -> InvalidArguments:

@@ -180,7 +180,7 @@ def packed_result(context: ToolContext, chunk: Chunk) -> bytes:
 
 def too_large(context: ToolContext, body: bytes) -> TooLarge:
     """Record that a result does not fit one frame, and return that to be raised."""
-    words = f"the result has {len(body)} bytes, more than one frame"
+    words = f"the result has {len(body)} bytes, at most {MAX_RESULT_BYTES} can be sent"
     return context.fail(TooLarge(words, executed=context.executed))
 
 
@@ -223,6 +223,8 @@ def _sendable(details: object) -> dict[str, Any]:
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
+    if not isinstance(tools, Iterable):
+        raise TypeError(f"toolkit {toolkit!r}: tools is a list of tools, not one of them")
     for each in tools:
         made = _as_tool(toolkit, each)
         if made.name in found:

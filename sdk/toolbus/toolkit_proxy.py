@@ -11,8 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from toolbus.call_ends import hinted
 from toolbus.chunks import Chunk
-from toolbus.errors import NotFound
+from toolbus.errors import InvalidArguments, NotFound
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy"]
@@ -114,7 +115,10 @@ class ToolkitProxy:
         Raises:
             RoomException: Why there is no value; `executed` says whether the tool ran.
         """
-        chunk = await self._room.invoke(self._info.name, tool, arguments, **self._options)
+        try:
+            chunk = await self._room.invoke(self._info.name, tool, arguments, **self._options)
+        except InvalidArguments as error:
+            raise hinted(error) from None
         return chunk.value
 
     def stream(self, tool: str, /, **arguments: Any) -> Chunks:
@@ -135,16 +139,24 @@ class ToolkitProxy:
         if name.startswith("__") or name not in self._tools:
             raise AttributeError(f"toolkit {self._info.name} has no tool {name!r}")
 
-        async def call_tool(**arguments: Any) -> Any:
+        async def call_tool(*unnamed: Any, **arguments: Any) -> Any:
+            self._refuse_unnamed(name, unnamed)
             return await self.call(name, **arguments)
 
-        def stream_tool(**arguments: Any) -> Chunks:
+        def stream_tool(*unnamed: Any, **arguments: Any) -> Chunks:
+            self._refuse_unnamed(name, unnamed)
             return self.stream(name, **arguments)
 
         method: Callable[..., Any] = stream_tool if self._tools[name].streaming else call_tool
         method.__name__ = name
         method.__doc__ = self._tools[name].description
         return method
+
+    def _refuse_unnamed(self, tool: str, unnamed: tuple[Any, ...]) -> None:
+        if unnamed:
+            first = next(iter(self._tools[tool].input_schema.get("properties", ())), "name")
+            words = f"{self._info.name}.{tool}: arguments go by name, as {tool}({first}=...)"
+            raise TypeError(words)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._tools})

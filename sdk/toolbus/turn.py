@@ -139,7 +139,7 @@ class Turn:
             raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
         self._room = room
         self._always = tuple(always)
-        self._required = tuple(required)
+        self._required = tuple(map(_checked_requirement, required))
         self._builders = tuple(builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
@@ -338,6 +338,13 @@ class Turn:
             _, left = await asyncio.wait(left, timeout=_END_S)
         if left:
             _logger.warning("%d calls of a turn do not end, and are left behind", len(left))
+
+
+def _checked_requirement(required: object) -> RequiredToolkit:
+    if not isinstance(required, RequiredToolkit):
+        words = f"RequiredToolkit({required!r})" if isinstance(required, str) else "RequiredToolkit"
+        raise TypeError(f"what is required is a {words}, not a {type(required).__name__}")
+    return required
 
 
 def _names_taken(toolkits: Iterable[Toolkit | RequiredToolkit]) -> set[str]:

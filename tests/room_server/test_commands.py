@@ -35,6 +35,14 @@ def test_server_without_keys_refuses_to_start_and_says_what_to_do(toolbus: Comma
     assert "toolbus serve --dev" in outcome.err
 
 
+def test_flag_with_a_wrong_value_is_told_in_words_of_ours(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("serve", "--dev", "--metrics", "maybe")
+    assert outcome.code == 2
+    assert "'maybe' is not one of 'on', 'off'" in outcome.err
+    assert "Value error" not in outcome.err
+    assert "Value error" not in toolbus.run_here("key", "create", "--alg", "none").err
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "example.org"])
 def test_development_server_refuses_to_leave_loopback(toolbus: CommandLine, host: str) -> None:
     outcome = toolbus.run_here("serve", "--dev", "--host", host, "--port", "0")

@@ -350,8 +350,12 @@ def test_acting_for_somebody_needs_the_grant_and_somebody_who_is_there(table: Ta
     for name in ("zoe", "host", "nobody"):
         table.call(agent, 2, on_behalf_of=name)
         failed = port_of(agent).take_failed()
-        denied.add((*phase(failed), failed.message))
-    assert [each[:2] for each in denied] == [("permission_denied", "no")]
+        denied.add((*phase(failed), failed.message.replace(name, "NAME")))
+    # Whoever may not act for a name does not learn whether somebody has it.
+    assert denied == {
+        ("permission_denied", "no", "nobody here is named 'NAME'"),
+        ("permission_denied", "no", "no grant to act for 'NAME' (agents.act_for)"),
+    }
     table.clock.advance(5)
 
 

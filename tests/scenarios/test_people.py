@@ -20,7 +20,6 @@ from toolbus.errors import (
     InvalidArguments,
     PermissionDenied,
     RoomException,
-    TooLarge,
 )
 from toolbus.wire import (
     Attributes,
@@ -540,10 +539,9 @@ async def test_what_cannot_be_said_is_refused_and_the_room_goes_on(server: TestS
         for wrong in (object(), float("nan"), b"x", 2**70):
             with pytest.raises(InvalidArguments):
                 await bob.set_attributes(status=wrong)
-        with pytest.raises(InvalidArguments):
-            await bob.set_attributes(status="x" * 17_000)
-        with pytest.raises(TooLarge):
-            await bob.set_attributes(status="x" * 70_000)
+        for length in (17_000, 70_000):
+            with pytest.raises(InvalidArguments):
+                await bob.set_attributes(status="x" * length)
         wrong_offers: list[Any] = [[OFFER], [BuilderInfo("No Name", "", {})]]
         for offers in wrong_offers:
             with pytest.raises(InvalidArguments):

@@ -66,7 +66,7 @@ def test_rooms_are_listed_with_how_many_are_in_them(toolbus: CommandLine) -> Non
 def test_a_host_that_is_kicked_ends_and_says_why(toolbus: CommandLine) -> None:
     with toolbus.hosting("clock", "--name", "eve") as host:
         outcome = toolbus.run("admin", "kick", "eve")
-        assert (outcome.code, outcome.out) == (0, "closed 1 connections of eve\n")
+        assert (outcome.code, outcome.out) == (0, "closed 1 connection of eve\n")
         ended = host.ended()
     assert ended.code == 3
     assert "permission_denied: an administrator sent this participant away" in ended.err

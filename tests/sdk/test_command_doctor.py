@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from support.command_line import CommandLine
 from toolbus.commands.doctor import Finding, examine
 from toolbus.commands.room_options import RoomOptions
-from toolbus.grants import ApiScope
+from toolbus.grants import AgentsGrant, ApiScope
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE
 from toolbus.tokens import ParticipantToken
@@ -124,6 +125,41 @@ def test_grants_are_said_in_words(toolbus: CommandLine) -> None:
     made = toolbus.run_here("token", "create", "--name", "eve", "--allow", "a.*", "--deny", "a.x")
     _, findings = look(toolbus, "--token", made.out.strip())
     assert findings["grants"]["found"] == "may list a.* but not a.x; call a.* but not a.x"
+
+
+def test_every_grant_is_said(toolbus: CommandLine) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    agents = AgentsGrant(register_private_toolkit=True, register=("w*",), act_for=("ann", "bob"))
+    every = ApiScope.full()
+    for api, words in (
+        (ApiScope(agents=agents), "may host private toolkits named w*; act for ann, bob"),
+        (
+            replace(every, agents=replace(every.agents, act_for=())),
+            "may list *; call *; host public toolkits; host private toolkits; ask for builders *; "
+            "see who is there (presence); send and hear messages (messaging); have its traces "
+            "continued (trace); observe calls (observe); look after rooms (admin); approve *; "
+            "answer *",
+        ),
+    ):
+        token = ParticipantToken("eve", ["main"], api=api).to_jwt(key)
+        _, findings = look(toolbus, "--token", token)
+        assert findings["grants"]["found"] == words
+
+
+def test_token_that_was_revoked_is_not_said_to_need_another_key_alone(
+    toolbus: CommandLine,
+) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    theirs = ParticipantToken("mallory", ["main"], api=ApiScope.user_default()).to_jwt(key)
+    boss = ParticipantToken("boss", ["*"], api=ApiScope.full()).to_jwt(key)
+    revoke = ("admin", "revoke", "mallory", "--issuer", key.iss)
+    revoked = toolbus.run_here(*revoke, "--token", boss)
+    assert (revoked.code, revoked.out) == (0, "revoked; closed 0 connections\n"), revoked.err
+    code, findings = look(toolbus, "--token", theirs)
+    assert code == 3
+    assert "it was revoked, or the server has no such key" in findings["room"]["repair"]
 
 
 def test_bad_address_is_found(toolbus: CommandLine) -> None:

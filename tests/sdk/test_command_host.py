@@ -149,7 +149,7 @@ def test_name_of_another_ends_with_3(toolbus: CommandLine) -> None:
     ("arguments", "words"),
     [
         (["kits:broken"], "ZeroDivisionError"),
-        (["kits:nothing"], "has no attribute 'nothing'"),
+        (["kits:nothing"], "no attribute 'nothing': did you mean kits:ruler or kits:plain?"),
         (["kits:number"], "is a int, and no toolkit"),
         (["kits:broken"], "ZeroDivisionError: division by zero (kits.py:26)"),
         (["kits:sized"], "sized() missing 1 required positional argument"),
@@ -174,6 +174,18 @@ def test_what_cannot_be_hosted_ends_with_2_and_says_why(
     outcome = toolbus.run_here("host", *arguments)
     assert outcome.code == 2
     assert words in outcome.err
+
+
+def test_public_toolkit_that_may_only_be_private_leads_to_the_flag(
+    toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toolbus.folder)
+    monkeypatch.syspath_prepend(str(toolbus.folder))
+    made = toolbus.run_here("token", "create", "--name", "eve", "--preset", "agent")
+    outcome = toolbus.run_here("host", "kits:plain", "--token", made.out.strip())
+    assert outcome.code == 3
+    assert "no grant to register the public toolkit plain" in outcome.err
+    assert "add --private" in outcome.err
 
 
 @pytest.mark.parametrize("name", ["measure", "ready", "later"])

@@ -357,7 +357,7 @@ async def test_an_upload_that_is_none_is_refused_and_nothing_ran(stage: Stage) -
     assert (error.code, error.executed, str(error)) == (
         "invalid_arguments",
         "no",
-        "size needs an attachment",
+        "size needs an attachment: attachment= of room.invoke, --attach of `toolbus call`",
     )
 
 

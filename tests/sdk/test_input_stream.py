@@ -31,6 +31,10 @@ class Row(BaseModel):
     on: date | None = None
 
 
+NEEDS_ATTACHMENT = "needs an attachment: attachment= of room.invoke, --attach of `toolbus call`"
+NEEDS_INPUT = "needs an input: input= of room.stream, --input of `toolbus call`"
+
+
 async def run(made: Any, values: Any = None, /, **arguments: Any) -> Any:
     kit = Toolkit("t", [made])
     stream: InputStream[Any] | None = None if values is None else InputStream(values)
@@ -220,10 +224,10 @@ async def test_input_for_a_tool_that_takes_none_and_none_for_one_that_needs_it()
     async def plain() -> None: ...
 
     assert await refusal(plain, [1]) == "plain takes no attachment and no input"
-    assert await refusal(total) == "total needs an input"
-    assert await refusal(sizes) == "sizes needs an input"
-    assert await refusal(upload) == "upload needs an attachment"
-    assert await refusal(upload, []) == "upload needs an attachment"
+    assert await refusal(total) == f"total {NEEDS_INPUT}"
+    assert await refusal(sizes) == f"sizes {NEEDS_ATTACHMENT}"
+    assert await refusal(upload) == f"upload {NEEDS_ATTACHMENT}"
+    assert await refusal(upload, []) == f"upload {NEEDS_ATTACHMENT}"
     assert "no file" in await refusal(upload, ["text"])
     assert "no file" in await refusal(maybe_upload, ["text"])
 
@@ -260,7 +264,7 @@ async def test_a_class_based_tool_gets_chunks_where_nothing_else_is_said() -> No
         assert await run(take) is None
         assert await run(take, [1, "a"]) == ["JsonChunk(json=1)", "TextChunk(text='a')"]
     assert await run(Typed(), [{"number": 7}]) == [7]
-    assert await refusal(Typed()) == "typed needs an input"
+    assert await refusal(Typed()) == f"typed {NEEDS_INPUT}"
 
 
 async def test_a_class_based_tool_gets_what_its_parameter_is_annotated_with() -> None:
@@ -285,7 +289,7 @@ async def test_a_class_based_tool_gets_what_its_parameter_is_annotated_with() ->
         async def execute(self, context: ToolContext, /, attachment: LateStream[Row]) -> Any: ...
 
     assert await run(Upload(), [FileChunk(b"abc", "a.txt")]) == ["a.txt", "abc"]
-    assert await refusal(Upload()) == "upload needs an attachment"
+    assert await refusal(Upload()) == f"upload {NEEDS_ATTACHMENT}"
     assert "no file" in await refusal(Upload(), ["text"])
     assert await run(Rows(), [{"number": 7}]) == [7]
     with pytest.raises(TypeError, match="LateStream"):

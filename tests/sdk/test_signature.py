@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 import logging
+import traceback
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional
@@ -16,6 +17,7 @@ from typing_extensions import TypedDict
 
 from toolbus.chunks import FileChunk
 from toolbus.context import ToolContext
+from toolbus.input_stream import InputStream
 from toolbus.signature import FunctionSignature, read_signature
 
 if TYPE_CHECKING:
@@ -357,3 +359,15 @@ def test_return_annotation_that_cannot_be_resolved_is_refused() -> None:
 
     with pytest.raises(TypeError, match="unknown: the return annotation"):
         read_signature(unknown)
+
+
+def test_refusal_is_told_without_what_pydantic_went_through() -> None:
+    def odd(thing: NotJson) -> None: ...
+    def row(rows: InputStream[NotJson]) -> None: ...
+
+    for function in (odd, row):
+        with pytest.raises(TypeError) as refused:
+            read_signature(function)
+        told = "".join(traceback.format_exception(refused.value))
+        assert "pydantic/" not in told
+        assert "errors.pydantic.dev" not in told

@@ -132,6 +132,37 @@ def test_dead_or_hanging_collector_slows_neither_calls_nor_the_end(
     assert sum(record.name.startswith("toolbus") for record in caplog.records) <= 1
 
 
+def test_end_waits_for_no_collector_that_is_not_there_and_says_what_was_lost(
+    monkeypatch: pytest.MonkeyPatch, bare_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with absent_collector() as url:
+        began_s = time.perf_counter()
+        send_one_span(monkeypatch, url.removesuffix("/v1/traces"))  # waits for 10 s at most
+        assert time.perf_counter() - began_s < 5
+    [said] = [each.getMessage() for each in caplog.records if each.name == "toolbus.telemetry"]
+    place = url.removeprefix("http://").removesuffix("/v1/traces")
+    assert said == f"spans do not reach http://{place} and are lost; calls are not affected"
+
+
+def test_end_says_that_a_collector_took_too_long(caplog: pytest.LogCaptureFixture) -> None:
+    with hanging_collector() as url:
+        exporter = ReportingExporter(OTLPSpanExporter(url, timeout=60), "the collector")
+        pipeline = SpanPipeline.to_exporter(exporter, Resource.get_empty())
+        span = Tracing(pipeline.provider).start_client(METHOD, CALL_ID)
+        assert span is not None
+        span.end()
+        pipeline.close(timeout_s=0.3)
+    assert "spans do not reach the collector and are lost" in caplog.text
+
+
+def test_process_that_has_no_spans_says_nothing_of_an_absent_collector(
+    monkeypatch: pytest.MonkeyPatch, bare_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    SpanPipeline.from_environment("caller").close()
+    assert not [each for each in caplog.records if each.name == "toolbus.telemetry"]
+
+
 @contextmanager
 def recording_server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
     """Answer each request, and keep what was asked for and with which password."""
@@ -246,6 +277,6 @@ def test_collector_that_comes_back_is_reported_once(caplog: pytest.LogCaptureFix
         exporter.export(())
     said = [record.getMessage() for record in caplog.records if "flaky" in record.getMessage()]
     assert said == [
-        "spans do not reach flaky:4318; calls are not affected",
+        "spans do not reach flaky:4318 and are lost; calls are not affected",
         "spans reach flaky:4318 again; 0 were lost",
     ]

@@ -97,6 +97,8 @@ def test_options_of_the_decorator_reach_the_manifest() -> None:
         "timeout_s": 2.5,
         "max_concurrency": 4,
         "affinity": "caller",
+        "takes": "",
+        "takes_required": False,
     }
     assert "Place" in manifest.input_schema["$defs"]
 

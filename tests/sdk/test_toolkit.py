@@ -115,7 +115,7 @@ def test_what_was_given_is_copied() -> None:
         ("a", ["double"], TypeError, "a str is no tool"),
         ("Upper", [], ValidationError, "a toolkit name is"),
         ("", [], ValidationError, "a toolkit name is"),
-        ("a", [lambda: 1], ValueError, "a tool name is"),
+        ("a", [lambda: 1], TypeError, "a lambda has no name"),
     ],
 )
 def test_definition_that_makes_no_sense_is_refused(

@@ -89,6 +89,21 @@ VERBOSE_MANIFEST: dict[str, Any] = {
 }
 
 
+# What a call may send beside its arguments, which another release may not know.
+TAKING_MANIFEST: dict[str, Any] = {
+    "name": "files",
+    "tools": [
+        {
+            "name": "keep",
+            "input_schema": {"type": "object"},
+            "takes": "attachment",
+            "takes_required": True,
+        },
+        {"name": "add", "input_schema": {"type": "object"}, "takes": "input"},
+    ],
+}
+
+
 def canonical(value: Any) -> str:
     """RFC 8785, for what stands in these vectors: no exotic numbers or keys."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -353,7 +368,12 @@ BODIES: dict[str, tuple[str, Any]] = {
     "answer_of_send": ("answer", {"delivered": 2}),
     "answer_of_builders": ("answer", {"builders": [OFFER]}),
 }
-MANIFESTS = {"manifest": MINIMAL_MANIFEST, "manifest_verbose": VERBOSE_MANIFEST}
+# Each with the least that its digest is computed from.
+MANIFESTS = {
+    "manifest": (MINIMAL_MANIFEST, MINIMAL_MANIFEST),
+    "manifest_verbose": (VERBOSE_MANIFEST, MINIMAL_MANIFEST),
+    "manifest_takes": (TAKING_MANIFEST, TAKING_MANIFEST),
+}
 
 
 def nested(levels: int) -> Any:
@@ -503,9 +523,11 @@ def main() -> None:
         write("frames", name, content, pack([number, *fields]))
     for name, (what, value) in BODIES.items():
         write("bodies", name, {"what": what, "value": plain(value)}, pack(value))
-    for name, value in MANIFESTS.items():
-        content = {"what": "manifest", "value": plain(value), "digest": DIGEST}
-        write("bodies", name, {**content, "canonical": canonical(MINIMAL_MANIFEST)}, pack(value))
+    for name, (value, least) in MANIFESTS.items():
+        text = canonical(least)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        content = {"what": "manifest", "value": plain(value), "digest": digest, "canonical": text}
+        write("bodies", name, content, pack(value))
     for name, (sender, code, why, data) in BROKEN.items():
         write("broken", name, {"from": sender, "close_code": code, "why": why}, data)
     for name, (path, why, data) in BROKEN_BODIES.items():

@@ -53,7 +53,7 @@ def _kick(
     done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
     if not done["closed"]:
         raise Nobody(f"nobody named {participant!r} is in room {name}")
-    _say(options, done, f"closed {done['closed']} connections of {printable(participant)}")
+    _say(options, done, f"closed {_connections(done)} of {printable(participant)}")
 
 
 @admin.command("revoke")
@@ -73,7 +73,11 @@ def _revoke(
         raise UsageMistake("--jti names one token: leave NAME and --issuer out")
     meant = {"jti": jti} if jti is not None else {"name": whose, "issuer": issuer}
     done = in_room(options, lambda room: room.admin("revoke", **meant))
-    _say(options, done, f"revoked; closed {done['closed']} connections")
+    _say(options, done, f"revoked; closed {_connections(done)}")
+
+
+def _connections(done: dict[str, Any]) -> str:
+    return f"{done['closed']} connection{'' if done['closed'] == 1 else 's'}"
 
 
 def _say(options: RoomOptions, facts: dict[str, Any], words: str) -> None:

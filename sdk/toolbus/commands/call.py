@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +17,11 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.calls import DEFAULT_TIMEOUT_S
-from toolbus.chunks import FILE_PIECE_BYTES, Chunk, FileChunk
+from toolbus.chunk_stream import ChunkStream
+from toolbus.chunks import FILE_PIECE_BYTES, Chunk, EmptyChunk, FileChunk
 from toolbus.commands.completion import complete_owner, complete_tool
 from toolbus.commands.explanation_output import show_explanation
+from toolbus.commands.json_lines import json_lines
 from toolbus.commands.near_names import near_name, near_tool
 from toolbus.commands.outcome import reporting
 from toolbus.commands.parameters import Parameter, read_any_text, read_json, read_parameters
@@ -76,6 +78,12 @@ _Stream = Annotated[
 _Attach = Annotated[
     Path | None, typer.Option(help="Send this file along, piece by piece; - is stdin.")
 ]
+_Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input", help="Send the lines of this file, JSON each, as the tool asks; - is stdin."
+    ),
+]
 
 
 @joins_a_room
@@ -92,6 +100,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     explain: _Explain = False,
     stream: _Stream = False,
     attach: _Attach = None,
+    values: _Input = None,
 ) -> None:
     """Call a tool and print its value, or its values as they come.
 
@@ -114,7 +123,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     }
     asked = Subject(toolkit, name, participant, on_behalf_of, timeout)
     typed = tuple(arguments or ())
-    plan = _Plan(asked, typed, call_options, output, is_stream=stream)
+    sent = None if values is None else json_lines(values)
+    plan = _Plan(asked, typed, call_options, output, is_stream=stream, input=sent)
     with reporting(as_json=options.as_json, subject=asked):
         if explain:
             show_explanation(in_room(options, plan.explain), as_json=options.as_json)
@@ -157,6 +167,8 @@ class _Plan:
     options: Mapping[str, Any]
     output: ValueOutput
     is_stream: bool = False
+    input: Iterator[Any] | None = None
+    """What the tool takes in while it runs."""
 
     async def explain(self, room: CommandRoom) -> Explanation:
         """Ask what would become of the call."""
@@ -181,7 +193,8 @@ class _Plan:
         arguments = read_arguments(self.arguments, self._parameters(proxy))
         left_s = ends_at - asyncio.get_running_loop().time()
         try:
-            if self.is_stream or self._streams(proxy):
+            is_unknown = proxy is None and self.input is not None
+            if self.is_stream or is_unknown or self._streams(proxy):
                 limit_s = None if self.asked.timeout_s is None else left_s
                 await self._write_stream(room, arguments, limit_s)
                 return None
@@ -195,8 +208,23 @@ class _Plan:
     async def _value(
         self, room: CommandRoom, arguments: dict[str, Any], left_s: float
     ) -> Chunk | None:
+        if self.input is not None:
+            return await self._value_of_input(room, arguments, left_s)
         names = self.asked.toolkit, self.asked.tool
         chunk: Chunk = await room.invoke(*names, arguments, timeout_s=left_s, **self.options)
+        return await self._whole(chunk)
+
+    async def _value_of_input(
+        self, room: CommandRoom, arguments: dict[str, Any], left_s: float
+    ) -> Chunk | None:
+        """Call a tool that streams nothing with what it takes in: its value is the one chunk."""
+        async with self._stream(room, arguments, left_s) as chunks:
+            async for chunk in chunks:
+                return await self._whole(chunk)
+        return EmptyChunk()
+
+    async def _whole(self, chunk: Chunk) -> Chunk | None:
+        """Return a value, or write it now where it is a file that is still coming."""
         if not isinstance(chunk, FileChunk) or chunk.is_whole:
             return chunk
         await self.output.write_pieces(chunk)
@@ -205,10 +233,15 @@ class _Plan:
     async def _write_stream(
         self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
     ) -> None:
-        names = self.asked.toolkit, self.asked.tool
-        stream = room.stream(*names, arguments, timeout_s=limit_s, **self.options)
-        async with stream as chunks:
+        async with self._stream(room, arguments, limit_s) as chunks:
             await StreamOutput(self.output).write_all(chunks)
+
+    def _stream(
+        self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
+    ) -> ChunkStream:
+        names = self.asked.toolkit, self.asked.tool
+        options = {**self.options, "timeout_s": limit_s, "input": self.input}
+        return room.stream(*names, arguments, **options)
 
     def _streams(self, proxy: ToolkitProxy | None) -> bool:
         try:

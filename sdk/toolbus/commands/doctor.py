@@ -183,14 +183,14 @@ async def _look_at_token(patient: _Patient) -> str:
     rooms = rooms_of(claims)
     if not matches_room(rooms, room):
         raise Ailment(
-            f"the token is for {_listed(rooms)}, not for room {room}",
+            f"the token is for {_listed(rooms) or 'no room'}, not for room {room}",
             f"`toolbus token create --room {room}`, or another --room",
         )
-    return f"{claims.get('sub')!r} in {_listed(rooms)}, {life}"
+    return f"{claims.get('sub')!r} in {_listed(rooms) or 'no room'}, {life}"
 
 
-def _listed(rooms: Sequence[str]) -> str:
-    return ", ".join(rooms) or "no room"
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
 
 
 async def _look_at_port(patient: _Patient) -> str:
@@ -287,8 +287,9 @@ def _room_repair(error: PermissionDenied) -> str:
     match error.details.get("status"):
         case 401:
             return (
-                "sign it with a key that the server has (--keys there and here), or use the same "
-                "TOOLBUS_HOME as `toolbus serve --dev`"
+                "it has not expired, so it was revoked, or the server has no such key, or no more: "
+                "make a new one, signed with a key that the server has (--keys there and here), or "
+                "use the same TOOLBUS_HOME as `toolbus serve --dev`"
             )
         case 403:
             return "make a token for this room: `toolbus token create --room`"
@@ -305,12 +306,22 @@ async def _look_at_grants(patient: _Patient) -> str:
             f"the grants are not readable: {plain_words(error)}", "`toolbus token create`"
         ) from None
     agents = scope.agents
-    tools = ", ".join(agents.allow) + (f" but not {', '.join(agents.deny)}" if agents.deny else "")
+    tools = _listed(agents.allow) + (f" but not {_listed(agents.deny)}" if agents.deny else "")
+    names = "" if tuple(agents.register) == ("*",) else f" named {_listed(agents.register)}"
     may = {
         f"list {tools}": agents.use_tools,
         f"call {tools}": agents.call,
-        "host public toolkits": agents.register_public_toolkit,
-        "host private toolkits": agents.register_private_toolkit,
+        f"host public toolkits{names}": agents.register_public_toolkit,
+        f"host private toolkits{names}": agents.register_private_toolkit,
+        f"act for {_listed(agents.act_for)}": agents.act_for,
+        f"ask for builders {_listed(agents.builders)}": agents.builders,
+        "see who is there (presence)": scope.presence,
+        "send and hear messages (messaging)": scope.messaging,
+        "have its traces continued (trace)": scope.trace,
+        "observe calls (observe)": scope.observe,
+        "look after rooms (admin)": scope.admin,
+        f"approve {_listed(scope.approve)}": scope.approve,
+        f"answer {_listed(scope.answer)}": scope.answer,
     }
     granted = [words for words, given in may.items() if given]
     if not granted:

@@ -13,11 +13,12 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +29,7 @@ from toolbus.commands.module_names import near_references
 from toolbus.commands.outcome import report
 from toolbus.commands.plain_words import load_words
 from toolbus.commands.room_options import RoomOptions, joins_a_room
-from toolbus.errors import Cancelled
+from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.exit_codes import UsageMistake, exit_code
 from toolbus.grants import is_participant_name, is_toolkit_name
 from toolbus.host_end import HostEnd
@@ -72,15 +73,44 @@ class _HostingRoom(RoomClient):
         shared_with: Sequence[str] | None = None,
     ) -> AsyncIterator[Toolkit]:
         chosen = self._visibility
-        async with super().host(
+        hosted = super().host(
             toolkit,
             public=chosen.public if public is None else public,
             shared_with=chosen.shared_with if shared_with is None else shared_with,
-        ):
+        )
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(hosted)
+            except PermissionDenied as error:
+                raise self._hinted(error) from None
             facts = {"toolkit": toolkit.name, "room": self.name, "name": self.identity}
             words = "hosting {toolkit} in room {room} as {name}".format(**facts)
             typer.echo(json.dumps(facts) if self._as_json else words)
             yield toolkit
+
+    def _hinted(self, error: PermissionDenied) -> PermissionDenied:
+        """Say that a private toolkit may be hosted, where that is what the token grants."""
+        grants = self.grants.agents
+        may_only_host_private = (
+            grants.register_private_toolkit and not grants.register_public_toolkit
+        )
+        return NotPublic(error) if may_only_host_private else error
+
+
+class NotPublic(PermissionDenied):
+    """A public toolkit is refused to who may host private ones.
+
+    Args:
+        error: What the server said.
+    """
+
+    next_step = (
+        "this token may host private toolkits: add --private, and --share for who else sees them; "
+        "`toolbus token create --preset host` makes one for public ones"
+    )
+
+    def __init__(self, error: PermissionDenied) -> None:
+        super().__init__(error.message, details=error.details)
 
 
 @joins_a_room
@@ -204,8 +234,10 @@ def _load_announced(name: str) -> Any:
 
 
 def _is_missing(reference: str, error: Exception) -> bool:
-    """Whether the module itself is not there, and not one that it imports."""
-    module = reference.partition(":")[0]
+    """Whether the module itself, or what it is to have, is not there; and not what it imports."""
+    module, _, attribute = reference.partition(":")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return name is not None and (module == name or module.startswith(f"{name}."))
 

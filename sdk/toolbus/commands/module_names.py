@@ -25,7 +25,7 @@ def near_references(reference: str, folder: Path) -> list[str]:
     module = path.removesuffix(".py").removeprefix("./").replace("/", ".")
     if not all(part.isidentifier() for part in module.split(".")):
         return []
-    found = _in_module(folder, module, attribute)
+    found = _in_module(folder, module, attribute) or _in_module(folder, module, "")
     head, dot, last = module.rpartition(".")
     if not found and dot and not attribute:
         found = _in_module(folder, head, last)

@@ -46,6 +46,10 @@ class ToolkitLister(Protocol):
     """What is needed of a room."""
 
     @property
+    def name(self) -> str:
+        """The room's name."""
+
+    @property
     def identity(self) -> str:
         """My own name."""
 
@@ -69,7 +73,7 @@ async def near_name(error: NotFound, room: ToolkitLister, asked: Subject) -> Not
             seen = await room.first_toolkits()
     except (RoomException, TimeoutError):
         return error
-    me = room.identity
+    me, error = room.identity, _placed(error, room.name)
     for each in seen.toolkits:
         if each.name == asked.toolkit and _is_reached(each, asked, me):
             return near_tool(error, asked, each.tools)
@@ -77,6 +81,13 @@ async def near_name(error: NotFound, room: ToolkitLister, asked: Subject) -> Not
         return error
     words = _near_toolkit(seen.toolkits, asked, me)
     return _misnamed(error, words) if words else error
+
+
+def _placed(error: NotFound, room: str) -> NotFound:
+    """Name the room in which a toolkit was looked for: it may be in another one."""
+    if not error.message.startswith("toolkit "):
+        return error
+    return NotFound(f"{error.message} in room {room}", details=error.details)
 
 
 def near_tool(error: NotFound, asked: Subject, there: Iterable[str]) -> NotFound:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import typer
 
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, TextChunk
 from toolbus.commands.value_output import PatientStdout, ValueOutput, plain_of, write_out
+from toolbus.commands.whole_file import new_file
+from toolbus.errors import RoomException
 from toolbus.exit_codes import UsageMistake, printable
 
 __all__ = ["StreamOutput", "progress_lines"]
@@ -27,6 +32,24 @@ def progress_lines() -> Callable[[Any], None] | None:
         typer.echo(f"... {printable(words)}".replace("\n", " "), err=True)
 
     return show
+
+
+def _may_end_up_together() -> bool:
+    """Whether stdout and stderr go to one place, or what reads stdout may show it there."""
+    if sys.stderr.isatty():
+        return True
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # a program has put something else in their place
+        return False
+
+
+def _opened(stack: ExitStack, place: Path) -> BinaryIO:
+    try:
+        return stack.enter_context(new_file(place))
+    except OSError as error:
+        words = f"cannot write {place}: {error.strerror}"
+        raise UsageMistake(words, executed="maybe") from error
 
 
 @dataclass(slots=True)
@@ -49,28 +72,32 @@ class StreamOutput:
             UsageMistake: It cannot go there.
             RoomException: How the stream ended; what came before is written.
         """
-        try:
-            if self.output.place is not None:
-                self._file = self._opened()
+        place = self.output.place
+        if place is None:
+            await self._write_to_stdout(chunks)
+            return
+        with ExitStack() as stack:
+            self._file = _opened(stack, place)
             async for chunk in chunks:
                 await self._write(chunk)
+        self.output.tell_size(self._size)
+
+    async def _write_to_stdout(self, chunks: AsyncIterator[Chunk]) -> None:
+        try:
+            async for chunk in chunks:
+                await self._write(chunk)
+        except RoomException:
+            self._end_line_elsewhere()
+            raise
         finally:
             await self._stdout.aclose()
-            if self._file is not None:
-                self._file.close()
-            elif self._is_mid_line and sys.stdout.isatty():
+            if self._is_mid_line and sys.stdout.isatty():
                 write_out(b"\n")
-        if self._file is not None:
-            self.output.tell_size(self._size)
 
-    def _opened(self) -> BinaryIO:
-        place = self.output.place
-        assert place is not None
-        try:
-            return open(place, "wb")
-        except OSError as error:
-            words = f"cannot write {place}: {error.strerror}"
-            raise UsageMistake(words, executed="maybe") from error
+    def _end_line_elsewhere(self) -> None:
+        """Keep an error off the text before it; nothing is added to what goes into a pipe."""
+        if self._is_mid_line and not sys.stdout.isatty() and _may_end_up_together():
+            typer.echo(err=True)
 
     async def _write(self, chunk: Chunk) -> None:
         if isinstance(chunk, FileChunk):

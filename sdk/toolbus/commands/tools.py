@@ -33,6 +33,7 @@ from toolbus.wire import ToolManifest
 __all__ = ["tools"]
 
 _COLUMNS = ("toolkit", "tools", "owner", "hosts", "seen by", "what it is for")
+_TAKES = {"attachment": "an attachment (--attach FILE)", "input": "an input (--input FILE)"}
 _STEPS_IN_ALL = 40_000
 _LEAST_STEPS = 200
 
@@ -212,6 +213,8 @@ def _behaviour(tool: ToolManifest) -> Iterator[str]:
         yield "idempotent"
     if tool.streaming:
         yield "streaming"
+    if tool.takes in _TAKES:
+        yield f"{'needs' if tool.takes_required else 'may take'} {_TAKES[tool.takes]}"
     if tool.timeout_s is not None:
         yield f"at most {tool.timeout_s:g} s"
     if tool.max_concurrency is not None:

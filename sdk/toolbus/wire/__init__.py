@@ -20,6 +20,7 @@ from toolbus.wire.codec import (
 from toolbus.wire.failures import exception_of, failed
 from toolbus.wire.frames import (
     KINDS,
+    MAX_ATTRIBUTES_BYTES,
     PROTOCOL_VERSION,
     SUBPROTOCOL,
     Admin,
@@ -56,6 +57,7 @@ from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOLS, ToolkitManifest
 
 __all__ = [
     "KINDS",
+    "MAX_ATTRIBUTES_BYTES",
     "MAX_DEPTH",
     "MAX_FRAME_BYTES",
     "MAX_HEADER_BYTES",

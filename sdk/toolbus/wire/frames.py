@@ -15,6 +15,7 @@ __all__ = [
     "FROM_CLIENT",
     "FROM_SERVER",
     "KINDS",
+    "MAX_ATTRIBUTES_BYTES",
     "PROTOCOL_VERSION",
     "SUBPROTOCOL",
     "Admin",
@@ -52,6 +53,9 @@ SUBPROTOCOL = "toolbus.v1"
 """What both sides name in `Sec-WebSocket-Protocol`."""
 PROTOCOL_VERSION = 2
 """Said in `Welcome`; grows with what a client may want to know of before it uses it (GROW-2)."""
+
+MAX_ATTRIBUTES_BYTES = 16 * 1024
+"""What one participant says of itself, packed (PROTOCOL.md, PEOPLE-2)."""
 
 RequestId = NewType("RequestId", int)
 """Chosen by whoever sends the request, per connection and direction."""

@@ -80,6 +80,10 @@ class ToolManifest(_Manifest):
     """How many calls one host runs at a time."""
     affinity: Annotated[str, AfterValidator(_affinity)] = "none"
     """Which calls stay with one host: "none", "caller", or the name of an argument."""
+    takes: Annotated[str, Field(max_length=64)] = ""
+    """What a call may send beside its arguments: "attachment" for a file, "input" for values."""
+    takes_required: bool = False
+    """Whether it cannot be called without that."""
 
 
 class ToolkitManifest(_Manifest):

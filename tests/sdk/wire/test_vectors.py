@@ -152,7 +152,7 @@ def test_golden_chunk_survives_the_way_through_the_sdk(path: Path) -> None:
     assert chunk_from_wire([*fields, "a field of a later release"]) == chunk
 
 
-@pytest.mark.parametrize("name", ["manifest", "manifest_verbose"])
+@pytest.mark.parametrize("name", ["manifest", "manifest_verbose", "manifest_takes"])
 def test_digest_of_a_manifest_ignores_defaults_and_unknown_fields(name: str) -> None:
     """REG-5."""
     content, data = _read(_VECTORS / "bodies" / f"{name}.json")
