@@ -32,6 +32,8 @@ class Administration:
     """
 
     def __init__(self, hub: Hub, revocations: Revocations, now: Callable[[], float]) -> None:
+        self.elsewhere: Callable[[str, dict[str, Any]], None] | None = None
+        """Has the same done at all other nodes, where there are any."""
         self._hub = hub
         self._revocations = revocations
         self._now = now
@@ -63,36 +65,58 @@ class Administration:
         name, wanted = _text(options, "room"), _text(options, "participant")
         if not matches_room(asker.rooms, name):
             raise PermissionDenied(f"your token is not for room {name}")
-        open_room = self._hub.rooms.get(name)
-        return {"closed": _send_away(_named(open_room, wanted) if open_room else ())}
+        return self._do_everywhere("kick", {"room": name, "participant": wanted})
 
     def _revoke(self, asker: Member, options: dict[str, Any]) -> dict[str, Any]:
         if "*" not in asker.rooms:
             raise PermissionDenied("revoking reaches every room: your token is not for all of them")
-        if "jti" in options:
-            jti = _text(options, "jti")
-            self._revocations.revoke_token(jti, self._now())
-            return {"closed": _send_away(self._everybody(lambda member: member.jti == jti))}
-        identity = Identity(_text(options, "issuer"), _text(options, "name"))
-        self._revocations.revoke_identity(identity, self._now())
-        return {"closed": _send_away(self._everybody(lambda member: member.identity == identity))}
+        named = ("jti",) if "jti" in options else ("issuer", "name")
+        return self._do_everywhere("revoke", {each: _text(options, each) for each in named})
 
-    def _everybody(self, is_meant: Callable[[Member], bool]) -> list[Occupant]:
+    def _do_everywhere(self, action: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Do it here and at all other nodes; of those there, count who is in a room of this one."""
+        is_meant = _meaning(action, options)
+        far = sum(
+            seat.member.is_far and is_meant(name, seat.member)
+            for name, open_room in self._hub.rooms.items()
+            for seat in open_room.room.seats.values()
+        )
+        if self.elsewhere is not None:
+            self.elsewhere(action, options)
+        return {"closed": self.carry_out(action, options) + far}
+
+    def carry_out(self, action: str, options: dict[str, Any]) -> int:
+        """Send away who is meant, of those at this node; return how many that are.
+
+        Args:
+            action: "kick", or "revoke", which is remembered.
+            options: As an administrator gave them, checked.
+        """
+        if action == "revoke" and "jti" in options:
+            self._revocations.revoke_token(options["jti"], self._now())
+        elif action == "revoke":
+            identity = Identity(options["issuer"], options["name"])
+            self._revocations.revoke_identity(identity, self._now())
+        return _send_away(self._everybody(_meaning(action, options)))
+
+    def _everybody(self, is_meant: Callable[[str, Member], bool]) -> list[Occupant]:
         return [
             occupant
-            for open_room in self._hub.rooms.values()
+            for name, open_room in self._hub.rooms.items()
             for occupant in open_room.occupants.values()
-            if is_meant(occupant.seat.member)
+            if is_meant(name, occupant.seat.member)
         ]
 
 
-def _named(open_room: OpenRoom, wanted: str) -> list[Occupant]:
-    """Find those of a name, or the one with this id."""
-    return [
-        occupant
-        for occupant in open_room.occupants.values()
-        if wanted in (occupant.seat.member.id, occupant.seat.member.identity.name)
-    ]
+def _meaning(action: str, options: dict[str, Any]) -> Callable[[str, Member], bool]:
+    """Tell whom an action means: those of a name or the one with an id; a token's; an identity."""
+    if action == "kick":
+        room, wanted = options["room"], options["participant"]
+        return lambda name, each: name == room and wanted in (each.id, each.identity.name)
+    if "jti" in options:
+        return lambda _, each: each.jti == options["jti"]
+    identity = Identity(options["issuer"], options["name"])
+    return lambda _, each: each.identity == identity
 
 
 def _send_away(occupants: Iterable[Occupant]) -> int:

@@ -55,6 +55,8 @@ class Choices:
     max_per_identity: int
     max_per_room: int
     trusted_proxies: list[str]
+    redis: str | None
+    node: str
     metrics: Switch
 
     def settle(self, variables: Mapping[str, str]) -> ServerSettings:
@@ -68,6 +70,7 @@ class Choices:
             trusted = [*_dev_keys(_dev_keys_file(variables)), *trusted]
         if not trusted:
             raise UsageMistake(_NO_KEYS)
+        _check_redis(self.redis)
         try:
             keys = KeyRing(trusted)
         except ValueError as error:
@@ -84,6 +87,8 @@ class Choices:
             max_per_identity=self.max_per_identity,
             max_per_room=self.max_per_room,
             trusted_proxies=tuple(_networks(self.trusted_proxies)),
+            redis=self.redis,
+            node=self.node,
             metrics=self.metrics == "on",
         )
 
@@ -132,6 +137,16 @@ def load_keys(path: Path) -> KeyRing:
         ) from error
     except ValueError as error:
         raise UsageMistake(str(error)) from error
+
+
+def _check_redis(url: str | None) -> None:
+    if url is not None:
+        from toolbus_server.nodes.redis_url import pool_of  # needs the extra `server`
+
+        try:
+            pool_of(url)
+        except ValueError as error:
+            raise UsageMistake(f"--redis: {error}") from error
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -52,6 +52,8 @@ _FILE_SETTINGS = MappingProxyType(
         "max_per_identity": "max_per_identity",
         "max_per_room": "max_per_room",
         "trusted_proxies": "trusted_proxies",
+        "redis": "redis",
+        "node": "node",
         "metrics": "metrics",
     }
 )
@@ -153,6 +155,20 @@ _ProxiesFlag = Annotated[
         metavar="CIDR[,CIDR]",
     ),
 ]
+_RedisFlag = Annotated[
+    str | None,
+    typer.Option(
+        help="Be one of many servers that share this Redis: redis://, rediss://, redis+sentinel://.",
+        envvar="TOOLBUS_REDIS_URL",
+        metavar="URL",
+    ),
+]
+_NodeFlag = Annotated[
+    str,
+    typer.Option(
+        help="What this server is called among them; made up unless said.", envvar="TOOLBUS_NODE"
+    ),
+]
 _MetricsFlag = Annotated[
     Switch, typer.Option(help="Whether /metrics is answered.", envvar="TOOLBUS_METRICS")
 ]
@@ -183,6 +199,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     max_per_identity: _PerIdentityFlag = 4_096,
     max_per_room: _PerRoomFlag = 10_000,
     trusted_proxies: _ProxiesFlag = [],  # noqa: B006 - typer makes a new one
+    redis: _RedisFlag = None,
+    node: _NodeFlag = "",
     metrics: _MetricsFlag = "on",
     json: _JsonFlag = False,
     _config: _ConfigFlag = None,
@@ -207,6 +225,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             max_per_identity,
             max_per_room,
             trusted_proxies,
+            redis,
+            node,
             metrics,
         )
         settings = choices.settle(environ)

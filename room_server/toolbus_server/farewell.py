@@ -34,7 +34,8 @@ async def take_leave(hub: Hub, drain_s: float) -> None:
     hub.router.is_leaving = True
     notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))
     for seat in _seats(hub):
-        seat.port.send_message(notice)
+        if not seat.member.is_far:
+            seat.port.send_message(notice)
     with suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
             await _nothing_left(hub)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from random import randrange
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -21,7 +21,18 @@ from toolbus_server.limits import Meter
 from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Member
 
-__all__ = ["Ending", "Exchange", "Flight", "Lane", "Port", "Room", "Seat", "Watch"]
+__all__ = [
+    "Ending",
+    "Exchange",
+    "Flight",
+    "Lane",
+    "Offer",
+    "Port",
+    "Room",
+    "Seat",
+    "Share",
+    "Watch",
+]
 
 # What one participant may say to others or have told of itself within 10 s.
 _MESSAGES = 1_000
@@ -50,6 +61,10 @@ class Port(Protocol):
     def is_behind(self) -> bool:
         """Whether what is sent now has to wait."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be sent."""
+
 
 class Ending(Protocol):
     """What ends with a call: its span, or what watches it in the place of that."""
@@ -66,6 +81,33 @@ class Watch(Protocol):
 
     def refused(self, caller: Seat, call: Call, error: RoomException) -> None:
         """Learn that a call ended before a host had it."""
+
+
+class Share(Protocol):
+    """What is told of a room that other nodes may hold too."""
+
+    def touch(self, member: Member) -> None:
+        """Learn that a participant of this node came, changed or went."""
+
+    def say(self, to: str | None, message: dict[str, Any]) -> int:
+        """Send a message to those of a name at other nodes, or to all; return how many listen."""
+
+    async def claim(self, member: Member, offer: Offer, number: int | None) -> int | None:
+        """Ask for the name of a toolkit before it is registered; return its generation.
+
+        Raises:
+            AlreadyExists: The name is another identity's.
+            Unavailable: Nobody can be asked now.
+        """
+
+
+class Offer(NamedTuple):
+    """A toolkit as one of its hosts offers it."""
+
+    name: str
+    public: bool
+    shared_with: frozenset[str]
+    definition: Definition
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +144,8 @@ class Room:
 
     state: RoomState
     seats: dict[str, Seat] = field(default_factory=dict)
+    share: Share | None = None
+    """Set where other nodes may hold the room too."""
     watch: Watch | None = None
     """Set while somebody watches the calls: all that they cost others is a look at this."""
 

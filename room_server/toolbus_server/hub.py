@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -60,7 +61,7 @@ class _Held:
     @property
     def ended(self) -> bool:
         """Whether the name is served again, or free, or its room is gone."""
-        return self.reservation.ended or self.room.room.state.is_empty
+        return self.reservation.ended or not self.room.occupants
 
 
 class Hub:
@@ -91,6 +92,8 @@ class Hub:
         self._loop = loop
         self._reservations = Deadlines(loop, self._release)
         self._deserted: asyncio.Event | None = None
+        self.on_close: Callable[[OpenRoom], None] | None = None
+        """Told of each room that its last participant of this node has left."""
 
     def epoch_of(self, room: str, identity: Identity, instance: str) -> int | None:
         """Tell the epoch of the connection that sits there for this instance, if one does."""
@@ -98,11 +101,16 @@ class Hub:
         occupant = open_room.occupants.get((identity, instance)) if open_room else None
         return occupant.seat.member.epoch if occupant else None
 
-    def join(self, name: str, occupant: Occupant) -> OpenRoom:
-        """Seat a participant; an older connection of its instance makes place for it."""
+    def open(self, name: str) -> OpenRoom:
+        """Find a room, or begin it; whoever begins it is to join it next."""
         open_room = self.rooms.get(name)
         if open_room is None:
             open_room = self.rooms[name] = self._open(name)
+        return open_room
+
+    def join(self, name: str, occupant: Occupant) -> OpenRoom:
+        """Seat a participant; an older connection of its instance makes place for it."""
+        open_room = self.open(name)
         seat, member = occupant.seat, occupant.seat.member
         member.since = time.time_ns() // 1_000_000
         key = (member.identity, member.instance)
@@ -114,13 +122,14 @@ class Hub:
         else:
             self._succeed(open_room, old, member)
         open_room.feeds.announce(member, was_there=False)
+        _touch(open_room, member)
         return open_room
 
     def _open(self, name: str) -> OpenRoom:
         room = Room(RoomState(name, self._random))
         feeds = Feeds(room, self._loop, self.rounds)
         registry = Registry(room, self.limits, feeds)
-        return OpenRoom(room, registry, People(room.state, feeds, self._loop.time), feeds)
+        return OpenRoom(room, registry, People(room, feeds, self._loop.time), feeds)
 
     def _succeed(self, open_room: OpenRoom, old: Occupant, member: Member) -> None:
         changes = open_room.room.state.succeed(old.seat.member, member)
@@ -141,6 +150,7 @@ class Hub:
         open_room.registry.regrant(occupant.seat)
         if member.role != role:  # of its grants nobody is told
             open_room.feeds.announce(member, was_there=True)
+        _touch(open_room, member)
 
     def leave(self, name: str, occupant: Occupant, *, reserve: bool = True) -> None:
         """Let a participant go: its calls end, its toolkits go, an empty room goes. Idempotent.
@@ -158,14 +168,38 @@ class Hub:
         if open_room.occupants.get(key) is occupant:
             del open_room.occupants[key]
         changes = open_room.room.state.leave(seat.member, reserve=reserve)
+        seat.member.keeps_names = reserve
         self._unseat(open_room, seat)
-        if open_room.room.state.is_empty:
-            del self.rooms[name]
-            self.denied += open_room.registry.denied
-            if self._deserted is not None and not self.rooms:
-                self._deserted.set()
+        _touch(open_room, seat.member)
+        if not open_room.occupants:
+            self._close(open_room)
             return
         open_room.feeds.announce(seat.member, was_there=True)
+        open_room.registry.publish(changes)
+        for change in changes:
+            self._keep(open_room, change.toolkit)
+
+    def _close(self, open_room: OpenRoom) -> None:
+        del self.rooms[open_room.room.state.name]
+        self.denied += open_room.registry.denied
+        if self.on_close is not None:
+            self.on_close(open_room)
+        if self._deserted is not None and not self.rooms:
+            self._deserted.set()
+
+    # Participants of other nodes
+
+    def join_far(self, open_room: OpenRoom, seat: Seat) -> None:
+        """Seat a participant of another node."""
+        open_room.room.seats[seat.member.id] = seat
+        open_room.room.state.join(seat.member)
+        open_room.feeds.announce(seat.member, was_there=False)
+
+    def leave_far(self, open_room: OpenRoom, member: Member, *, reserve: bool) -> None:
+        """Let a participant of another node go; its calls its own node ends."""
+        changes = open_room.room.state.leave(member, reserve=reserve)
+        open_room.room.seats.pop(member.id, None)
+        open_room.feeds.announce(member, was_there=True)
         open_room.registry.publish(changes)
         for change in changes:
             self._keep(open_room, change.toolkit)
@@ -190,3 +224,9 @@ class Hub:
         open_room.registry.forget(seat)
         self.router.depart(seat)
         open_room.room.seats.pop(seat.member.id, None)
+
+
+def _touch(open_room: OpenRoom, member: Member) -> None:
+    share = open_room.room.share
+    if share is not None:
+        share.touch(member)

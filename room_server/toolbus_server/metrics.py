@@ -54,7 +54,7 @@ class ServerMetrics(Collector):
 
     def _gauges(self) -> Iterator[Metric]:
         rooms = self._hub.rooms.values()
-        seats = sum(len(each.room.seats) for each in rooms)
+        seats = sum(len(each.occupants) for each in rooms)
         toolkits = sum(map(_count_toolkits, rooms))
         yield GaugeMetricFamily("toolbus_rooms", "Rooms with somebody in them.", len(rooms))
         yield GaugeMetricFamily("toolbus_participants", "Participants in all rooms.", seats)
@@ -90,8 +90,8 @@ class ServerMetrics(Collector):
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:
-    seats = open_room.room.seats.values()
-    return len({id(toolkit) for seat in seats for toolkit in seat.member.toolkits})
+    members = (occupant.seat.member for occupant in open_room.occupants.values())
+    return len({id(toolkit) for member in members for toolkit in member.toolkits})
 
 
 def _counter(name: str, words: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:

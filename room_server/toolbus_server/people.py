@@ -41,9 +41,8 @@ from toolbus_server.request_options import (
     read_cursor,
     read_option,
 )
-from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Member
-from toolbus_server.routing import Seat
+from toolbus_server.routing import Room, Seat
 
 __all__ = ["People"]
 
@@ -61,13 +60,14 @@ class People:
     """Answers for one room; the room's feeds are told what changes.
 
     Args:
-        state: The facts of the room.
+        room: The room.
         feeds: The room's subscribers.
         now: The loop's clock.
     """
 
-    def __init__(self, state: RoomState, feeds: Feeds, now: Callable[[], float]) -> None:
-        self._state = state
+    def __init__(self, room: Room, feeds: Feeds, now: Callable[[], float]) -> None:
+        self._room = room
+        self._state = room.state
         self._feeds = feeds
         self._now = now
 
@@ -107,7 +107,12 @@ class People:
         if _checked_attributes(changed) != pack_body(member.attributes):
             member.attributes = changed
             self._feeds.announce(member, was_there=True)
+            self._touch(member)
         return {}
+
+    def _touch(self, member: Member) -> None:
+        if self._room.share is not None:
+            self._room.share.touch(member)
 
     # Messages
 
@@ -131,11 +136,16 @@ class People:
             "builders": list(sender.scope.agents.builders),
         }
         if request.to is None:
-            return {"delivered": self._feeds.deliver_to_others(message, sender)}
+            delivered = self._feeds.deliver_to_others(message, sender)
+            return {"delivered": delivered + self._say_elsewhere(None, message)}
         receivers = self._state.all_named(request.to)
         if not receivers:
             raise NotFound(f"nobody named {request.to[:128]!r} is here")
-        return {"delivered": self._feeds.deliver(message, receivers)}
+        delivered = self._feeds.deliver(message, receivers)
+        return {"delivered": delivered + self._say_elsewhere(request.to, message)}
+
+    def _say_elsewhere(self, to: str | None, message: dict[str, Any]) -> int:
+        return 0 if self._room.share is None else self._room.share.say(to, message)
 
     def _check_message(self, seat: Seat, request: Send) -> None:
         if not seat.member.scope.messaging:
@@ -163,6 +173,7 @@ class People:
             raise bad_option("offer", "or participant: one of the two")
         if offer is not None:
             seat.member.offers = _read_offers(offer)
+            self._touch(seat.member)
             return {}
         patterns = ToolPatterns(seat.member.scope.agents.builders)
         named = self._state.all_named(str(participant))

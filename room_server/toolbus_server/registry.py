@@ -8,6 +8,7 @@ answers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 from toolbus.errors import (
@@ -26,6 +27,7 @@ from toolbus.wire import (
 )
 from toolbus_server.definition import name_in, read_definition
 from toolbus_server.feed import TOPIC_GRANTS, TOPICS, Feed, Feeds, toolkit_summary
+from toolbus_server.flights import Offer, Share
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import (
     MAX_PAGE_BYTES,
@@ -81,8 +83,8 @@ class Registry:
         listing = self._room.state.listing(seat.member, after=None)
         self._feeds.regrant(seat.member, listing)
 
-    def register(self, seat: Seat, request: Register) -> dict[str, Any]:
-        """Let a participant serve a toolkit."""
+    def register(self, seat: Seat, request: Register) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Let a participant serve a toolkit; where nodes share the room, once all of them know."""
         public, shared_with = _offer_of(request.options)
         generation = read_option(request.options, "generation", int)
         if generation is not None and not 0 < generation < _MAX_GENERATION:
@@ -98,15 +100,31 @@ class Registry:
         if not member.rights.may_register(name, public):
             raise self._denied(member, public, name)
         self._check_room_for(member, name, public)
+        offer = Offer(name, public, shared_with, definition)
+        if self._room.share is not None:
+            return self._register_with_all(self._room.share, member, offer, generation)
+        return self._accept(member, offer, generation)
+
+    async def _register_with_all(
+        self, share: Share, member: Member, offer: Offer, generation: int | None
+    ) -> dict[str, Any]:
+        number = await share.claim(member, offer, generation)
+        if not member.is_there:
+            raise Unavailable("the connection has ended", executed="no")
+        answer = self._accept(member, offer, number)
+        share.touch(member)
+        return answer
+
+    def _accept(self, member: Member, offer: Offer, generation: int | None) -> dict[str, Any]:
         done = self._room.state.register(
             member,
-            definition,
-            public=public,
-            shared_with=shared_with,
+            offer.definition,
+            public=offer.public,
+            shared_with=offer.shared_with,
             generation=generation,
         )
         self.publish(done.changes)
-        return {"digest": definition.digest, "generation": done.generation.number}
+        return {"digest": offer.definition.digest, "generation": done.generation.number}
 
     def _check_room_for(self, member: Member, name: str, public: bool) -> None:
         """Refuse what would be one too many. Raises QuotaExceeded or AlreadyExists."""
@@ -130,12 +148,18 @@ class Registry:
         """Take a toolkit back."""
         changes = self._room.state.unregister(seat.member, request.toolkit, public=request.public)
         self.publish(changes)
+        self._touch(seat.member)
         return {}
 
     def drain(self, seat: Seat) -> dict[str, Any]:
         """Give a participant no more calls; it finishes those that it runs."""
         self.publish(self._room.state.drain(seat.member))
+        self._touch(seat.member)
         return {}
+
+    def _touch(self, member: Member) -> None:
+        if self._room.share is not None:
+            self._room.share.touch(member)
 
     def list_toolkits(self, seat: Seat, request: ListToolkits) -> dict[str, Any]:
         """One page of what the participant can see."""
@@ -198,6 +222,8 @@ class Registry:
             self._feeds.add(seat.member, feed)
         else:
             self.forget(seat)
+        seat.member.listens = "messages" in request.topics
+        self._touch(seat.member)
         return {"topics": list(request.topics)}
 
 

@@ -55,6 +55,7 @@ class RoomState(RoomView):
         self._by_name.setdefault(member.identity.name, {})[member.id] = member
         insort(self._people, (member.identity.name, member.id))
         member.is_there = True
+        self.far_members += member.is_far
 
     def leave(self, member: Member, *, reserve: bool = False) -> list[Change]:
         """Let a participant go, with the toolkits that only it served.
@@ -74,6 +75,7 @@ class RoomState(RoomView):
 
     def _forget(self, member: Member) -> None:
         member.is_there = False
+        self.far_members -= member.is_far
         name = member.identity.name
         del self._members[member.id]
         del self._by_name[name][member.id]

@@ -77,6 +77,12 @@ class Member:
     """Whether it sits in its room."""
     is_draining: bool = False
     """Whether it takes no more calls, and only finishes those that it runs."""
+    listens: bool = False
+    """Whether it takes messages."""
+    is_far: bool = False
+    """Whether it is connected to another node."""
+    keeps_names: bool = True
+    """Whether names that only it served are kept for its identity when it has gone."""
     since: int = 0
     """When it came, as Unix time in ms."""
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -248,6 +254,8 @@ class RoomView:
         self._members: dict[ParticipantId, Member] = {}
         self._by_name: dict[str, dict[ParticipantId, Member]] = {}
         self._people: list[tuple[str, ParticipantId]] = []
+        self.far_members = 0
+        """How many participants are connected to other nodes."""
         self._public: dict[str, Toolkit] = {}
         self._private: dict[tuple[Identity, str], Toolkit] = {}
         self._owned: dict[tuple[str, str], list[Toolkit]] = {}
@@ -328,7 +336,8 @@ class RoomView:
     def choose_host(self, toolkit: Toolkit, affinity: str | None = None) -> Member:
         """Choose who runs the next call.
 
-        Of two hosts drawn at random it is the one with fewer calls; with an affinity, the one that
+        Of two hosts drawn at random it is the one with fewer calls, of this node where it has any;
+        with an affinity, the one that
         this text leads to for as long as it serves, here and at any other server.
 
         Raises:
@@ -341,6 +350,11 @@ class RoomView:
             return hosts[0]
         if affinity is not None:
             return max(hosts, key=lambda host: _weight(affinity, host.instance))
+        if self.far_members:
+            near = [host for host in hosts if not host.is_far]
+            if len(near) == 1:
+                return near[0]
+            hosts = near or hosts
         first, second = self._random.sample(hosts, 2)
         return first if first.inflight <= second.inflight else second
 

@@ -98,7 +98,7 @@ class Router:
         self._limits = limits
         self._telemetry = telemetry
         self._deadlines = Deadlines(loop, self._expire)
-        self.streams: Streams = Streams(loop, limits, self._break_off)
+        self.streams: Streams = Streams(loop, limits, self.break_off)
         """Takes the frames of streams."""
         self.in_flight = 0
         """Calls that have not ended."""
@@ -131,7 +131,7 @@ class Router:
         if call.id in caller.calls or call.call_id in caller.call_ids:
             raise DuplicateCallId("a call with this id is in flight")
         if caller.ahead > _MOST_AHEAD:
-            raise Overloaded("more waits for you than you read", retry_after_s=_RETRY_AFTER_S)
+            raise _overloaded("more waits for you than you read")
         judged = self.judge(room, caller, call, options)
         toolkit, flight = judged[0], self._open(caller, call, judged)
         header: dict[str, Any] = {"caller": caller.member.card}
@@ -144,7 +144,7 @@ class Router:
             traceparent = self._trace(room, flight, call, header)
         elif not caller.member.scope.trace:
             traceparent = None
-        self._hand_over(flight, call, header, traceparent)
+        self.hand_over(flight, call, header, traceparent)
         if room.watch is not None:
             room.watch.follow(flight)
 
@@ -159,7 +159,8 @@ class Router:
         if self.is_leaving and "parent" not in options:
             raise Unavailable("the server is leaving", executed="no", retry_after_s=_LEAVING_S)
         if len(caller.calls) >= self._limits.max_calls:
-            raise _too_many(self._limits.max_calls)
+            words = f"{self._limits.max_calls} calls are in flight"
+            raise QuotaExceeded(words, retry_after_s=_RETRY_AFTER_S)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
         tool = room.state.tool(caller.member, toolkit, call.tool)
         authority = authority_of(room, caller, options, self._limits) if options else OWN
@@ -217,10 +218,13 @@ class Router:
     def _default_s(self, call: Call) -> float:
         return inf if is_stream(call.options or {}) else self._limits.call_timeout_ms / 1000
 
-    def _hand_over(
-        self, flight: Flight, call: Call, header: dict[str, Any], traceparent: str | None
+    def hand_over(
+        self, flight: Flight, call: Call | Dispatch, header: dict[str, Any], trace: str | None
     ) -> None:
-        """Write a call to its host and enter it into the tables: from here on it has an end."""
+        """Write a call to its host and enter it into the tables: from here on it has an end.
+
+        Raises `TooLarge`, `Overloaded` or `Unavailable` where it cannot be written.
+        """
         host, caller = flight.host, flight.caller
         is_endless = flight.deadline_at == inf
         remaining_s = 0.0 if is_endless else flight.deadline_at - flight.began_at
@@ -233,7 +237,7 @@ class Router:
                 None if is_endless else max(1, ceil(remaining_s * 1000)),
                 call.arguments,
                 header,
-                traceparent,
+                trace,
             )
         )
         if len(data) > self._limits.max_frame_bytes or not host.port.offer_message(data, flight):
@@ -287,18 +291,18 @@ class Router:
             self._withdraw(flight, "caller_gone")
             self._fail(flight, Cancelled("the caller is gone", executed=flight.executed))
 
-    def abandon(self, seat: Seat) -> None:
-        """End the calls that a participant runs: the server leaves, and waits no longer."""
+    def abandon(self, seat: Seat, words: str = "the server is leaving") -> None:
+        """End the calls that a participant runs: nobody waits for them any longer."""
         for flight in list(seat.dispatched.values()):
             self._withdraw(flight, "leaving")
-            self._fail(flight, _lost(Unavailable, "the server is leaving", flight))
+            self._fail(flight, _lost(Unavailable, words, flight))
 
     def _expire(self, flight: Flight) -> None:
         self._withdraw(flight, "deadline")
         self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
 
-    def _break_off(self, flight: Flight, error: RoomException, reason: str) -> None:
-        """End a call for its stream's sake."""
+    def break_off(self, flight: Flight, error: RoomException, reason: str) -> None:
+        """End a call for the sake of its stream, or of what was lost on the way between nodes."""
         self._withdraw(flight, reason)
         error.executed, error.retryable = flight.executed, not flight.written
         self._fail(flight, error)
@@ -361,16 +365,18 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def _not_taken(flight: Flight, is_too_large: bool) -> RoomException:
     """Say why a call was not handed over, and end its span, which was begun for the host."""
-    error: RoomException = Overloaded("the way to the host is full", retry_after_s=_RETRY_AFTER_S)
+    host, error = flight.host, _overloaded("the way to the host is full")
     if is_too_large:
         error = TooLarge("the call does not fit one frame", executed="no")
+    elif host.member.is_far and not host.port.is_open:
+        error = Unavailable("the host's server cannot be reached", executed="no")
     if flight.span is not None:
         flight.span.end(error)
     return error
 
 
-def _too_many(most: int) -> QuotaExceeded:
-    return QuotaExceeded(f"{most} calls are in flight", retry_after_s=_RETRY_AFTER_S)
+def _overloaded(words: str) -> RoomException:
+    return Overloaded(words, retry_after_s=_RETRY_AFTER_S)
 
 
 def _lost(kind: type[RoomException], words: str, flight: Flight) -> RoomException:

@@ -44,6 +44,7 @@ from toolbus_server.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from toolbus_server.metrics import ServerMetrics
+    from toolbus_server.nodes.node import Node
 
 __all__ = ["RoomServer"]
 
@@ -160,6 +161,8 @@ class RoomServer:
         self._telemetry = telemetry or ServerTelemetry()
         self._random = random
         self._server: Server | None = None
+        self.node: Node | None = None
+        """What makes it one of many; None where it is all there is."""
         self.hub: Hub
         """Rooms and routing; set once the server is started."""
         self.admission: Admission
@@ -183,8 +186,11 @@ class RoomServer:
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
         self.admission = Admission(self._settings, self.hub.epoch_of, time.time)
         administration = Administration(self.hub, self.admission.revocations, time.time)
+        self.node = _node_of(self._settings, self.hub, administration)
         self._desk = Desk(self.admission, administration, loop, time.time)
         self._prepare_door()
+        if self.node is not None:
+            await self.node.start()
         self._server = await serve(
             self._handle,
             self._settings.host,
@@ -254,6 +260,8 @@ class RoomServer:
         await take_leave(self.hub, self._settings.drain_s)
         self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
         await self._server.wait_closed()
+        if self.node is not None:
+            await self.node.stop()
         self._server = None
 
     def _process_request(
@@ -303,6 +311,8 @@ class RoomServer:
             connection.close_with(_SERVICE_RESTART, _LEAVING)
         elif isinstance(decision, Admitted):
             member = decision.member
+            if self.node is not None:
+                await self.node.enter(decision.room)
             current = self.hub.epoch_of(decision.room, member.identity, member.instance)
             if current is not None and member.epoch <= current:
                 # Both were let in before either had its seat; the newer one was the quicker.
@@ -330,6 +340,16 @@ def _checked(settings: ServerSettings) -> ServerSettings:
         raise ValueError("a server needs at least one key to tell whose tokens are good")
     TrustedProxies(settings.trusted_proxies)
     return settings
+
+
+def _node_of(settings: ServerSettings, hub: Hub, administration: Administration) -> Node | None:
+    if settings.redis is None:
+        return None
+    # What speaks with Redis is not needed, nor installed, everywhere.
+    from toolbus_server.nodes.node import Node
+    from toolbus_server.nodes.redis_url import pool_of
+
+    return Node(hub, pool_of(settings.redis), administration, settings.node)
 
 
 def _metrics(hub: Hub, admission: Admission, lines: LineCounts) -> ServerMetrics:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from time import thread_time
 from typing import Any, TypeAlias, get_args
 
@@ -127,6 +128,7 @@ class Session:
         self._desk = desk
         self._loop = desk.loop
         self._room_name = admitted.room
+        self._later: set[asyncio.Task[None]] = set()
         self._unknown = Meter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
         self._expiry = Expiry(self, desk.loop, desk.now)
 
@@ -230,7 +232,10 @@ class Session:
         try:
             self._count(request)
             body = _ANSWERS[type(request)](self, request)
-            self._send(self._result(request.id, body))
+            if isawaitable(body):
+                self._answer_later(request.id, body)
+            else:
+                self._send(self._result(request.id, body))
         except RoomException as error:
             self._send(failed(request.id, error))
         except Exception:
@@ -239,6 +244,22 @@ class Session:
         finally:
             # Of this thread alone: what else the machine does is not counted against anybody.
             self.seat.work.exceeded(self._loop.time(), thread_time() - began)
+
+    def _answer_later(self, request_id: int, body: Awaitable[dict[str, Any]]) -> None:
+        """Answer a request that other nodes have to be asked about."""
+
+        async def answer() -> None:
+            try:
+                self._send(self._result(request_id, await body))
+            except RoomException as error:
+                self._send(failed(request_id, error))
+            except Exception:
+                _logger.exception("a request met a bug")
+                self._send(failed(request_id, Internal("a bug of the server's, logged there")))
+
+        task = self._loop.create_task(answer())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
 
     def _count(self, request: _Request) -> None:
         now, changes, work = self._loop.time(), self.seat.changes, self.seat.work

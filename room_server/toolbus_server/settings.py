@@ -58,5 +58,9 @@ class ServerSettings:
     """Participants that one identity may have at a time; 0 for any number."""
     max_per_room: int = 10_000
     """Participants that one room may have at a time; 0 for any number."""
+    redis: str | None = None
+    """Where the Redis is that makes nodes one bus; None where this node is all there is."""
+    node: str = ""
+    """What this node is called among others; made up where empty."""
     metrics: bool = True
     """Whether `/metrics` is answered."""

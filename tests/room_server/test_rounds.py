@@ -52,6 +52,10 @@ class Guest:
         self.told.set()
         return True
 
+    @property
+    def is_open(self) -> bool:
+        return True
+
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         return self.send_message(data, ticket)
 

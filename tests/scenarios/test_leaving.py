@@ -151,7 +151,7 @@ async def test_a_connection_that_is_lost_while_it_registers_again_is_replaced_at
             register = registry.register
             losses = 2
 
-            def lose_it(*arguments: object) -> dict[str, object]:
+            def lose_it(*arguments: object) -> object:
                 nonlocal losses
                 if losses:
                     losses -= 1

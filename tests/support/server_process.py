@@ -20,13 +20,16 @@ class ServerProcess:
     """`toolbus serve`, always at one address once it was started there.
 
     Args:
-        folder: Where its keys lie.
+        folder: Where its keys lie; those of one that lies there already are used.
+        flags: More of the command line.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         self._keys = folder / "keys.toml"
-        self._key = Key.generate(kid="test", iss="acme")
-        KeyRing([self._key]).save(self._keys)
+        self._flags = flags
+        if not self._keys.exists():
+            KeyRing([Key.generate(kid="test", iss="acme")]).save(self._keys)
+        self._key = next(iter(KeyRing.load(self._keys)))
         self._process: asyncio.subprocess.Process | None = None
         self.url = "ws://127.0.0.1:0"
 
@@ -37,6 +40,7 @@ class ServerProcess:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "toolbus", "serve", "--json"),
             *("--keys", str(self._keys), "--port", str(port)),
+            *self._flags,
             env=clean,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -52,6 +56,11 @@ class ServerProcess:
             self._process.send_signal(number)
         async with asyncio.timeout(30):
             return await self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     @property
     def pid(self) -> int:
@@ -69,9 +78,9 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def server_process(folder: Path) -> AsyncIterator[ServerProcess]:
+async def server_process(folder: Path, *flags: str) -> AsyncIterator[ServerProcess]:
     """Run one on loopback for as long as the block runs."""
-    server = ServerProcess(folder)
+    server = ServerProcess(folder, *flags)
     await server.start()
     try:
         yield server

@@ -69,6 +69,10 @@ class Notebook:
         """How often it was told that more may come in this turn."""
         self._held: list[tuple[bytes, Ticket | None]] = []
 
+    @property
+    def is_open(self) -> bool:
+        return True
+
     def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
         if self.holds:
             self._held.append((data, ticket))

@@ -1,0 +1,125 @@
+"""What nodes tell each other of participants and the toolkits that they host, as bytes.
+
+Pure. A participant's fact says everything that other nodes need to answer for it: identity, grants,
+attributes, offers. What is told is compared by its bytes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+from toolbus.grants import ApiScope
+from toolbus.wire import ParticipantId, pack_body, unpack_body
+from toolbus_server.definition import Definition, read_definition
+from toolbus_server.flights import Offer
+from toolbus_server.room_view import Generation, Identity, Member, Toolkit
+
+__all__ = [
+    "Change",
+    "hosted_facts",
+    "member_facts",
+    "name_key",
+    "owner_key",
+    "place_of",
+    "read_hosted",
+    "read_member",
+    "up_change",
+]
+
+Change: TypeAlias = list[Any]
+"""As `tell.lua` takes it: what, which place, which epoch, and more."""
+
+
+def place_of(identity: Identity, instance: str) -> bytes:
+    """Name what a newer connection of the same instance takes over; 16 bytes."""
+    parts = b"\0".join(part.encode() for part in (*identity, instance))
+    return blake2b(parts, digest_size=16).digest()
+
+
+def owner_key(identity: Identity) -> bytes:
+    """Name an identity; 16 bytes."""
+    return blake2b("\0".join(identity).encode(), digest_size=16).digest()
+
+
+def name_key(owner: Identity, name: str, public: bool) -> bytes:
+    """Name what a toolkit's hosts have together: one for each public name, or owner and name."""
+    return b"+" + name.encode() if public else b"-" + owner_key(owner) + name.encode()
+
+
+def member_facts(member: Member, *, reads_chunks: bool) -> bytes:
+    """Pack what others are to know of a participant."""
+    return pack_body(
+        [
+            member.id,
+            member.identity.issuer,
+            member.identity.name,
+            member.role,
+            member.instance,
+            member.epoch,
+            member.scope.to_claims(),
+            member.jti,
+            member.since,
+            member.is_draining,
+            reads_chunks,
+            member.listens,
+            member.attributes,
+            list(member.offers.values()),
+        ]
+    )
+
+
+def read_member(packed: bytes) -> tuple[Member, bool]:
+    """Read a participant of another node; with whether it takes files in pieces."""
+    fields: list[Any] = unpack_body(packed, binary=True)
+    claims: dict[str, Any] = fields[6]
+    member = Member(
+        id=ParticipantId(fields[0]),
+        identity=Identity(fields[1], fields[2]),
+        role=fields[3],
+        instance=fields[4],
+        epoch=fields[5],
+        scope=ApiScope.from_claims(claims),
+        jti=fields[7],
+    )
+    member.since, member.is_draining = fields[8], fields[9]
+    member.listens = fields[11]
+    member.attributes = fields[12]
+    member.offers = {pack_body(each): each for each in fields[13]}
+    return member, fields[10]
+
+
+def hosted_facts(toolkit: Toolkit, generation: Generation) -> bytes:
+    """Pack what one host says of a toolkit."""
+    return offer_facts(
+        Offer(toolkit.name, toolkit.public, generation.shared_with, generation.definition)
+    )
+
+
+def offer_facts(offer: Offer) -> bytes:
+    """Pack what a participant offers to host."""
+    definition = offer.definition
+    manifest = pack_body(definition.manifest.model_dump(mode="json", exclude_defaults=True))
+    shared = sorted(offer.shared_with)
+    return pack_body([offer.name, offer.public, shared, definition.digest, manifest])
+
+
+def read_hosted(packed: bytes) -> Offer:
+    """Read what a host at another node says of a toolkit."""
+    fields: list[Any] = unpack_body(packed, binary=True)
+    name, public, shared, digest, manifest = fields
+    return Offer(name, public, frozenset(shared), _definition(digest, manifest))
+
+
+@lru_cache(maxsize=256)
+def _definition(_digest: str, manifest: bytes) -> Definition:
+    """Read a definition once for all hosts that have it."""
+    return read_definition(manifest)
+
+
+def up_change(
+    member: Member, place: bytes, key: bytes, digest: str, number: int, facts: bytes
+) -> Change:
+    """Say that a participant hosts a toolkit; a number of 0 claims no generation."""
+    return ["up", place, member.epoch, key, owner_key(member.identity), digest, number, facts]

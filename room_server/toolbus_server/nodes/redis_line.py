@@ -1,0 +1,173 @@
+"""The line of one node to Redis: a connection for commands, and one that its inbox comes by.
+
+Commands go out in the order in which they are given, as many as there are at a time, and none
+waits for another one's answer. The line mends itself; while it is down commands fail at once, and
+nothing is sent a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from contextlib import suppress
+from math import inf
+from random import uniform
+from typing import Any, Protocol, TypeAlias
+
+from redis.asyncio.connection import Connection, ConnectionPool
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as TooSlow
+
+__all__ = ["RedisAway", "RedisLine", "Subscriber"]
+
+_logger = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_Waiting: TypeAlias = "deque[asyncio.Future[Any]]"
+
+
+class RedisAway(ConnectionError):
+    """There is no connection to Redis, or it went before the answer came."""
+
+
+class Subscriber(Protocol):
+    """Who is told what the line brings."""
+
+    async def line_is_up(self) -> None:
+        """Learn that commands can be sent and the inbox is heard; may go on as long as it is up.
+
+        What it raises ends the line, which is tried anew.
+        """
+
+    def line_is_down(self) -> None:
+        """Learn that neither is so any more."""
+
+    def on_inbox(self, data: bytes) -> None:
+        """Take what came to the inbox. Raises nothing."""
+
+
+class RedisLine:
+    """Keeps a node connected; `run` is its work.
+
+    Args:
+        pool: Makes connections: where Redis is, with TLS, names and passwords.
+        inbox: The channel to hear.
+        subscriber: Told of everything.
+    """
+
+    def __init__(self, pool: ConnectionPool, inbox: str, subscriber: Subscriber) -> None:
+        self._pool = pool
+        self._inbox = inbox
+        self._subscriber = subscriber
+        self._out: list[bytes] = []
+        self._answers: _Waiting = deque()
+        self._has_work = asyncio.Event()
+        self._was_up = False
+        self.is_up = False
+        """Whether commands can be sent."""
+
+    def command(self, *words: Any) -> asyncio.Future[Any]:
+        """Send a command; its answer comes to the future, or what Redis calls its error.
+
+        Raises:
+            RedisAway: The line is down; at the future: it went before the answer came.
+        """
+        if not self.is_up:
+            raise RedisAway("Redis is away")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        self._out += self._commands.pack_command(*words)
+        self._has_work.set()
+        return answer
+
+    async def run(self) -> None:
+        """Connect, stay connected, connect anew; until this is cancelled."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                await self._live()
+            except (RedisError, OSError, TimeoutError) as error:
+                _logger.warning("Redis is away: %s", error)
+            if self._was_up:
+                pause_s = _FIRST_PAUSE_S
+            await asyncio.sleep(uniform(0.5, 1.0) * pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _live(self) -> None:
+        """Be connected once, until one of the two connections ends."""
+        self._was_up = False
+        self._commands: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        inbox: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self._commands.connect()
+            await inbox.connect()  # type: ignore[no-untyped-call]
+            await inbox.send_command("SUBSCRIBE", self._inbox)
+            await inbox.read_response()
+            self.is_up = self._was_up = True
+            await _first_to_end(self._write(), self._read(), self._hear(inbox), self._greet())
+        finally:
+            was_up, self.is_up = self.is_up, False
+            self._fail_all()
+            if was_up:
+                self._subscriber.line_is_down()
+            for connection in (self._commands, inbox):
+                with suppress(Exception):
+                    await connection.disconnect(nowait=True)
+
+    async def _greet(self) -> None:
+        await self._subscriber.line_is_up()
+        await asyncio.Event().wait()
+
+    async def _write(self) -> None:
+        while True:
+            await self._has_work.wait()
+            self._has_work.clear()
+            out, self._out = self._out, []
+            if out:
+                await self._commands.send_packed_command(out, check_health=False)
+
+    async def _read(self) -> None:
+        while True:
+            answer: Any = None
+            error: RedisError | None = None
+            try:
+                answer = await self._commands.read_response(timeout=inf)
+            except RedisError as raised:
+                if isinstance(raised, LostConnection | TooSlow):
+                    raise
+                error = raised
+            future = self._answers.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)
+
+    async def _hear(self, inbox: Connection) -> None:
+        while True:
+            message = await inbox.read_response(timeout=inf)
+            if message[0] == b"message":
+                self._subscriber.on_inbox(message[2])
+
+    def _fail_all(self) -> None:
+        answers, self._answers = self._answers, deque()
+        self._out = []
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(RedisAway("Redis went away"))
+
+
+async def _first_to_end(*works: Awaitable[None]) -> None:
+    """Run all until one ends; raise what it raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

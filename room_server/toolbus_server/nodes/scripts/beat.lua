@@ -1,0 +1,31 @@
+-- Renews a node's lease, and finds those that have ended.
+-- KEYS: nodes, version, gone. ARGV: node, incarnation, life in ms, the version that the caller knows,
+-- 1 where this is its first beat.
+-- Returns {0} where another one has this node's name, {2} where its lease had ended, else
+-- {1, version, living or false, gone}.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local me = ARGV[1] .. ' ' .. ARGV[2]
+local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+for _, each in ipairs(ended) do
+  redis.call('ZREM', KEYS[1], each)
+  redis.call('SADD', KEYS[3], each)
+end
+local was_there = redis.call('ZSCORE', KEYS[1], me)
+if not was_there then
+  if ARGV[5] ~= '1' then return {2} end
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    if string.sub(each, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then return {0} end
+  end
+  redis.call('SREM', KEYS[3], me)
+end
+redis.call('ZADD', KEYS[1], now + ARGV[3], me)
+local version
+if #ended > 0 or not was_there then
+  version = redis.call('INCR', KEYS[2])
+else
+  version = tonumber(redis.call('GET', KEYS[2]) or 0)
+end
+local living = false
+if version ~= tonumber(ARGV[4]) then living = redis.call('ZRANGE', KEYS[1], 0, -1) end
+return {1, version, living, redis.call('SMEMBERS', KEYS[3])}

@@ -1,0 +1,115 @@
+"""Nodes that die, freeze and come back, and a Redis that does: what callers are told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from scenarios.test_nodes import Holding, add, hosted, nodes, until_listed
+from support.redis_server import RedisServer, redis_server
+from support.server_process import ServerProcess, server_process
+from toolbus import HostLost, NoHost, RoomClient, Toolkit, Unavailable, tool
+from toolbus_server.nodes.node import LEASE_S
+
+TIME_S = 40
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[RedisServer]:
+    async with redis_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def two_processes(
+    folder: Path, redis: RedisServer
+) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
+    """Run two servers that share a Redis."""
+    async with server_process(folder, "--redis", redis.url) as here:
+        async with server_process(folder, "--redis", redis.url) as there:
+            yield here, there
+
+
+async def until_works(room: RoomClient) -> None:
+    """Call until a call succeeds."""
+    while True:
+        try:
+            assert await room.invoke("kit", "add", {"a": 1, "b": 1}, timeout_s=5.0)
+        except (Unavailable, NoHost):
+            await asyncio.sleep(0)
+        else:
+            return
+
+
+@pytest.mark.row(72)
+async def test_a_node_that_is_killed_is_noticed_within_its_lease(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    holding = Holding()
+    async with asyncio.timeout(TIME_S), two_processes(tmp_path, redis) as (here, there):
+        async with there.room("host") as host, here.room("me") as me:
+            async with host.host(Toolkit("kit", [holding.tool])):
+                await until_listed(me, "kit")
+                call = asyncio.create_task(me.invoke("kit", "hold", {}))
+                await holding.began.wait()
+                began_s = asyncio.get_running_loop().time()
+                await there.end(signal.SIGKILL)
+                with pytest.raises(HostLost) as raised:
+                    await call
+                assert raised.value.executed == "maybe"
+                assert asyncio.get_running_loop().time() - began_s < LEASE_S + 5
+                assert [each.name for each in await me.participants()] == ["me"]
+
+
+@pytest.mark.row(73)
+@pytest.mark.row(74)
+async def test_while_redis_is_away_a_node_goes_on_by_itself_and_comes_back(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, add), here.room("far") as far, there.room("near") as near:
+            await until_listed(far, "kit")
+            await redis.kill()
+            assert await near.call("kit.add", a=1, b=1) == 2
+            with pytest.raises(Unavailable) as raised:
+                await far.invoke("kit", "add", {"a": 1, "b": 1}, retry=False)
+            assert raised.value.executed == "no"
+            async with there.room("late") as late:
+                assert await late.call("kit.add", a=1, b=1) == 2
+                with pytest.raises(Unavailable):
+                    async with late.host(Toolkit("new", [add])):
+                        pass
+            await redis.start()
+            await until_works(far)
+            names = {each.name for each in await far.participants()}
+            assert names == {"far", "near", "host"}
+
+
+@pytest.mark.row(78)
+async def test_a_node_that_was_frozen_for_longer_than_its_lease_joins_anew(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    @tool
+    async def one() -> int:
+        """Give 1."""
+        return 1
+
+    async with asyncio.timeout(TIME_S), two_processes(tmp_path, redis) as (here, there):
+        async with there.room("host") as host, here.room("me") as me:
+            async with host.host(Toolkit("kit", [one])), me.events(["participants"]) as news:
+                await until_listed(me, "kit")
+                there.signal(signal.SIGSTOP)
+                async for event in news:
+                    if event.name == "participant_left":
+                        break
+                there.signal(signal.SIGCONT)
+                async for event in news:
+                    if event.name == "participant_joined":
+                        break
+                await until_listed(me, "kit")
+                assert await me.call("kit.one") == 1
