@@ -6,9 +6,10 @@ attributes, offers. What is told is compared by its bytes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from toolbus.grants import ApiScope
 from toolbus.wire import ParticipantId, pack_body, unpack_body
@@ -18,6 +19,8 @@ from toolbus_server.room_view import Generation, Identity, Member, Toolkit
 
 __all__ = [
     "Change",
+    "Snapshot",
+    "Told",
     "hosted_facts",
     "member_facts",
     "name_key",
@@ -123,3 +126,42 @@ def up_change(
 ) -> Change:
     """Say that a participant hosts a toolkit; a number of 0 claims no generation."""
     return ["up", place, member.epoch, key, owner_key(member.identity), digest, number, facts]
+
+
+@dataclass(slots=True)
+class Told:
+    """What the others know of a participant of this node."""
+
+    epoch: int
+    facts: bytes = b""
+    hosted: dict[bytes, bytes] = field(default_factory=dict)
+    """Facts of toolkits, by the key of the name."""
+
+
+class Snapshot(NamedTuple):
+    """A room as it stands in Redis."""
+
+    own: dict[bytes, Told]
+    """What this node has told, by place."""
+    members: dict[bytes, list[Any]]
+    """Of the others: node, epoch and facts, by place."""
+    hosted: dict[tuple[bytes, bytes], list[Any]]
+    """What those host, by place and name; with the generation's number and the facts at the end."""
+
+    @classmethod
+    def of(cls, me: str, facts: dict[bytes, list[Any]]) -> Snapshot:
+        """Sort the facts of a room, by their keys."""
+        snapshot = cls({}, {}, {})
+        for key, fact in facts.items():
+            is_member, place, name = key.startswith(b"m"), key[1:17], key[18:]
+            if fact[0] == me.encode():
+                told = snapshot.own.setdefault(place, Told(fact[1]))
+                if is_member:
+                    told.facts = fact[2]
+                else:
+                    told.hosted[name] = fact[4]
+            elif is_member:
+                snapshot.members[place] = fact
+            else:
+                snapshot.hosted[place, name] = fact
+        return snapshot

@@ -270,6 +270,8 @@ class Node:
         self._scripts.clear()
         for peer in self._peers.values():
             peer.cut()
+        for shared in self._rooms.values():
+            shared.unread()
 
     def on_inbox(self, data: bytes) -> None:
         """Take news of a room, or a parcel."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from toolbus.errors import AlreadyExists, Unavailable
@@ -18,6 +18,8 @@ from toolbus_server.flights import Offer
 from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.nodes.far_facts import (
     Change,
+    Snapshot,
+    Told,
     hosted_facts,
     member_facts,
     name_key,
@@ -36,16 +38,6 @@ __all__ = ["Change", "SharedRoom", "Writer"]
 _logger = logging.getLogger(__name__)
 Writer: TypeAlias = Callable[[str, list[Change]], Awaitable[tuple[int, list[Any]]]]
 """Tells changes of a room; gives the version and what came of each. Raises `RedisAway`."""
-
-
-@dataclass(slots=True)
-class _Told:
-    """What the others know of a participant of this node."""
-
-    epoch: int
-    facts: bytes = b""
-    hosted: dict[bytes, bytes] = field(default_factory=dict)
-    """Facts of toolkits, by the key of the name."""
 
 
 @dataclass(slots=True)
@@ -87,7 +79,9 @@ class SharedRoom:
         self._say = say
         self._version: int | None = None
         """None until the room was read."""
-        self._told: dict[bytes, _Told] = {}
+        self._early: list[tuple[int, str, bool, list[list[Any]]]] = []
+        """News that came before what was read; it comes by another connection."""
+        self._told: dict[bytes, Told] = {}
         self._touched: dict[bytes, Member] = {}
         self._left: list[Change] = []
         """Of who left while nobody could be told."""
@@ -193,14 +187,14 @@ class SharedRoom:
             return [["out", place, member.epoch, member.keeps_names]]
         changes: list[Change] = []
         if told is None or told.epoch != member.epoch:
-            told = self._told[place] = _Told(member.epoch)
+            told = self._told[place] = Told(member.epoch)
         facts = member_facts(member, reads_chunks=self._open.room.seats[member.id].reads_chunks)
         if facts != told.facts:
             told.facts = facts
             changes.append(["in", place, member.epoch, facts])
         return changes + self._news_of_toolkits(member, place, told)
 
-    def _news_of_toolkits(self, member: Member, place: bytes, told: _Told) -> list[Change]:
+    def _news_of_toolkits(self, member: Member, place: bytes, told: Told) -> list[Change]:
         if member.is_draining:
             return []
         changes: list[Change] = []
@@ -256,49 +250,52 @@ class SharedRoom:
 
     def load(self, version: int, me: str, facts: dict[bytes, list[Any]]) -> None:
         """Take the room as it stands, and tell what is not so any more of this node's own."""
-        there: dict[bytes, list[Any]] = {}
-        hosted: list[tuple[bytes, list[Any]]] = []
-        own = me.encode()
-        self._told.clear()
-        for key, fact in facts.items():
-            place = key[1:17]
-            if fact[0] == own:
-                told = self._told.setdefault(place, _Told(fact[1]))
-                if key.startswith(b"m"):
-                    told.facts = fact[2]
-                else:
-                    told.hosted[key[18:]] = fact[4]
-            elif key.startswith(b"m"):
-                there[place] = fact
-            else:
-                hosted.append((place, fact))
-        for place in [each for each in self._far if each not in there]:
-            self._on_out(place, keep=True)
-        for place, (node, epoch, packed, _) in there.items():
-            self._on_in(node.decode(), place, epoch, packed)
-        for place, (_, _, _, number, packed) in hosted:
-            self._onup_change(place, number, packed)
+        if self._version is not None and version < self._version:
+            return  # it was read twice, and what was asked for first came last
+        snapshot = Snapshot.of(me, facts)
+        self._told = snapshot.own
+        self._meet(snapshot)
         self._version = version
         for occupant in self._open.occupants.values():
             self.touch(occupant.seat.member)
         here = {place_of(*key) for key in self._open.occupants}
-        self._left += [
-            ["out", place, told.epoch, True]
-            for place, told in self._told.items()
-            if place not in here
-        ]
-        for _, place, _, _ in self._left:
-            self._told.pop(place, None)
+        for place in [place for place in self._told if place not in here]:
+            self._left.append(["out", place, self._told.pop(place).epoch, True])
         self._begin_to_tell()
         self._wake()
+        early, self._early = self._early, []
+        for news in early:
+            self.hear(*news)
+
+    def _meet(self, snapshot: Snapshot) -> None:
+        """Take the others and what they host as they are now."""
+        for place in [each for each in self._far if each not in snapshot.members]:
+            self._on_out(place, keep=True)
+        for place, (node, epoch, packed, _) in snapshot.members.items():
+            self._on_in(node.decode(), place, epoch, packed)
+        for place, far in self._far.items():
+            for toolkit in list(far.member.toolkits):
+                key = name_key(far.member.identity, toolkit.name, toolkit.public)
+                if (place, key) not in snapshot.hosted:
+                    self._drop(far.member, toolkit)
+        for (place, _), (_, _, _, number, packed) in snapshot.hosted.items():
+            self._on_up(place, number, packed)
+
+    def unread(self) -> None:
+        """Take note that what is known may not be so any more: the room is to be read."""
+        self._version = None
+        self._early = []
 
     def hear(self, version: int, writer: str, is_own: bool, changes: list[list[Any]]) -> None:
         """Take news of the room."""
-        if self._version is None or version <= self._version:
+        if self._version is None:
+            self._early.append((version, writer, is_own, changes))
+            return
+        if version <= self._version:
             return
         if version != self._version + 1:
             _logger.warning("room %s: news is missing, it is read anew", self.name)
-            self._version = None
+            self.unread()
             self._read_anew(self)
             return
         self._version = version
@@ -313,7 +310,7 @@ class SharedRoom:
         elif what == b"out":
             self._on_out(place, keep=bool(change[3]))
         elif what == b"up":
-            self._onup_change(place, change[6], change[7])
+            self._on_up(place, change[6], change[7])
         else:
             self._on_down(place, change[3])
 
@@ -363,7 +360,7 @@ class SharedRoom:
         if far is not None:
             self._hub.leave_far(self._open, far.member, reserve=keep)
 
-    def _onup_change(self, place: bytes, number: int, packed: bytes) -> None:
+    def _on_up(self, place: bytes, number: int, packed: bytes) -> None:
         far = self._far.get(place)
         if far is None:
             return
