@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -13,8 +14,10 @@ from support.running_order import in_running_order
 
 
 def pytest_configure() -> None:
-    """Let what tests start keep its bytecode: else hundreds of processes compile all of toolbus."""
+    """Let what tests start keep its bytecode, else all compile toolbus; and hear Ctrl-C."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
