@@ -148,13 +148,9 @@ class Parcels:
         self._unsaid_bytes += size
         return True, lost
 
-    def word(self, *, at_once: bool = False) -> bytes | None:
-        """Make a parcel that only says what came, where the other node may wait for that.
-
-        Args:
-            at_once: However little it is.
-        """
-        is_due = at_once or self._missing or self._unsaid_bytes * 4 >= self._window()
+    def word(self) -> bytes | None:
+        """Make a parcel that only says what came, where the other node may wait for that."""
+        is_due = self._missing or self._unsaid_bytes * 4 >= self._window()
         return self._packed(0, []) if is_due else None
 
     def _settle(self, received: int) -> None:
@@ -178,11 +174,8 @@ class Parcels:
                 return sent.entries
         return []
 
-    def give_up_all(self) -> tuple[list[Entry], list[Entry]]:
-        """Learn that the other node is gone; return what was under way, and what still waited."""
-        sent = [entry for each in self._under_way for entry in each.entries]
-        waiting = list(self._waiting)
+    def give_up_all(self) -> None:
+        """Drop what is under way and what waits: there is no way to the other node."""
         self._under_way.clear()
         self._waiting.clear()
         self._under_way_bytes = self.waiting_bytes = 0
-        return sent, waiting

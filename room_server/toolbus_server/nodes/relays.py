@@ -8,7 +8,7 @@ from typing import Any
 
 from toolbus.errors import NoHost, NotFound
 from toolbus.wire import Dispatch
-from toolbus_server.flights import Flight, Room, Seat
+from toolbus_server.flights import Flight, Seat
 from toolbus_server.hub import Hub
 from toolbus_server.nodes.peer import Peer, RelayedCall
 from toolbus_server.room_view import Toolkit
@@ -49,8 +49,8 @@ class Relays:
         principal = None if principal_id is None else room.seats.get(principal_id)
         if caller is None or (principal_id is not None and principal is None):
             raise NotFound("the caller has gone", executed="no")
-        header = _header_of(dispatch)
-        toolkit = _toolkit(room, host, dispatch, header)
+        header = dict(dispatch.header)
+        toolkit = _toolkit(host, dispatch, header)
         flight = self._flight(caller, host, principal, hops, dispatch, toolkit)
         options = {name: header[name] for name in STREAM_OPTIONS.keys() & header.keys()}
         if options:
@@ -85,11 +85,7 @@ class Relays:
         )
 
 
-def _header_of(dispatch: Dispatch) -> dict[str, Any]:
-    return dict(dispatch.header)
-
-
-def _toolkit(room: Room, host: Seat, dispatch: Dispatch, header: dict[str, Any]) -> Toolkit:
+def _toolkit(host: Seat, dispatch: Dispatch, header: dict[str, Any]) -> Toolkit:
     is_public = header.get("private") is not True
     for toolkit in host.member.toolkits:
         if toolkit.name == dispatch.toolkit and toolkit.public == is_public:
