@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from support.bystanders import nothing_complains, say, seats_of, strangers_gone
+from support.leftovers import entries_of, forget_ended
 from support.passer_by import WAYS
 from support.processes import ChildProcess
 from toolbus import KeyRing, RoomClient, Toolkit, tool
@@ -76,11 +77,12 @@ async def come_and_go(server: TestServer, first: int, cycles: int) -> None:
             assert await process.process.wait() == 0
 
 
-def ours(server: TestServer) -> Counter[str]:
+def ours(server: TestServer, host: RoomClient) -> Counter[str]:
     """Count the objects of our own types that are alive."""
-    # Calls that have ended are forgotten now and then, a few dozen at a time.
-    server.server.hub.router._deadlines._forget_ended()
-    server.server.hub._reservations._forget_ended()
+    hub = server.server.hub
+    for deadlines in (hub.router._deadlines, hub.router.streams._stalls, hub._reservations):
+        forget_ended(deadlines)
+    assert entries_of(host) == 0
     gc.collect()
     kinds = (type(each) for each in gc.get_objects())
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
@@ -111,14 +113,14 @@ async def test_thousands_who_come_and_go_leave_nothing_behind() -> None:
             alone = asyncio.all_tasks()
             await come_and_go(server, 0, half // 5)  # fills caches and pools
             await all_gone(server, host, alone)
-            objects, descriptors = ours(server), psutil.Process().num_fds()
+            objects, descriptors = ours(server, host), psutil.Process().num_fds()
             told, memory = standing.gone, []
             for first in (0, half):
                 await come_and_go(server, first, half)
                 await all_gone(server, host, alone)
                 memory.append(memory_bytes())
                 assert psutil.Process().num_fds() == descriptors
-                assert not ours(server) - objects, "more than before"
+                assert ours(server, host) - objects == Counter(), "more than before"
             assert memory[1] <= memory[0] * 1.05, f"memory grew: {memory} bytes"
             assert standing.gone == standing.began
             assert standing.gone - told == 2 * half // len(WAYS)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.flow_process import Memory, command, flow_host, number_of
+from support.leftovers import forget_ended
 from support.raw_client import raw_participant
 from support.server_process import server_process
 from support.wire_talk import next_of, offer
@@ -55,9 +56,7 @@ def is_clean(server: TestServer) -> bool:
     assert all((seat.streams, seat.ahead) == (0, 0) for seat in seats)
     router = server.server.hub.router
     for deadlines in (router._deadlines, router.streams._stalls):
-        # What has ended is forgotten now and then, a few dozen at a time.
-        deadlines._take_in()
-        deadlines._forget_ended()
+        forget_ended(deadlines)
     gc.collect()
     left = sum(isinstance(each, Exchange | Lane) for each in gc.get_objects())
     return (router.in_flight, left) == (0, 0)
