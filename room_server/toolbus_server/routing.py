@@ -115,38 +115,38 @@ class Router:
     def call(self, room: Room, caller: Seat, call: Call) -> None:
         """Send a call to the host that shall run it, or answer it with why not."""
         try:
-            self._dispatch(room, caller, call)
-        except RoomException as error:
-            self._count(error)
-            caller.port.send_message(encode(failed(call.id, error)))
+            options = call.options or _NO_OPTIONS
+            if options:
+                check_options(options)
+            if call.id in caller.calls or call.call_id in caller.call_ids:
+                raise DuplicateCallId("a call with this id is in flight")
+            if caller.ahead > _MOST_AHEAD:
+                raise _overloaded("more waits for you than you read")
+            judged = self.judge(room, caller, call, options)
+            toolkit, flight = judged[0], self._open(caller, call, judged)
+            header: dict[str, Any] = {"caller": caller.member.card}
+            if options or not toolkit.public or not caller.reads_chunks:
+                _fill_header(header, flight, toolkit, options)
+                if not STREAM_OPTIONS.keys().isdisjoint(options):
+                    self.streams.open(flight, options, header)
+            traceparent = call.traceparent
+            if traceparent and (options or not is_unsampled(traceparent)):
+                traceparent = self._trace(room, flight, call, header)
+            elif not caller.member.scope.trace:
+                traceparent = None
+            self.hand_over(flight, call, header, traceparent)
             if room.watch is not None:
-                room.watch.refused(caller, call, error)
-            if not isinstance(error, TooLarge | Overloaded):  # these end the span that they met
-                self._telemetry.refuse_call(room.state, caller.member, call, error)
+                room.watch.follow(flight)
+        except RoomException as error:
+            self._refuse(room, caller, call, error)
 
-    def _dispatch(self, room: Room, caller: Seat, call: Call) -> None:
-        options = call.options or _NO_OPTIONS
-        if options:
-            check_options(options)
-        if call.id in caller.calls or call.call_id in caller.call_ids:
-            raise DuplicateCallId("a call with this id is in flight")
-        if caller.ahead > _MOST_AHEAD:
-            raise _overloaded("more waits for you than you read")
-        judged = self.judge(room, caller, call, options)
-        toolkit, flight = judged[0], self._open(caller, call, judged)
-        header: dict[str, Any] = {"caller": caller.member.card}
-        if options or not toolkit.public or not caller.reads_chunks:
-            _fill_header(header, flight, toolkit, options)
-            if not STREAM_OPTIONS.keys().isdisjoint(options):
-                self.streams.open(flight, options, header)
-        traceparent = call.traceparent
-        if traceparent and (options or not is_unsampled(traceparent)):
-            traceparent = self._trace(room, flight, call, header)
-        elif not caller.member.scope.trace:
-            traceparent = None
-        self.hand_over(flight, call, header, traceparent)
+    def _refuse(self, room: Room, caller: Seat, call: Call, error: RoomException) -> None:
+        self._count(error)
+        caller.port.send_message(encode(failed(call.id, error)))
         if room.watch is not None:
-            room.watch.follow(flight)
+            room.watch.refused(caller, call, error)
+        if not isinstance(error, TooLarge | Overloaded):  # these end the span that they met
+            self._telemetry.refuse_call(room.state, caller.member, call, error)
 
     def judge(
         self, room: Room, caller: Seat, call: Call | Explain, options: Mapping[str, Any]
@@ -168,7 +168,8 @@ class Router:
             check_principal(authority.principal, toolkit, call.tool)
         if "pin" in options:
             check_pin(toolkit, options["pin"])
-        affinity = affinity_of(tool, caller.member, options.get("affinity"))
+        kept = tool.affinity != "none"
+        affinity = affinity_of(tool, caller.member, options.get("affinity")) if kept else None
         return toolkit, tool, authority, room.seats[room.state.choose_host(toolkit, affinity).id]
 
     def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> str | None:

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Any, Self
 
 from msgspec import Struct
-from opentelemetry.context import get_current
 
 from toolbus.affinities import Affinities
 from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
@@ -35,7 +34,8 @@ from toolbus.inflow import Shares
 from toolbus.lines import Line
 from toolbus.link import Link
 from toolbus.retries import Plan, Retries
-from toolbus.telemetry import TRACESTATE, CallSpan, Tracing
+from toolbus.telemetry import CallSpan, Tracing
+from toolbus.trace_context import TRACESTATE, current_context
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
@@ -257,8 +257,10 @@ class Caller:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
         span = None
-        if monotonic() >= self._tracing.idle_until or get_current():
-            span = self.begin_span(plan)
+        if monotonic() >= self._tracing.idle_until or current_context():
+            plan.traceparent = self._tracing.unsampled_root(plan.call_id)
+            if plan.traceparent is None:
+                span = self._start_span(plan)
         try:
             try:
                 result = await self._answer(plan, plan.options)
@@ -278,12 +280,12 @@ class Caller:
             raise InvalidResult("the host's answer is no chunk", executed="yes") from broken
 
     def begin_span(self, plan: Plan) -> CallSpan | None:
-        """Put the call into a trace; return its span if that is recorded."""
+        """Put a call into a trace; return its span if that is recorded."""
         plan.traceparent = self._tracing.unsampled_root(plan.call_id)
-        if plan.traceparent is not None:
-            return None
-        span = self._tracing.start_client(plan.name, plan.call_id)
-        if span is None:
+        return self._start_span(plan) if plan.traceparent is None else None
+
+    def _start_span(self, plan: Plan) -> CallSpan | None:
+        if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
             return None
         plan.traceparent, tracestate = span.context
         if tracestate is not None:
@@ -384,8 +386,7 @@ class Caller:
         ends_at = min(plan.deadline_at, self._loop.time() + DEFAULT_TIMEOUT_S)
         pending = self._table.open(ends_at + GRACE_S)
         self.retries.expect(plan.key, pending.future)
-        participant = plan.key[1]
-        options = {} if participant is None else {"participant": participant}
+        options = {} if plan.key[1] is None else {"participant": plan.key[1]}
         pending.connection = connection
         connection.send_message(encode(Describe(RequestId(pending.id), plan.toolkit, options)))
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context as ContextvarsContext
 from contextvars import copy_context
 from copy import copy
+from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from opentelemetry.context import Context, attach
 
@@ -65,9 +65,9 @@ MAX_INFLIGHT = 256
 """Calls that one connection runs and queues; one more is `overloaded`."""
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
-
-
-T = TypeVar("T")
+# A call runs at once up to where it first waits, if this Python can do that.
+_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+_start: Callable[..., asyncio.Task[None]] = partial(asyncio.Task, **_EAGER)
 
 
 class Runner:
@@ -178,7 +178,7 @@ class Runner:
         self._runs[dispatch.id] = run
         self._alive.add(run)
         hosted.running.add(run)
-        run.task = _started(self._run(run), self.loop, self._context.copy())
+        run.task = _start(self._run(run), loop=self.loop, context=self._context.copy())
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
         self.send(failed(dispatch.id, error))
@@ -379,15 +379,6 @@ class Runner:
         run.threads -= 1
         if run.ended:
             self._finish(run)
-
-
-def _started(
-    run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, context: ContextvarsContext
-) -> asyncio.Task[None]:
-    """Run a call as a task, up to where it first waits if this Python can do that at once."""
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(run, loop=loop, context=context, eager_start=True)
-    return loop.create_task(run, context=context)
 
 
 def _who(room: str, context: ToolContext) -> dict[str, str]:

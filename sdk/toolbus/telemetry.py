@@ -50,6 +50,7 @@ from toolbus.trace_context import (
     TRACESTATE,
     RemoteParent,
     TraceContext,
+    current_context,
     enter_unsampled,
     format_traceparent,
     is_sampled,
@@ -253,7 +254,7 @@ class Tracing:
         What most calls get where traces are sampled, for a small part of the cost of
         `start_client`, which takes up what was begun here if it is asked next.
         """
-        if self._roots is None or otel_context.get_current():
+        if self._roots is None or current_context():
             return None
         return self._roots.unsampled(call_id)
 

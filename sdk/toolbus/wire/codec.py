@@ -7,18 +7,18 @@ or time, and raise nothing but `BadFrame` and `BadBody`. Pure: no sockets, no cl
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from operator import or_
 from types import UnionType
-from typing import Any, NamedTuple, NoReturn, TypeAlias, Union, cast, get_args, get_origin
+from typing import Any, NamedTuple, NoReturn, Union, cast, get_args, get_origin
 
 import msgpack
 import msgspec
 from msgspec.structs import astuple
 
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, Call, Dispatch, Frame
+from toolbus.wire.value_check import PLAIN_OR_BYTES, BadBody, check_value
 
 __all__ = [
     "MAX_DEPTH",
@@ -45,8 +45,6 @@ _MAX_HEADER_ITEMS = 4_096
 _MAX_ID = 2**53
 # Below this size, containers that claim more than they hold cost less than a millisecond to refuse.
 _TRUSTED_CLAIM_BYTES = 2_048
-_MAX_STEP_CHARS = 128
-_MAX_POINTER_CHARS = 1_024
 # What most values need; a packer makes more room by itself.
 _PACKED_BYTES = 512
 _FIXARRAY = 0x90
@@ -54,9 +52,6 @@ _JSON_CHUNK = b"\x92\x01"
 _NOT_ALLOWED = "not a msgpack value that this protocol allows"
 _OTHER_FIELD = "a field is missing, of another type or out of range"
 _UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
-_PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
-_PLAIN_OR_BYTES = _PLAIN | {bytes}
-_Place: TypeAlias = "tuple[_Place | None, Any]"
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
@@ -68,15 +63,6 @@ class BadFrame(ValueError):
     def __init__(self, close_code: int, reason: str) -> None:
         super().__init__(reason)
         self.close_code = close_code
-        self.reason = reason
-
-
-class BadBody(ValueError):
-    """An opaque part that its reader refuses; `path` is a JSON pointer to the offending value."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(reason)
-        self.path = path
         self.reason = reason
 
 
@@ -101,7 +87,7 @@ def pack_body(value: Any) -> bytes:
     try:
         # Plain values only, where msgspec would write dates and models too. It takes a tenth of the
         # time over a piece of a file; else one of its own, which mixes no two values.
-        if type(value) is list and _PLAIN_OR_BYTES.issuperset(map(type, value)):
+        if _is_shallow(value):
             return _pack_plain(value)
         return cast(bytes, msgpack.Packer(strict_types=True, buf_size=_PACKED_BYTES).pack(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -251,7 +237,7 @@ def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
         raise BadFrame(1007, _NOT_ALLOWED) from error
     if type(value) not in kinds:
         raise BadFrame(1002, _OTHER_FIELD)
-    if value and not (type(value) is dict and _is_flat(value, _PLAIN_OR_BYTES)):
+    if value and not (type(value) is dict and _is_flat(value, PLAIN_OR_BYTES)):
         _check_header_value(value, MAX_DEPTH - 1)  # the frame's own array is the first level
     return value
 
@@ -316,7 +302,7 @@ def _parts_of(data: bytes) -> Iterator[tuple[int, int]]:
 
 def _check_header_value(value: Any, depth: int) -> None:
     try:
-        _check_value(value, depth, None, binary=True)
+        check_value(value, depth, binary=True)
     except BadBody as error:
         raise BadFrame(1007, error.reason) from error
 
@@ -351,50 +337,30 @@ def _unpack_any(data: bytes, max_depth: int, *, binary: bool) -> Any:
         value = _unpack_value(data)
     except (*_UNREADABLE, TypeError) as error:
         raise BadBody("", _NOT_ALLOWED) from error
-    _check_value(value, max_depth, None, binary=binary)
+    check_value(value, max_depth, binary=binary)
     return value
 
 
 def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:
-    """Whether a map has nothing in it but text as keys and values that need no look inside."""
+    """Whether a map has nothing in it but text as keys and values of these types."""
     for key, item in value.items():
         if type(key) is not str or type(item) not in plain:
             return False
     return True
 
 
-def _check_value(value: Any, depth: int, place: _Place | None, *, binary: bool) -> None:
+def _is_shallow(value: Any) -> bool:
+    """Whether this is a flat map, or a list with nothing in it but plain values and flat maps.
+
+    So are the arguments of most calls, and the fields of most chunks.
+    """
     kind = type(value)
-    if kind is dict or kind is list:
-        if depth == 0:
-            raise BadBody(_pointer(place), "deeper than is allowed")
-        _check_items(value, depth, place, binary=binary)
-    elif kind is float:
-        if not math.isfinite(value):
-            raise BadBody(_pointer(place), "NaN and infinities are not JSON")
-    elif kind not in _PLAIN and not (binary and kind is bytes):
-        raise BadBody(_pointer(place), f"a {kind.__name__} is not a JSON value")
-
-
-def _check_items(
-    value: dict[Any, Any] | list[Any], depth: int, place: _Place | None, *, binary: bool
-) -> None:
-    plain = _PLAIN_OR_BYTES if binary else _PLAIN
-    if isinstance(value, dict):
-        if not {str}.issuperset(map(type, value)):
-            raise BadBody(_pointer(place), "keys are text")
-        items: Iterable[tuple[Any, Any]] = value.items()
-    else:
-        items = enumerate(value)
-    for key, item in items:
-        if type(item) not in plain:
-            _check_value(item, depth - 1, (place, key), binary=binary)
-
-
-def _pointer(place: _Place | None) -> str:
-    """Write where a value stands as a JSON pointer; only what is refused needs one."""
-    steps: list[str] = []
-    while place is not None:
-        place, step = place
-        steps.append(str(step)[:_MAX_STEP_CHARS].replace("~", "~0").replace("/", "~1"))
-    return "".join(f"/{step}" for step in reversed(steps))[:_MAX_POINTER_CHARS]
+    if kind is dict:
+        return _is_flat(value, PLAIN_OR_BYTES)
+    if kind is not list:
+        return False
+    for item in value:
+        kind = type(item)
+        if kind not in PLAIN_OR_BYTES and not (kind is dict and _is_flat(item, PLAIN_OR_BYTES)):
+            return False
+    return True

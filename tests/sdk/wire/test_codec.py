@@ -156,9 +156,12 @@ def test_values_that_are_not_plain_are_not_sent_wherever_they_stand(value: Any) 
             pack_body(whole)
 
 
-@given(st.lists(JSON | st.binary(max_size=300)))
-def test_lists_are_packed_as_msgpack_packs_them(fields: list[Any]) -> None:
-    assert pack_body(fields) == msgpack.packb(fields)
+@given(st.lists(JSON | st.binary(max_size=300)), st.dictionaries(st.text(max_size=5), JSON))
+def test_lists_and_maps_are_packed_as_msgpack_packs_them(
+    fields: list[Any], arguments: dict[str, Any]
+) -> None:
+    for value in (fields, arguments, [1, arguments], [4, arguments, *fields]):
+        assert pack_body(value) == msgpack.packb(value)
 
 
 @pytest.mark.row(26)
@@ -281,7 +284,9 @@ class Lazy(dict[str, Any]):
         return super().items()
 
 
-@pytest.mark.parametrize("value", [Lazy(a=1), {"x": Lazy(a=1)}, (1, 2), {"x": (1,)}])
+@pytest.mark.parametrize(
+    "value", [Lazy(a=1), {"x": Lazy(a=1)}, [1, Lazy(a=1)], (1, 2), [1, (2,)], {"x": (1,)}]
+)
 def test_what_is_not_plain_is_a_bad_body_and_runs_no_code_while_it_is_packed(value: Any) -> None:
     with pytest.raises(BadBody):
         pack_body(value)
