@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from opentelemetry.sdk.trace import (
     Tracer,
     TracerProvider,
 )
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_ON,
     DEFAULT_OFF,
@@ -201,6 +203,20 @@ class LightTracer:
         span.links = links
         return span
 
+    def full(self, span: LightSpan, context: Context) -> trace.Span:
+        """Begin the SDK's span in the place of one of ours: with its ids, its start and its facts.
+
+        Args:
+            span: What has nothing but its first attributes yet; it is not used any more.
+            context: What it was begun in.
+        """
+        tracer = copy(self._tracer)  # nobody else draws ids of this one
+        tracer.id_generator = _SameIds(span.get_span_context())
+        (attributes,) = span.written
+        return tracer.start_span(
+            span.name, context, span.kind, attributes, start_time=span.start_ns
+        )
+
     def take(self, span: LightSpan) -> None:
         """Hand a span that has ended to the processors."""
         self._tracer.span_processor.on_end(
@@ -251,6 +267,22 @@ class LightTracer:
             self._provider.limits.max_links, span.links
         )
         return links
+
+
+class _SameIds(IdGenerator):
+    """Draws what was drawn before."""
+
+    def __init__(self, drawn: SpanContext) -> None:
+        self._drawn = drawn
+
+    def generate_span_id(self) -> int:
+        return self._drawn.span_id
+
+    def generate_trace_id(self) -> int:
+        return self._drawn.trace_id
+
+    def is_trace_id_random(self) -> bool:
+        return bool(self._drawn.trace_flags & _RANDOM)
 
 
 class _Rule(NamedTuple):

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -182,7 +182,7 @@ class _RecordedHostCall(HostCall):
 
     __slots__ = ("_inner", "_inner_end_ns", "_span", "_tool", "_tracer")
 
-    def __init__(self, span: trace.Span, tracer: trace.Tracer, tool: Mapping[str, str]) -> None:
+    def __init__(self, span: trace.Span, tracer: Any, tool: Mapping[str, str]) -> None:
         super().__init__(trace.set_span_in_context(span, _NO_CONTEXT))
         self._span = span
         self._tracer = tracer
@@ -216,9 +216,10 @@ class _RecordedHostCall(HostCall):
         super().__exit__(kind, error, traceback)
 
     def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
-        if self._inner is not None and self._inner.is_recording():
-            record_outcome(self._inner, error, executed)
-            self._inner.end(self._inner_end_ns)
+        inner = getattr(self._inner, "untouched", self._inner)
+        if inner is not None and inner.is_recording():
+            record_outcome(inner, error, executed)
+            inner.end(self._inner_end_ns)
         if self._span.is_recording():
             record_outcome(self._span, error, executed)
             self._span.end()
@@ -244,7 +245,7 @@ class Tracing:
         self.idle_until: float = float("-inf")
         """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
         self._tracer: trace.Tracer | LightTracer | None = None
-        self._tool_tracer: trace.Tracer = trace.NoOpTracer()
+        self._tool_tracer: Any = None
         self._roots: RootSampling | None = None
         self._client_attributes: dict[str, dict[str, str]] = {}
 
@@ -342,12 +343,11 @@ class Tracing:
             return None
         tracer = provider.get_tracer(SCOPE, toolbus_version())
         if not isinstance(tracer, trace.NoOpTracer):
-            from toolbus.light_spans import LightTracer
             from toolbus.root_sampling import RootSampling
+            from toolbus.tool_spans import tracers_of
 
             self._roots = RootSampling.of(tracer)
-            self._tracer = LightTracer.of(tracer, provider) or tracer
-            self._tool_tracer = tracer
+            self._tracer, self._tool_tracer = tracers_of(tracer, provider)
             self.idle_until = float("-inf")
         return self._tracer
 

@@ -22,6 +22,7 @@ from bench.promises import GATHERING_ROW, MORE_LEGS, PARTICIPANTS, PROMISES, ROW
 from bench.report import machine, own_versions, render
 from bench.rivals import RivalMissing, rival_python
 from bench.rounds import START_TIMEOUT_S, started
+from bench.shares import take_shares
 from bench.verdict import Promise, missed
 
 RESULTS_FILE = Path(__file__).resolve().parent / "RESULTS.md"
@@ -79,6 +80,8 @@ async def _measure(arguments: argparse.Namespace) -> int:
     course.results.missing |= field.missing
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     await course.run(rounds, min(rounds, GATHERINGS))
+    if not is_chosen or "toolbus" in (arguments.leg or ()):
+        course.results.shares[JUDGED_LOOP] = await take_shares(JUDGED_LOOP)
     text = render(course.results, loops, {"measured": measured, **_facts(course, field)})
     sys.stdout.write(text)
     if arguments.write:

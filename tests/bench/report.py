@@ -11,13 +11,16 @@ from pathlib import Path
 import psutil
 
 from bench.gathering import Gathering
-from bench.legs import ALONE, IN_FLIGHT, LEGS
+from bench.legs import ALONE, IN_FLIGHT, LEGS, ROLES
 from bench.passages import QUIET, Passage, Transfer
 from bench.promises import PROMISES
 from bench.rounds import Figures, Round
+from bench.shares import KINDS, OTHER
 from bench.turns import TURN_S, Turn, Turns
 from bench.verdict import OfPassages, OfTurns, Promise, Ratio, Results, span_cpu_us
 
+DEAREST = 12
+"""Functions of each process that the report names."""
 MEANINGS = {leg.name: leg.meaning for leg in LEGS}
 
 
@@ -52,6 +55,7 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
             _delays(results, loop),
             _gatherings(results, loop),
             _promises(results, loop),
+            _shares(results, loop),
         )
         parts += [f"## {loop}", "", *(line for table in tables if table for line in (*table, ""))]
     return "\n".join([*parts, *_legend(results), ""])
@@ -66,7 +70,8 @@ def _legend(results: Results) -> list[str]:
         "both on legs that are slow. CPU is the processor time per call of router, host and",
         "caller: it says what the calls cost where other programs disturb the clock; musts are",
         "judged by the clock, on uvloop. Of turns, the ratio is the median over each recorded turn",
-        "and its two neighbours, with its quartiles. MB are 10^6 bytes.",
+        "and its two neighbours, with its quartiles. MB are 10^6 bytes. Where the time of a call",
+        "goes is sampled: functions of C count for the Python function that called them.",
         "",
         *(f"- `{name}`: {meaning}" for name, meaning in MEANINGS.items() if name in legs),
     ]
@@ -188,6 +193,31 @@ def _delays(results: Results, loop: str) -> list[str]:
         "|---|---|---|---|",
     ]
     return [*head, *rows]
+
+
+def _shares(results: Results, loop: str) -> list[str]:
+    """Where the time goes in each process, by kind of work, then by function."""
+    shares = results.shares.get(loop)
+    if shares is None:
+        return []
+    kinds = [
+        f"| {kind} | {' | '.join(f'{shares.kinds[role].get(kind, 0.0):.1f}' for role in ROLES)} |"
+        for kind in (*KINDS, OTHER)
+    ]
+    sums = (f"**{sum(shares.kinds[role].values()):.1f}**" for role in ROLES)
+    return [
+        f"| CPU us per call, {IN_FLIGHT.in_flight} in flight | {' | '.join(ROLES)} |",
+        "|---" * (len(ROLES) + 1) + "|",
+        *kinds,
+        f"| all | {' | '.join(sums)} |",
+        "",
+        *(f"- {role}: {_dearest(shares.functions[role])}" for role in ROLES),
+    ]
+
+
+def _dearest(functions: Mapping[str, float]) -> str:
+    dearest = sorted(functions, key=functions.__getitem__, reverse=True)[:DEAREST]
+    return ", ".join(f"`{place}` {functions[place]:.1f}" for place in dearest)
 
 
 GATHERING_FIGURES: Mapping[str, Callable[[Gathering], float]] = {

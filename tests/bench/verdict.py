@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from bench.gathering import Gathering
 from bench.passages import Passage, Transfer
 from bench.rounds import Figures, Round, rate_by_cpu
+from bench.shares import Shares
 from bench.turns import Turns
 
 Measure: TypeAlias = Callable[[Round], float]
@@ -29,6 +30,8 @@ class Results:
     passages: dict[tuple[str, str], list[Passage]] = field(default_factory=dict)
     """By loop and leg, of those that move files."""
     gatherings: dict[str, list[Gathering]] = field(default_factory=dict)
+    """By loop."""
+    shares: dict[str, Shares] = field(default_factory=dict)
     """By loop."""
     missing: dict[str, str] = field(default_factory=dict)
     """What could not be measured, and why."""
