@@ -11,7 +11,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeVar
 
+from bench.bouts import LegFailed, run_bout
 from bench.contention import Contention
 from bench.gathering import GatheringRefused, gather
 from bench.legs import Leg
@@ -21,6 +23,7 @@ from bench.turns import run_turns
 from bench.verdict import Results
 
 GATHERING = "gathering"
+T = TypeVar("T")
 
 
 class Course:
@@ -43,6 +46,7 @@ class Course:
         self._participants = participants
         self._gathering_loops = gathering_loops if participants else ()
         self.rounds = 0
+        self._bouts = 0
         self.contention = Contention()
         self.results = Results()
         self.took_s: defaultdict[str, float] = defaultdict(float)
@@ -68,20 +72,42 @@ class Course:
         sys.stderr.write("\r\033[K")
 
     async def _run_legs(self, loop: str, legs: Sequence[Leg]) -> None:
-        first = self.rounds % len(legs) if legs else 0
-        for leg in (*legs[first:], *legs[:first]):
-            if leg.name in self.results.missing:
-                continue
-            self._say(leg.name, loop)
-            try:
-                took_s = await self._run_leg(leg, loop)
-            except (RuntimeError, TimeoutError) as error:
-                if not leg.is_rival:
-                    raise
-                # What is not ours may fail to run here without failing the run.
-                self._miss(leg.name, str(error) or type(error).__name__)
-                continue
-            self.took_s[leg.name] += took_s
+        bouts: defaultdict[str, list[Leg]] = defaultdict(list)
+        for leg in legs:
+            bouts[leg.bout or leg.name].append(leg)
+        for bout in _turned(list(bouts.values()), self.rounds):
+            there = [leg for leg in bout if leg.name not in self.results.missing]
+            if len(there) > 1:
+                await self._run_bout(_turned(there, self.rounds), loop)
+            elif there:
+                await self._run_alone(there[0], loop)
+
+    async def _run_bout(self, legs: Sequence[Leg], loop: str) -> None:
+        """Measure legs side by side; where a rival fails, without it."""
+        self._say(" beside ".join(leg.name for leg in legs), loop)
+        self._bouts += 1
+        try:
+            rounds = await run_bout(legs, loop, self._bouts)
+        except LegFailed as failure:
+            if not failure.leg.is_rival:
+                raise
+            self._miss(failure.leg.name, str(failure))
+            others = [leg for leg in legs if leg is not failure.leg]
+            await self._run_bout(others, loop)
+            return
+        for name, round_ in rounds.items():
+            self.results.rounds.setdefault((loop, name), []).append(round_)
+            self.took_s[name] += round_.took_s
+
+    async def _run_alone(self, leg: Leg, loop: str) -> None:
+        self._say(leg.name, loop)
+        try:
+            self.took_s[leg.name] += await self._run_leg(leg, loop)
+        except (RuntimeError, TimeoutError) as error:
+            if not leg.is_rival:
+                raise
+            # What is not ours may fail to run here without failing the run.
+            self._miss(leg.name, str(error) or type(error).__name__)
 
     async def _run_leg(self, leg: Leg, loop: str) -> float:
         """Measure a leg once, keep what it came to, and return what that took, in seconds."""
@@ -114,3 +140,9 @@ class Course:
 
     def _say(self, what: str, loop: str) -> None:
         sys.stderr.write(f"\r\033[Kround {self.rounds + 1}: {what} on {loop}")
+
+
+def _turned(items: Sequence[T], times: int) -> Sequence[T]:
+    """Begin with another one each time."""
+    first = times % len(items) if items else 0
+    return (*items[first:], *items[:first])

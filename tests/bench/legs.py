@@ -40,6 +40,8 @@ class Leg:
     """Whether it is measured by turns, instead of by loads."""
     moves_files: bool = False
     """Whether it is measured by passages, instead of by loads."""
+    bout: str = ""
+    """Legs of one bout are measured side by side, as their ratios are promised."""
     is_rival: bool = False
     """Whether it runs in an environment of its own, from `requirements-NAME.txt`."""
     on_both_loops: bool = True
@@ -67,28 +69,37 @@ def _among(toolkits: int) -> Leg:
         environment={**_sampling(0), "BENCH_TOOLKITS": str(toolkits)},
         roles=("router", "neighbours", "host", "caller"),
         loads=(ALONE,),
+        bout="toolkits",
         on_both_loops=False,
     )
 
 
 LEGS = (
-    Leg("stock", "bench.stock_relay", "a relay on stock websockets, `async for` and `await send`"),
+    Leg(
+        "stock",
+        "bench.stock_relay",
+        "a relay on stock websockets, `async for` and `await send`",
+        bout="calls",
+    ),
     Leg(
         "relay",
         "bench.relay",
         "a relay on our transport, nothing on top, each message written at once",
+        bout="calls",
     ),
     Leg(
         "relay-batched",
         "bench.relay",
         "the same with the batched writes that the bus turns on",
         environment={"BENCH_BATCHES": "1"},
+        bout="calls",
         on_both_loops=False,
     ),
     Leg(
         "nats",
         "bench.nats_leg",
         "nats-server and nats-py, request and reply; checks nothing",
+        bout="calls",
         is_rival=True,
     ),
     Leg(
@@ -113,12 +124,14 @@ LEGS = (
         "bench.toolbus_leg",
         "grants and validation on, tracing on but unsampled",
         environment=_sampling(0),
+        bout="calls",
     ),
     Leg(
         "toolbus-untraced",
         "bench.toolbus_leg",
         "the same without tracing set up",
         environment={"OTEL_SDK_DISABLED": "true"},
+        bout="calls",
         on_both_loops=False,
     ),
     Leg(

@@ -64,7 +64,8 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
 def _legend(results: Results) -> list[str]:
     legs = {leg for _, leg in (*results.rounds, *results.turns, *results.passages)}
     return [
-        "Medians over the rounds, with least and greatest; each ratio is one of two medians.",
+        "Medians over the rounds, with least and greatest; the ratio of legs that ran side by side",
+        "is the median of theirs, any other one is of two medians.",
         f"{ALONE.calls:,} calls one at a time, all processes on one core (only one is ever awake);",
         f"{IN_FLIGHT.calls:,} calls with {IN_FLIGHT.in_flight} in flight, on all cores; fewer of",
         "both on legs that are slow. CPU is the processor time per call of router, host and",

@@ -51,6 +51,8 @@ class Round:
     spans_per_call: float = 0.0
     """Spans that arrived at the receiver, where the leg has one."""
     took_s: float = 0.0
+    bout: int = 0
+    """In which bout it was, side by side with other legs; 0 where it was by itself."""
 
 
 class Process:

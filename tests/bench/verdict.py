@@ -113,7 +113,7 @@ class Figure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of two legs' medians in one run."""
+    """A ratio of two legs in one run: the median over bouts, else of their medians."""
 
     leg: str
     against: str
@@ -151,6 +151,10 @@ class Ratio:
         leg, against = results.of(loop, self.leg), results.of(loop, self.against)
         if not leg or not against:
             return None
+        beside = {round_.bout: round_ for round_ in against if round_.bout}
+        pairs = [(each, beside[each.bout]) for each in leg if each.bout in beside]
+        if pairs:
+            return of_leg(measure(ours) / measure(theirs) for ours, theirs in pairs)
         return of_leg(map(measure, leg)) / of_other(map(measure, against))
 
 
