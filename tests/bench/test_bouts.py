@@ -35,12 +35,12 @@ async def test_legs_of_a_bout_take_turns_and_their_first_part_does_not_count(
     rounds = await run_bout([short("stock"), short("relay")], "asyncio", 7)
     assert list(rounds) == ["stock", "relay"]
     assert [pid == taken[0] for pid in taken] == [True, False] * (PARTS + 1)
-    for name, p50_us in (("stock", 10.0), ("relay", 11.0)):  # of 3, 5, ... 17, and 4, 6, ... 18
+    for name, middle in (("stock", 10.0), ("relay", 11.0)):  # of 3, 5, ... 17, and 4, 6, ... 18
         assert rounds[name].bout == 7
         assert rounds[name].in_flight is None
         alone = rounds[name].alone
         assert alone is not None
-        assert alone.sample == Sample(1.0, p50_us)
+        assert alone.sample == Sample(1.0, middle)
         assert all(cpu_us >= 0 for cpu_us in alone.cpu_us)
 
 
