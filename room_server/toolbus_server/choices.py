@@ -6,6 +6,7 @@ that fails. Where the choices come from is `commands`' work.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from toolbus.exit_codes import UsageMistake
+from toolbus.exit_codes import UsageMistake, printable
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE, home_of
 from toolbus_server.forwarding import network_of
@@ -70,7 +71,7 @@ class Choices:
             trusted = [*_dev_keys(_dev_keys_file(variables)), *trusted]
         if not trusted:
             raise UsageMistake(_NO_KEYS)
-        _check_redis(self.redis)
+        _check_redis(self.redis, self.node)
         try:
             keys = KeyRing(trusted)
         except ValueError as error:
@@ -139,14 +140,22 @@ def load_keys(path: Path) -> KeyRing:
         raise UsageMistake(str(error)) from error
 
 
-def _check_redis(url: str | None) -> None:
+def _check_redis(url: str | None, node: str) -> None:
     if url is not None:
-        from toolbus_server.nodes.redis_url import pool_of  # needs the extra `server`
+        from toolbus_server.nodes.node_name import check_node_name  # needs the extra `server`
+        from toolbus_server.nodes.redis_check import look_before_start
+        from toolbus_server.nodes.redis_url import pool_of
 
         try:
             pool_of(url)
         except ValueError as error:
             raise UsageMistake(f"--redis: {error}") from error
+        try:
+            check_node_name(node)
+        except ValueError as error:
+            raise UsageMistake(f"--node: {error}") from error
+        for words in asyncio.run(look_before_start(url)):
+            typer.echo(printable(words), err=True)
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

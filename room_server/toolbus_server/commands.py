@@ -13,13 +13,13 @@ import logging
 import secrets
 import signal
 import tomllib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from os import environ
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -257,7 +257,8 @@ async def _serve(settings: ServerSettings, choices: Choices, *, as_json: bool) -
     if choices.keys is not None:  # else it means, as ever, that the terminal is gone
         loop.add_signal_handler(signal.SIGHUP, watch.ask)
     try:
-        await server.start()
+        if not await _unless_told(stop, server.start()):
+            return
     except OSError as error:
         raise UsageMistake(_why_not(error, settings)) from error
     ready = json_codec.dumps({"url": server.url}) if as_json else f"listening on {server.url}"
@@ -268,6 +269,19 @@ async def _serve(settings: ServerSettings, choices: Choices, *, as_json: bool) -
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     await server.stop()
+
+
+async def _unless_told(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, and say whether it was done: it is given up when the process is told to stop."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    is_done = working.done()
+    for task in (working, stopping):
+        task.cancel()
+        await asyncio.wait([task])
+    if is_done:
+        working.result()
+    return is_done
 
 
 @asynccontextmanager

@@ -181,7 +181,13 @@ class RoomServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the address cannot be had."""
+        """Join the other nodes, if it is to be one of many, and listen.
+
+        Raises:
+            OSError: The address cannot be had.
+            AlreadyExists: Another node, which lives, has its name.
+            ValueError: `redis` is no URL of one, or `node` no name.
+        """
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
         self.admission = Admission(self._settings, self.hub.epoch_of, time.time)
@@ -191,6 +197,14 @@ class RoomServer:
         self._prepare_door()
         if self.node is not None:
             await self.node.start()
+        try:
+            await self._listen()
+        except BaseException:
+            if self.node is not None:  # nobody can come in: the others must not count on it
+                await self.node.stop()
+            raise
+
+    async def _listen(self) -> None:
         self._server = await serve(
             self._handle,
             self._settings.host,

@@ -3,81 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from support.command_line import CommandLine
+from support.own_authority import Pki, make_pki
 from toolbus import KeyRing, RoomException, Toolkit, tool
 from toolbus_server import ServerSettings
 from toolbus_server.testing import running_server
-
-
-class Pki(NamedTuple):
-    """Files of an authority of our own, and of a server that it vouches for."""
-
-    authority: Path
-    cert: Path
-    key: Path
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return ("--tls-cert", str(self.cert), "--tls-key", str(self.key))
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _certificate(
-    subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(subject))
-        .issuer_name(_name(issuer))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-    )
-
-
-def make_pki(folder: Path, password: bytes | None = None) -> Pki:
-    """Make an authority, and a certificate of it for 127.0.0.1."""
-    folder.mkdir(exist_ok=True)
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = _certificate("our CA", "our CA", authority_key, is_authority=True).sign(
-        authority_key, hashes.SHA256()
-    )
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    cert = _certificate("server", "our CA", key, is_authority=False)
-    signed = cert.add_extension(here, critical=False).sign(authority_key, hashes.SHA256())
-    encryption = (
-        serialization.NoEncryption()
-        if password is None
-        else serialization.BestAvailableEncryption(password)
-    )
-    packed_key = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    )
-    pki = Pki(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
-    pki.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    pki.cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    pki.key.write_bytes(packed_key)
-    return pki
 
 
 @pytest.fixture

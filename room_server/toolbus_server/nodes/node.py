@@ -15,13 +15,13 @@ from typing import Any
 import msgpack
 import msgspec
 from redis.asyncio.connection import ConnectionPool
-from redis.exceptions import ConnectionError as LostConnection
 
 from toolbus.tokens import MAX_TOKEN_LIFE_S
 from toolbus_server.administration import Administration
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.nodes.far_facts import Change
+from toolbus_server.nodes.node_name import NameClaim, NameHeld, check_node_name
 from toolbus_server.nodes.parcels import MARK, read_parcel
 from toolbus_server.nodes.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.nodes.redis_line import RedisAway, RedisLine
@@ -29,13 +29,13 @@ from toolbus_server.nodes.relays import Relays
 from toolbus_server.nodes.shared_room import SharedRoom
 from toolbus_server.room_view import Member
 
-__all__ = ["BEAT_S", "LEASE_S", "Node"]
+__all__ = ["BEAT_S", "LEASE_S", "WINDOW_BYTES", "Node"]
 
 BEAT_S = 3.0
 """How often a node renews its lease."""
 LEASE_S = 10.0
 """How long a lease lives that is not renewed: so long a node that died is taken to be there."""
-_WINDOW_BYTES = 8 * 1024 * 1024
+WINDOW_BYTES = 8 * 1024 * 1024
 """Bytes under way to one node from all others; Redis drops who has 8 MiB waiting for a minute."""
 _LEAST_WINDOW_BYTES = 64 * 1024
 _ENTER_S = 2.0
@@ -55,16 +55,21 @@ class Node:
         pool: Makes connections to Redis.
         administration: Does what is asked for elsewhere, and has done elsewhere what is here.
         name: What it is called; it must be the only one of that name.
+
+    Raises:
+        ValueError: No node can be called so.
     """
 
     def __init__(
         self, hub: Hub, pool: ConnectionPool, administration: Administration, name: str = ""
     ) -> None:
+        check_node_name(name)
         self._hub = hub
         self._administration = administration
         administration.elsewhere = self._order
         self._pool = pool
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._claim = NameClaim(self.name)
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(hub, self._loop)
         self._rooms: dict[str, SharedRoom] = {}
@@ -88,17 +93,25 @@ class Node:
         self._line = RedisLine(self._pool, inbox_of(self.me), self)
 
     async def start(self) -> None:
-        """Join the others, and stay with them; where Redis is away, join when it is back."""
+        """Join the others, and stay with them; where Redis is away, join when it is back.
+
+        Where a node of this name was killed a moment ago, that takes until its lease has ended.
+
+        Raises:
+            NameTaken: A node of this name lives.
+        """
         self._line_task = self._loop.create_task(self._stay())
         try:
-            async with asyncio.timeout(_ENTER_S):
-                await self.is_joined.wait()
+            await self._claim.decided(_ENTER_S)
         except TimeoutError:
             _logger.warning("node %s serves by itself until Redis answers", self.name)
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Leave the others: what this node told is taken back by them at once."""
-        if self._line.is_up:
+        if self._line.is_up and self._has_lease:
             try:
                 async with asyncio.timeout(1.0):
                     if self._exits:
@@ -117,6 +130,8 @@ class Node:
         while True:
             try:
                 await self._line.run()
+            except NameHeld as held:
+                await asyncio.sleep(self._claim.contest(held))
             except Fenced:
                 _logger.warning("the lease of node %s had ended: it begins anew", self.name)
                 self._live(set())
@@ -241,7 +256,7 @@ class Node:
 
     def window(self) -> int:
         """Say how many bytes may be under way to one node."""
-        return max(_LEAST_WINDOW_BYTES, _WINDOW_BYTES // max(1, len(self._peers)))
+        return max(_LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(self._peers)))
 
     # What the line brings
 
@@ -256,6 +271,7 @@ class Node:
                 self._revoked.add(revocation)
                 self._administration.carry_out("revoke", msgpack.unpackb(revocation))
         self.is_joined.set()
+        self._claim.won()
         for shared in list(self._rooms.values()):
             self._read_anew(shared)
         while True:
@@ -306,7 +322,7 @@ class Node:
         words = (node, incarnation, life_ms, self._known_version, int(not self._has_lease))
         answer = await self._script("beat", keys, *words)
         if answer[0] == 0:
-            raise LostConnection(f"another node is called {node}")
+            raise NameHeld(answer[1].decode(), answer[2])
         if answer[0] == 2:
             raise Fenced
         self._has_lease = True

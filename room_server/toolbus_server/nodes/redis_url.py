@@ -25,6 +25,7 @@ _OPTIONS: dict[str, Any] = {
     "socket_timeout": None,
     "socket_keepalive": True,
     "retry_on_timeout": False,
+    "driver_info": None,  # else each connection asks for a right that no node needs
 }
 
 

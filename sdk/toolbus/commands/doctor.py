@@ -1,7 +1,8 @@
 """`toolbus doctor`: looks at each thing that joining a room needs, and names the repair.
 
 It goes from the near to the far: what is set, the token, the server's port, its clock, the room,
-the grants. What cannot be looked at because something nearer is broken is said to be skipped.
+the grants. What cannot be looked at because something nearer is broken is said to be skipped. At
+the Redis of many servers those look who speak with one; here it is only named.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -24,6 +26,8 @@ from toolbus.commands.plain_words import plain_words
 from toolbus.commands.room_options import RoomOptions, joins_a_room
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.exit_codes import ExitCode, UsageMistake, printable
+from toolbus.findings import CHECKS, Ailment, Check, Finding
+from toolbus.findings import examine as make_checks
 from toolbus.grants import ApiScope, matches_room
 from toolbus.joining import life_words, read_claims, read_token, rooms_of
 from toolbus.keys import KeyRing
@@ -37,30 +41,6 @@ _PATIENCE_S = 5.0
 _MAX_ANSWER_BYTES = 16_384
 _SKEW_S = 5.0
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
-Status: TypeAlias = Literal["ok", "fail", "skip"]
-
-
-class Ailment(Exception):
-    """A check found something wrong.
-
-    Args:
-        found: What it is.
-        repair: What to do about it.
-    """
-
-    def __init__(self, found: str, repair: str) -> None:
-        super().__init__(found)
-        self.repair = repair
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found."""
-
-    check: str
-    status: Status
-    found: str
-    repair: str = ""
 
 
 @dataclass(slots=True)
@@ -75,20 +55,24 @@ class _Patient:
     joined: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """One look, and what must be well for it to make sense."""
-
-    name: str
-    look: Callable[[_Patient], Awaitable[str]]
-    exit_code: ExitCode
-    needs: tuple[str, ...] = ()
+_RedisFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        help="Look at the Redis of many servers instead, as `toolbus serve --redis` has it; "
+        "@FILE reads the URL from a file.",
+        metavar="URL",
+    ),
+]
 
 
 @joins_a_room
-def doctor(options: RoomOptions) -> None:
+def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
     """Check key, token, port, clock, room and grants, and name the repair of what is wrong."""
-    findings = asyncio.run(examine(options))
+    if redis is None:
+        findings = asyncio.run(examine(options))
+    else:
+        findings = _look_at_redis(options, redis)
     if options.as_json:
         facts = [
             {"check": f.check, "status": f.status, "found": f.found, "repair": f.repair}
@@ -100,26 +84,30 @@ def doctor(options: RoomOptions) -> None:
             typer.echo(f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}")
             if finding.repair:
                 typer.echo(f"                repair: {finding.repair}")
-    failed = {finding.check for finding in findings if finding.status == "fail"}
-    raise typer.Exit(next((c.exit_code for c in _CHECKS if c.name in failed), ExitCode.OK))
+    failed = (finding.exit_code for finding in findings if finding.exit_code)
+    raise typer.Exit(next(failed, ExitCode.OK))
 
 
 async def examine(options: RoomOptions) -> list[Finding]:
-    """Make every check that makes sense, the near before the far."""
-    patient = _Patient(options)
-    findings: list[Finding] = []
-    well: set[str] = set()
-    for check in _CHECKS:
-        missing = [name for name in check.needs if name not in well]
-        if missing:
-            findings.append(Finding(check.name, "skip", f"waits for {missing[0]}"))
-            continue
+    """Make every check of a room that makes sense, the near before the far."""
+    return await make_checks(_CHECKS, _Patient(options))
+
+
+def _look_at_redis(options: RoomOptions, redis: str) -> list[Finding]:
+    """Leave the looking to who speaks with Redis. Raises UsageMistake."""
+    if options != RoomOptions(as_json=options.as_json):
+        raise UsageMistake("--redis looks at a Redis and at no room: leave the flags of a room out")
+    if redis.startswith("@"):
         try:
-            findings.append(Finding(check.name, "ok", await check.look(patient)))
-            well.add(check.name)
-        except Ailment as ailment:
-            findings.append(Finding(check.name, "fail", str(ailment), ailment.repair))
-    return findings
+            redis = Path(redis[1:]).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UsageMistake(f"cannot read {redis[1:]}: {error.strerror}") from None
+        except ValueError:
+            raise UsageMistake(f"{redis[1:]} is no text") from None
+    for entry in entry_points(group=CHECKS, name="redis"):
+        findings: list[Finding] = asyncio.run(entry.load()(redis))
+        return findings
+    raise UsageMistake("nothing here can look at a Redis: pip install 'toolbus[server]'")
 
 
 async def _look_at_settings(patient: _Patient) -> str:
@@ -334,11 +322,11 @@ async def _look_at_grants(patient: _Patient) -> str:
 
 
 _CHECKS = (
-    _Check("settings", _look_at_settings, ExitCode.USAGE),
-    _Check("key", _look_at_key, ExitCode.USAGE, ("settings",)),
-    _Check("token", _look_at_token, ExitCode.REFUSED, ("key",)),
-    _Check("port", _look_at_port, ExitCode.AWAY, ("settings",)),
-    _Check("clock", _look_at_clock, ExitCode.REFUSED, ("port",)),
-    _Check("room", _look_at_room, ExitCode.REFUSED, ("token", "port")),
-    _Check("grants", _look_at_grants, ExitCode.REFUSED, ("token",)),
+    Check("settings", _look_at_settings, ExitCode.USAGE),
+    Check("key", _look_at_key, ExitCode.USAGE, ("settings",)),
+    Check("token", _look_at_token, ExitCode.REFUSED, ("key",)),
+    Check("port", _look_at_port, ExitCode.AWAY, ("settings",)),
+    Check("clock", _look_at_clock, ExitCode.REFUSED, ("port",)),
+    Check("room", _look_at_room, ExitCode.REFUSED, ("token", "port")),
+    Check("grants", _look_at_grants, ExitCode.REFUSED, ("token",)),
 )

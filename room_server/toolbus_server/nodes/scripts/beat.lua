@@ -1,7 +1,8 @@
 -- Renews a node's lease, and finds those that have ended.
 -- KEYS: nodes, version, gone. ARGV: node, incarnation, life in ms, the version that the caller knows,
 -- 1 where this is its first beat.
--- Returns {0} where another one has this node's name, {2} where its lease had ended, else
+-- Returns {0, another that has this node's name, how many ms its lease lives}, {2} where its lease
+-- had ended, else
 -- {1, version, living or false, gone}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -15,7 +16,9 @@ local was_there = redis.call('ZSCORE', KEYS[1], me)
 if not was_there then
   if ARGV[5] ~= '1' then return {2} end
   for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-    if string.sub(each, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then return {0} end
+    if string.sub(each, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
+      return {0, each, redis.call('ZSCORE', KEYS[1], each) - now}
+    end
   end
   redis.call('SREM', KEYS[3], me)
 end
