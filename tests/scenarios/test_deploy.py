@@ -1,175 +1,153 @@
-"""`deploy/` as processes: what the compose file starts is started here, and called.
+"""`deploy/` as processes: what the compose files start is started here, and called.
 
-Each of our services runs with the command and the variables of the file. What differs is what a
-machine without containers must change: names of services become loopback, ports free ones, mounted
-folders temporary ones. Of the image itself only an engine can tell.
+Each of our services runs with the command and the variables of the file (support/composition.py).
+In the file of many nodes a real Redis and a real haproxy stand for those of the containers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
-from support.command_line import PATIENCE_S, CommandLine, Outcome
+from support.command_line import PATIENCE_S
+from support.composition import (
+    BY_HAND,
+    DEPLOY,
+    ComposeFile,
+    Composition,
+    composed,
+    from_dockerfile,
+)
+from support.haproxy import haproxy_program, running_haproxy
 from support.missing_parts import not_verified
-from support.otlp_collector import collecting, draw
+from support.otlp_collector import Collector, Sent, collecting, draw
+from support.redis_beside import redis_beside
 from support.snippets import blocks_of, steps_of
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+README = (DEPLOY / "README.md").read_text(encoding="utf-8")
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if service["image"] == "toolbus"}
-# Below that heading it is about processes, which test_without_containers.py types.
-WITH_DOCKER = (
-    (DEPLOY / "README.md").read_text(encoding="utf-8").partition("\n## Without Docker\n")[0]
+ONE, MANY = ComposeFile("compose.yaml"), ComposeFile("compose.nodes.yaml")
+FILES = pytest.mark.parametrize("file", [ONE, MANY], ids=lambda file: str(file.name))
+EACH_OF_OURS = pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        pytest.param(file, name, id=f"{file.name}-{name}")
+        for file in (ONE, MANY)
+        for name in file.ours
+    ],
 )
-TYPED = [step.command for block in blocks_of(WITH_DOCKER) for step in steps_of(block)]
-BY_HAND = "docker compose run --rm toolbus "
 IMAGE = "toolbus-under-test"
 
 
-def from_dockerfile(instruction: str) -> list[str]:
-    """The JSON list that an instruction of the Dockerfile ends with; the last one counts."""
-    lines = DOCKERFILE.replace("\\\n", " ").splitlines()
-    (*_, last) = (line for line in lines if line.startswith(instruction))
-    found: list[str] = json.loads(last[last.index("[") :])
-    return found
+def typed_in(section: str) -> list[str]:
+    """The commands that a text shows."""
+    return [step.command for block in blocks_of(section) for step in steps_of(block)]
 
 
-def needs_of(service: dict[str, Any]) -> dict[str, str]:
-    return {name: each["condition"] for name, each in service.get("depends_on", {}).items()}
+# Below that heading it is about processes, which test_without_containers.py types.
+WITH_DOCKER = README.partition("\n## Without Docker\n")[0]
+TYPED, TYPED_FOR_MANY = map(typed_in, WITH_DOCKER.split("\n## Three servers\n"))
+(KEY_COMMAND,) = (typed for typed in TYPED if " key create " in typed)
 
 
-def in_order() -> list[str]:
-    """Our services that are started by themselves, each behind those that it needs."""
-    left = [name for name, service in OURS.items() if "profiles" not in service]
-    found: list[str] = []
-    while left:
-        ready = [name for name in left if not needs_of(OURS[name]).keys() & set(left)]
-        assert ready, f"services wait for each other: {left}"
-        found += ready
-        left = [name for name in left if name not in ready]
-    return found
+def calls_in(typed: Sequence[str]) -> list[str]:
+    """What is typed to look around and to call."""
+    return [each for each in typed if each.startswith(BY_HAND) and " key " not in each]
 
 
-@dataclass(slots=True)
-class Composition:
-    """The services, as processes of this machine."""
-
-    folder: Path
-    places: dict[str, str]
-    """Of an address in the file: the one here."""
-    stack: ExitStack = field(default_factory=ExitStack)
-
-    def here(self, service: dict[str, Any], text: str) -> str:
-        """Put this machine's addresses and folders into a text of the file."""
-        for there, place in self.places.items():
-            text = text.replace(there, place)
-        for volume in service.get("volumes", ()):
-            name, target, *_ = volume.split(":")
-            text = re.sub(rf"(?<![\w/]){target}(?=/)", str(self.folder / name), text)
-        return text
-
-    def command_line(self, name: str) -> CommandLine:
-        """`toolbus` with the variables of a service."""
-        service = OURS[name]
-        variables = {
-            key: self.here(service, value) for key, value in service.get("environment", {}).items()
-        }
-        return CommandLine(self.folder, variables)
-
-    def start(self, name: str) -> None:
-        """Start a service when what it needs is there; wait until it says that it runs."""
-        for needed, condition in needs_of(OURS[name]).items():
-            if condition == "service_healthy":
-                self.check_health(needed)
-        service = OURS[name]
-        command = [self.here(service, each) for each in service["command"]]
-        if "entrypoint" in service:
-            self.run_to_end([*service["entrypoint"], *command])
-            return
-        running = self.stack.enter_context(self.command_line(name).start(*command))
-        line = running.line()
-        assert line, running.ended().err
-        listening = re.match(r"listening on (ws://127\.0\.0\.1:(\d+))", line)
-        if listening:
-            self.places |= {f"ws://{name}:7717": listening[1], "127.0.0.1:7717": listening[1][5:]}
-
-    def check_health(self, name: str) -> None:
-        """Run the health check that the image has, unless the service has its own."""
-        assert "healthcheck" not in OURS[name]
-        self.run_to_end([self.here(OURS[name], each) for each in from_dockerfile("HEALTHCHECK")])
-
-    def run_to_end(self, command: Sequence[str]) -> None:
-        assert command[0] == "python"
-        done = subprocess.run(
-            [sys.executable, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert done.returncode == 0, done.stderr
-
-    def type(self, typed: str) -> Outcome:
-        """Run what a person types behind `docker compose run`."""
-        assert typed.startswith(BY_HAND)
-        arguments = shlex.split(typed.removeprefix(BY_HAND))
-        service = OURS["toolbus"]
-        return self.command_line("toolbus").run(*(self.here(service, each) for each in arguments))
-
-
-@contextmanager
-def composed(folder: Path, otlp_url: str) -> Iterator[Composition]:
-    """Make the key as the README says, and start everything of ours."""
-    for volume in COMPOSE["volumes"]:
-        (folder / volume).mkdir()
-    # The server takes a free port and says which.
-    places = {"http://jaeger:4318": otlp_url, "0.0.0.0": "127.0.0.1", "7717": "0"}
-    composition = Composition(folder, places)
-    key, *_ = (typed for typed in TYPED if " key create " in typed)
-    made = composition.type(key)
-    assert made.code == 0, made.err
-    with composition.stack:
-        for name in in_order():
-            composition.start(name)
-            if name == "server":
-                del places["7717"]
-                places |= composition.places
-        yield composition
-
-
-def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_path: Path) -> None:
-    with collecting() as collector, composed(tmp_path, collector.endpoint) as composition:
-        typed = [each for each in TYPED if each.startswith(BY_HAND) and " key " not in each]
-        outcomes = {each.removeprefix(BY_HAND): composition.type(each) for each in typed}
-        traces = {span.trace_id for span in list(collector.spans) if span.name == "sql.query"}
-        (trace_id,) = traces
-        tree = draw(collector.wait_for(trace_id, 4))
-
-    assert {command: outcome.code for command, outcome in outcomes.items()} == dict.fromkeys(
-        outcomes, 0
-    )
+def check_answers(composition: Composition, typed: Sequence[str]) -> None:
+    """Type the commands that look around and call, and read what comes."""
+    outcomes = {each: composition.type(each) for each in typed}
+    assert {each.code for each in outcomes.values()} == {0}, outcomes
     table, clock, query = (outcome.out for outcome in outcomes.values())
     rows = [re.split(r"\s{2,}", line) for line in table.splitlines()[1:]]
     assert [(row[0], row[3]) for row in rows] == [("clock", "1"), ("sql", "2")]
     assert re.match(r"\d{4}-\d\d-\d\dT", clock)
     assert len(json.loads(query)["rows"]) == 3
+
+
+def tree_of(collector: Collector, name: str) -> list[str]:
+    """Draw the one trace of a call once the span that ran the tool is in it, and all above."""
+    (trace_id,) = {span.trace_id for span in list(collector.spans) if span.name == name}
+    spans = collector.wait_for(trace_id, 4)
+    while not is_whole(spans):
+        spans = collector.wait_for(trace_id, len(spans) + 1)
+    return draw(spans)
+
+
+def is_whole(spans: Sequence[Sent]) -> bool:
+    known = {span.span_id for span in spans}
+    tops = [span for span in spans if span.parent_id not in known]
+    from_the_top = [each.parent_id for each in tops] == [""]
+    return from_the_top and any(span.kind == "INTERNAL" for span in spans)
+
+
+def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_path: Path) -> None:
+    with collecting() as collector:
+        places = {"http://jaeger:4318": collector.endpoint}
+        with composed(ONE, tmp_path, places, KEY_COMMAND) as composition:
+            check_answers(composition, calls_in(TYPED))
+            tree = tree_of(collector, "sql.query")
     assert tree == [
         "CLIENT sql.query @toolbus-cli",
         "  SERVER sql.query @toolbus-server",
         "    SERVER sql.query @sql",
         "      INTERNAL execute_tool query @sql",
     ]
+
+
+def test_three_nodes_a_redis_and_a_balancer_answer_the_same_calls(tmp_path: Path) -> None:
+    haproxy_program()
+    with redis_beside() as redis, collecting() as collector:
+        places = {
+            "http://jaeger:4318": collector.endpoint,
+            "redis:6379": redis,
+            str(trusted_network()): "127.0.0.1",
+        }
+        tree = call_many(tmp_path, places, collector)
+    # Between the two ends it passes one node or two.
+    assert tree[0] == "CLIENT sql.query @toolbus-cli"
+    assert tree[1] == "  SERVER sql.query @toolbus-server"
+    assert tree[-2].strip() == "SERVER sql.query @sql"
+    assert tree[-1].strip() == "INTERNAL execute_tool query @sql"
+
+
+def call_many(folder: Path, places: dict[str, str], collector: Collector) -> list[str]:
+    """Start the file of many nodes, and call through its balancer."""
+
+    def balance(composition: Composition) -> None:
+        nodes = {
+            name: composition.places[f"{name}:7717"]
+            for name in MANY.ours
+            if MANY.ours[name]["command"] == ["serve"]
+        }
+        assert len(nodes) == 3
+        balancer = composition.stack.enter_context(running_haproxy(folder, nodes))
+        composition.places["balancer:7717"] = balancer.address
+
+    others = {"balancer": balance}
+    with composed(MANY, folder, places, KEY_COMMAND, others) as composition:
+        check_answers(composition, calls_in(TYPED))
+        tree = tree_of(collector, "sql.query")
+        assert KEY_COMMAND in TYPED_FOR_MANY
+        for typed in calls_in(TYPED_FOR_MANY):
+            assert composition.type(typed).code == 0, typed
+        return tree
+
+
+def trusted_network() -> object:
+    """The network whose word nodes take; nobody but who must is in it."""
+    (network,) = MANY.content["networks"]["nodes"]["ipam"]["config"]
+    return ip_network(network["subnet"])
 
 
 def test_service_that_is_not_healthy_fails_the_check_of_the_image() -> None:
@@ -183,9 +161,11 @@ def test_service_that_is_not_healthy_fails_the_check_of_the_image() -> None:
 # What the files promise
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(name: str) -> None:
-    service = OURS[name]
+@EACH_OF_OURS
+def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(
+    file: ComposeFile, name: str
+) -> None:
+    service = file.ours[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -194,40 +174,74 @@ def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(name: s
     assert writable <= {"toolbus": {"keys:/keys"}, "inventory": {"data:/data"}}.get(name, set())
 
 
-def test_ports_are_open_to_this_machine_alone() -> None:
-    for service in SERVICES.values():
+@FILES
+def test_ports_are_open_to_this_machine_alone(file: ComposeFile) -> None:
+    for service in file.services.values():
         for port in service.get("ports", ()):
             assert port.startswith("127.0.0.1:"), port
 
 
-def test_no_secret_stands_in_the_file_and_services_mint_their_own_tokens() -> None:
-    for name, service in OURS.items():
+@FILES
+def test_no_secret_stands_in_the_file_and_services_mint_their_own_tokens(file: ComposeFile) -> None:
+    for name, service in file.ours.items():
         variables = service.get("environment", {})
         assert not {"TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE"} & variables.keys()
         if service["command"][0] == "host":
             assert variables["TOOLBUS_KEYS"].startswith("/keys/"), name
             assert variables["TOOLBUS_NAME"], name
-            assert needs_of(service)["server"] == "service_healthy"
-    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
-    assert not re.search(r"[A-Za-z0-9_-]{40,}", text)
+            where = urlsplit(variables["TOOLBUS_URL"])
+            assert where.port == 7717
+            assert where.hostname in file.needs(name), name
+    assert not re.search(r"[A-Za-z0-9_-]{40,}", file.text)
 
 
 def test_variables_are_those_that_the_readme_lists() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`(TOOLBUS_[A-Z_]+)`", readme))
-    used = {key for service in OURS.values() for key in service.get("environment", {})}
-    used |= set(re.findall(r"TOOLBUS_[A-Z_]+", DOCKERFILE))
-    used |= set(re.findall(r"TOOLBUS_[A-Z_]+", (DEPLOY / "README.md").read_text(encoding="utf-8")))
+    services = [service for file in (ONE, MANY) for service in file.ours.values()]
+    used = {key for service in services for key in service.get("environment", {})}
+    texts = [each.read_text(encoding="utf-8") for each in DEPLOY.rglob("*") if each.is_file()]
+    used |= set(re.findall(r"\bTOOLBUS_[A-Z_]+", "\n".join(texts)))
     assert {each for each in used if each.startswith("TOOLBUS_")} <= listed
 
 
-def test_images_of_others_are_pinned_and_ours_is_one() -> None:
-    for service in SERVICES.values():
+@FILES
+def test_images_of_others_are_pinned_and_ours_is_one(file: ComposeFile) -> None:
+    for service in file.services.values():
         if service["image"] != "toolbus":
             assert re.search(r":\d+\.\d+\.\d+$", service["image"])
-    assert len({json.dumps(service["build"]) for service in OURS.values()}) == 1
-    build = OURS["server"]["build"]
+    builds = [service["build"] for service in file.ours.values()]
+    build = builds[0]
+    assert builds == [build] * len(builds)
     assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+
+
+def test_both_files_start_the_same_toolkits_in_the_same_way() -> None:
+    """Where they connect to, and what they wait for, is all that differs."""
+
+    def toolkits(file: ComposeFile, server: str) -> str:
+        found = {name: each for name, each in file.ours.items() if each["command"][0] != "serve"}
+        for each in found.values():
+            each.get("depends_on", {}).pop(server, None)
+        return json.dumps(found).replace(f"ws://{server}:7717", "ws://")
+
+    assert toolkits(ComposeFile(ONE.name), "server") == toolkits(ComposeFile(MANY.name), "balancer")
+    for name in ("jaeger", "toolbus"):
+        assert ONE.services[name]["image"] == MANY.services[name]["image"]
+
+
+def test_only_who_must_is_where_the_word_of_others_is_taken() -> None:
+    """In that network Redis asks for no password, and X-Forwarded-For is believed."""
+    there = {name for name, each in MANY.services.items() if "nodes" in each.get("networks", ())}
+    nodes = {name for name, each in MANY.ours.items() if each["command"] == ["serve"]}
+    assert there == {*nodes, "balancer", "redis", "jaeger"}
+    assert MANY.content["networks"]["nodes"]["internal"] is True
+    for name in nodes:
+        variables = MANY.ours[name]["environment"]
+        assert variables["TOOLBUS_TRUSTED_PROXIES"] == str(trusted_network())
+        assert MANY.ours[name]["networks"] == ["nodes"]
+        assert MANY.ours[name]["hostname"] == name
+        assert "ports" not in MANY.ours[name]
 
 
 def test_image_runs_as_nobody_in_particular_and_takes_what_is_there() -> None:
@@ -243,11 +257,15 @@ def test_image_runs_as_nobody_in_particular_and_takes_what_is_there() -> None:
 
 
 def test_documents_lead_to_what_is_there() -> None:
-    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        assert (DEPLOY / target).exists(), target
-    for typed in TYPED:
+    for document in DEPLOY.rglob("README.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), target
+    choice, *others = TYPED_FOR_MANY
+    assert choice == f"export COMPOSE_FILE={MANY.name}"
+    for typed in (*TYPED, *others):
         assert typed.startswith("docker compose ")
+        if " --force-recreate " in typed:
+            assert typed.split()[-1] in MANY.ours
 
 
 # The image

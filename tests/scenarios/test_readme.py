@@ -32,6 +32,7 @@ DOCUMENTS = (
     "room_server/README.md",
     "toolkits/README.md",
     "deploy/README.md",
+    "deploy/k8s/README.md",
     "tests/browser/README.md",
     "CHANGELOG.md",
 )

@@ -57,6 +57,12 @@ class ServerProcess:
         async with asyncio.timeout(30):
             return await self._process.wait()
 
+    async def ended(self) -> int:
+        """Wait for its end without asking for it, and return its exit code."""
+        assert self._process is not None
+        async with asyncio.timeout(30):
+            return await self._process.wait()
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         assert self._process is not None
