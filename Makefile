@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check format bench bench-check clean
+.PHONY: help setup demo test test-redis soak check format bench bench-check clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: $(READY) ## real calls on real data between a server and three hosts, in u
 
 test: $(READY) ## every test, in two processes side by side; ARGS=-n0 for one
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9, Redis 7 and Redis 8
+	@PYTHONPATH=tests $(BIN)/python -m support.redis_matrix $(ARGS)
 
 soak: $(READY) ## the tests that take many minutes and gigabytes
 	@$(BIN)/python -m pytest -m soak $(ARGS)

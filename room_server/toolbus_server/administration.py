@@ -71,7 +71,9 @@ class Administration:
         if "*" not in asker.rooms:
             raise PermissionDenied("revoking reaches every room: your token is not for all of them")
         named = ("jti",) if "jti" in options else ("issuer", "name")
-        return self._do_everywhere("revoke", {each: _text(options, each) for each in named})
+        meant: dict[str, Any] = {each: _text(options, each) for each in named}
+        # A node that hears of it later does not end what was minted meanwhile.
+        return self._do_everywhere("revoke", meant | {"at": self._now()})
 
     def _do_everywhere(self, action: str, options: dict[str, Any]) -> dict[str, Any]:
         """Do it here and at all other nodes; of those there, count who is in a room of this one."""
@@ -90,13 +92,14 @@ class Administration:
 
         Args:
             action: "kick", or "revoke", which is remembered.
-            options: As an administrator gave them, checked.
+            options: As an administrator gave them, checked; of a revocation with `at`, its time in
+                seconds since the epoch.
         """
         if action == "revoke" and "jti" in options:
-            self._revocations.revoke_token(options["jti"], self._now())
+            self._revocations.revoke_token(options["jti"], options["at"])
         elif action == "revoke":
             identity = Identity(options["issuer"], options["name"])
-            self._revocations.revoke_identity(identity, self._now())
+            self._revocations.revoke_identity(identity, options["at"])
         return _send_away(self._everybody(_meaning(action, options)))
 
     def _everybody(self, is_meant: Callable[[str, Member], bool]) -> list[Occupant]:

@@ -57,8 +57,7 @@ class Revocations:
 
 def _keep(kept: dict[K, float], key: K, now: float) -> None:
     """Remember a key from now on; forget what can cover no token any more, and what is too much."""
-    kept.pop(key, None)
-    kept[key] = now
+    kept[key] = max(now, kept.pop(key, now))
     surplus = len(kept) - _MAX_KEPT
     forgotten: list[K] = []
     for old, at in kept.items():

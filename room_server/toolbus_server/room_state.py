@@ -189,7 +189,8 @@ class RoomState(RoomView):
         else:
             number = self._number_of(toolkit.owner, number, generations)
             generation = Generation(number, definition)
-            insort(generations, generation, key=lambda each: each.number)
+            # Of two that claim one number the same one serves everywhere, whichever came first.
+            insort(generations, generation, key=lambda each: (each.number, each.definition.digest))
         generation.hosts.append(member)
         toolkit.settle(generations)
         if toolkit not in member.toolkits:

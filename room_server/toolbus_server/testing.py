@@ -6,6 +6,7 @@ may use the whole SDK; nothing of the server imports it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -21,7 +22,17 @@ from toolbus_server.server import RoomServer
 from toolbus_server.settings import ServerSettings
 from toolbus_server.telemetry import ServerTelemetry
 
-__all__ = ["FaultProxy", "Faults", "Side", "TestServer", "room_of", "running_server"]
+__all__ = [
+    "FaultProxy",
+    "Faults",
+    "Side",
+    "TestServer",
+    "room_of",
+    "running_nodes",
+    "running_server",
+]
+
+_JOIN_S = 10.0
 
 
 class TestServer:
@@ -96,6 +107,39 @@ async def running_server(
     telemetry = None if tracing is None else ServerTelemetry(tracing)
     async with RoomServer(chosen, telemetry=telemetry, random=random) as server:
         yield TestServer(server, signing)
+
+
+@asynccontextmanager
+async def running_nodes(
+    redis: str, count: int = 2, *, settings: ServerSettings | None = None
+) -> AsyncIterator[tuple[TestServer, ...]]:
+    """Run servers that share a Redis, for as long as the block runs; each takes the others' tokens.
+
+    `async with running_nodes("redis://127.0.0.1:6379/9") as (here, there):` gives two that have
+    joined each other. The Redis is yours; a few counters stay in it, under `toolbus:`.
+
+    Args:
+        redis: Its URL, as `toolbus serve --redis` takes it.
+        count: How many servers.
+        settings: Other settings for all of them, as `running_server` takes them, with port 0.
+
+    Raises:
+        ValueError: The URL is none of a Redis.
+        TimeoutError: Redis does not let them join within 10 s.
+    """
+    key = Key.generate(kid="test", iss="toolbus-test")
+    common = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
+    common = replace(common, redis=redis, node="")
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(running_server(key=key, settings=common))
+            for _ in range(count)
+        ]
+        async with asyncio.timeout(_JOIN_S):
+            for server in servers:
+                assert server.server.node is not None
+                await server.server.node.is_joined.wait()
+        yield tuple(servers)
 
 
 @asynccontextmanager

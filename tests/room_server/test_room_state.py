@@ -220,6 +220,17 @@ def test_a_host_that_comes_back_with_its_generation_finds_its_place_in_a_new_ser
     assert state.register(one, definition("other"), public=True).generation.number == 8
 
 
+@pytest.mark.parametrize("order", [(V1, V2), (V2, V1)])
+def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_whatever_order(
+    order: tuple[Definition, Definition],
+) -> None:
+    hosts = member("alice", "1"), member("alice", "2")
+    state = room_with(*hosts)
+    for host, version in zip(hosts, order, strict=True):
+        toolkit = state.register(host, version, public=True, generation=4).toolkit
+    assert toolkit.serving.definition.digest == max(V1.digest, V2.digest)
+
+
 @pytest.mark.row(37)
 def test_generations_tell_nothing_of_what_others_registered() -> None:
     alice, bob = member("alice"), member("bob")

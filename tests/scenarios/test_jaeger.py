@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 import time
 import urllib.error
 import urllib.request
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from support.docker_engine import why_no_docker
 from support.missing_parts import not_verified
 from support.traced_stage import stage
 
@@ -73,30 +72,6 @@ def draw(trace: dict[str, Any]) -> list[str]:
     return list(below("", 0))
 
 
-def _why_no_docker() -> str | None:
-    """Ask the engine itself: a socket or a command that is there proves nothing."""
-    try:
-        import docker  # type: ignore[import-untyped, unused-ignore] # ships no types
-        from docker.errors import DockerException  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        return f"{error.name} is not installed"
-    with _unclosed_sockets_forgiven():
-        try:
-            docker.from_env(timeout=10).ping()
-        except (DockerException, OSError) as error:
-            return f"no Docker engine answers: {type(error).__name__}"
-    return None
-
-
-@contextmanager
-def _unclosed_sockets_forgiven() -> Iterator[None]:
-    """Clean up after a client that leaves its sockets open when nobody answers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
-
-
 @contextmanager
 def running_jaeger() -> Iterator[Jaeger]:
     """Run Jaeger for as long as the block runs."""
@@ -113,7 +88,7 @@ def running_jaeger() -> Iterator[Jaeger]:
 
 @pytest.mark.timeout(300)
 def test_jaeger_tells_the_same_tree(tmp_path: Path) -> None:
-    why = _why_no_docker()
+    why = why_no_docker()
     if why is not None:
         not_verified("Jaeger finds the tree of a call", why, ci_has_it=False)
     with running_jaeger() as jaeger, stage(tmp_path, jaeger.otlp_url) as running:

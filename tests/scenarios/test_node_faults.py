@@ -66,6 +66,7 @@ async def test_a_node_that_is_killed_is_noticed_within_its_lease(
                 assert [each.name for each in await me.participants()] == ["me"]
 
 
+@pytest.mark.redis
 @pytest.mark.row(73)
 @pytest.mark.row(74)
 async def test_while_redis_is_away_a_node_goes_on_by_itself_and_comes_back(

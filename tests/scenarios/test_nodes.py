@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from support.redis_server import RedisServer, redis_server
+from support.redis_server import RedisPlace, any_redis
 from toolbus import (
     ApiScope,
     DeadlineExceeded,
@@ -23,10 +23,11 @@ from toolbus import (
     tool,
 )
 from toolbus.errors import AlreadyExists, PermissionDenied, ToolFailed
-from toolbus.keys import Key, KeyRing
+from toolbus.keys import KeyRing
 from toolbus_server.settings import ServerSettings
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer, running_nodes
 
+pytestmark = pytest.mark.redis
 TIME_S = 20
 
 
@@ -89,20 +90,12 @@ class Holding:
 
 @asynccontextmanager
 async def nodes(
-    redis: RedisServer, count: int = 2, drain_s: float = 1.0
+    redis: RedisPlace, count: int = 2, drain_s: float = 1.0
 ) -> AsyncIterator[list[TestServer]]:
     """Run servers that share a Redis, and wait until each has joined the others."""
-    key = Key.generate(kid="test", iss="toolbus-test")
-    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=drain_s, redis=redis.url)
-    async with AsyncExitStack() as stack:
-        servers = [
-            await stack.enter_async_context(running_server(key=key, settings=settings))
-            for _ in range(count)
-        ]
-        for server in servers:
-            assert server.server.node is not None
-            await server.server.node.is_joined.wait()
-        yield servers
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=drain_s)
+    async with running_nodes(redis.url, count, settings=settings) as servers:
+        yield list(servers)
 
 
 @asynccontextmanager
@@ -136,12 +129,12 @@ async def until_there(room: RoomClient, *names: str) -> None:
 
 
 @pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
+async def redis() -> AsyncIterator[RedisPlace]:
+    async with any_redis() as server:
         yield server
 
 
-async def test_a_tool_is_called_from_another_node(redis: RedisServer) -> None:
+async def test_a_tool_is_called_from_another_node(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, add, fail, who), here.room("me") as me:
             await until_listed(me, "kit")
@@ -152,7 +145,7 @@ async def test_a_tool_is_called_from_another_node(redis: RedisServer) -> None:
             assert raised.value.executed == "yes"
 
 
-async def test_streams_inputs_and_files_pass_between_nodes(redis: RedisServer) -> None:
+async def test_streams_inputs_and_files_pass_between_nodes(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, numbers, total, size), here.room("me") as me:
             await until_listed(me, "kit")
@@ -164,7 +157,7 @@ async def test_streams_inputs_and_files_pass_between_nodes(redis: RedisServer) -
             assert counted.value == 3_000_000
 
 
-async def test_a_call_that_is_given_up_is_cancelled_at_its_host(redis: RedisServer) -> None:
+async def test_a_call_that_is_given_up_is_cancelled_at_its_host(redis: RedisPlace) -> None:
     holding = Holding()
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, holding.tool), here.room("me") as me:
@@ -175,7 +168,7 @@ async def test_a_call_that_is_given_up_is_cancelled_at_its_host(redis: RedisServ
             await holding.ended.wait()
 
 
-async def test_a_deadline_ends_a_call_at_both_nodes(redis: RedisServer) -> None:
+async def test_a_deadline_ends_a_call_at_both_nodes(redis: RedisPlace) -> None:
     holding = Holding()
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, holding.tool), here.room("me") as me:
@@ -186,7 +179,7 @@ async def test_a_deadline_ends_a_call_at_both_nodes(redis: RedisServer) -> None:
             await holding.ended.wait()
 
 
-async def test_a_public_name_has_one_owner_on_all_nodes(redis: RedisServer) -> None:
+async def test_a_public_name_has_one_owner_on_all_nodes(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, add), here.room("other") as other:
             with pytest.raises(AlreadyExists):
@@ -196,7 +189,7 @@ async def test_a_public_name_has_one_owner_on_all_nodes(redis: RedisServer) -> N
             await kit.start(other)
 
 
-async def test_of_two_who_want_a_name_at_once_one_gets_it(redis: RedisServer) -> None:
+async def test_of_two_who_want_a_name_at_once_one_gets_it(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("one") as one, there.room("two") as two:
             kits = [RemoteToolkit(f"kit{number}", [add]) for number in range(20)]
@@ -213,7 +206,7 @@ async def test_of_two_who_want_a_name_at_once_one_gets_it(redis: RedisServer) ->
                 ]
 
 
-async def test_people_and_messages_are_seen_at_all_nodes(redis: RedisServer) -> None:
+async def test_people_and_messages_are_seen_at_all_nodes(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with there.room("ann") as ann, ann.events(["messages"]) as heard:
             async with here.room("bob") as bob:
@@ -233,7 +226,7 @@ async def test_people_and_messages_are_seen_at_all_nodes(redis: RedisServer) -> 
                     break
 
 
-async def test_private_toolkits_stay_private_between_nodes(redis: RedisServer) -> None:
+async def test_private_toolkits_stay_private_between_nodes(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with there.room("host") as host, hosted(there, add, name="sign"):
             kit = RemoteToolkit("secret", [add], public=False, shared_with=["name:friend"])
@@ -247,7 +240,7 @@ async def test_private_toolkits_stay_private_between_nodes(redis: RedisServer) -
                 assert "secret" not in [each.name async for each in stranger.toolkits()]
 
 
-async def test_a_local_host_goes_before_one_elsewhere(redis: RedisServer) -> None:
+async def test_a_local_host_goes_before_one_elsewhere(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         ran: list[str] = []
 
@@ -268,7 +261,7 @@ async def test_a_local_host_goes_before_one_elsewhere(redis: RedisServer) -> Non
             assert await me.call("kit.place_of") == "there"
 
 
-async def test_a_newer_connection_elsewhere_takes_the_place(redis: RedisServer) -> None:
+async def test_a_newer_connection_elsewhere_takes_the_place(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         scope = ApiScope.full()
         async with here.room("me", instance="one", api=scope) as first:
@@ -278,7 +271,7 @@ async def test_a_newer_connection_elsewhere_takes_the_place(redis: RedisServer) 
                 assert (await second.participants())[0].name == "me"
 
 
-async def test_who_is_sent_away_goes_from_every_node(redis: RedisServer) -> None:
+async def test_who_is_sent_away_goes_from_every_node(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(here.key)
         chiefs = RoomClient(here.url, room="lab", token=token)
@@ -297,7 +290,7 @@ async def test_who_is_sent_away_goes_from_every_node(redis: RedisServer) -> None
                     pass
 
 
-async def test_nothing_is_left_in_redis_when_all_have_gone(redis: RedisServer) -> None:
+async def test_nothing_is_left_in_redis_when_all_have_gone(redis: RedisPlace) -> None:
     from redis.asyncio import Redis
 
     async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:

@@ -15,6 +15,7 @@ from typing import Any
 import msgpack
 import msgspec
 from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import ResponseError
 
 from toolbus.tokens import MAX_TOKEN_LIFE_S
 from toolbus_server.administration import Administration
@@ -43,6 +44,7 @@ _ENTER_S = 2.0
 _SCRIPTS = ("beat", "enter", "exit", "tell")
 _REVOKED = "toolbus:revoked"
 _REVOKED_S = 2 * MAX_TOKEN_LIFE_S
+_MOST_REVOKED = 100_000
 _NODES, _NODES_VERSION, _GONE = "toolbus:nodes", "toolbus:nodes:version", "toolbus:gone"
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class Node:
         self._scripts: dict[str, bytes] = {}
         self._exits: dict[str, asyncio.Task[None]] = {}
         self._tidying: set[bytes] = set()
-        self._revoked: set[bytes] = set()
+        self._revoked: dict[bytes, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._line_task: asyncio.Task[None] | None = None
         self.is_joined = asyncio.Event()
@@ -241,18 +243,37 @@ class Node:
     async def _order_all(self, action: str, options: dict[str, Any]) -> None:
         try:
             if action == "revoke":
-                await self._line.command("SADD", _REVOKED, msgpack.packb(options))
+                self._remember(revocation := msgpack.packb(options))
+                await self._line.command("SADD", _REVOKED, revocation)
                 await self._line.command("EXPIRE", _REVOKED, _REVOKED_S)
             # In this order: who has joined since then has read what is revoked.
             for name in await self._line.command("ZRANGE", _NODES, 0, -1):
                 if name.decode() != self.me:
                     self._peer(name.decode()).order(action, options)
         except RedisAway:
-            _logger.error("Redis is away: the other nodes do not know of this %s", action)
+            until = " until it is back" if action == "revoke" else ""
+            _logger.error("Redis is away: the others do not know of this %s%s", action, until)
 
     def obey(self, action: str, options: dict[str, Any]) -> None:
-        """Do what an administrator asked for at another node."""
-        self._administration.carry_out(action, options)
+        """Do what an administrator asked for at another node; a revocation counts once."""
+        if action == "kick" or self._remember(msgpack.packb(options)):
+            self._administration.carry_out(action, options)
+
+    def _remember(self, revocation: bytes) -> bool:
+        """Keep a revocation for a Redis that loses it; return whether it is news."""
+        is_news = revocation not in self._revoked
+        self._revoked[revocation] = None
+        if len(self._revoked) > _MOST_REVOKED:
+            del self._revoked[next(iter(self._revoked))]
+        return is_news
+
+    async def _agree_on_revocations(self) -> None:
+        told = await self._line.command("SMEMBERS", _REVOKED)
+        for revocation in self._revoked.keys() - set(told):
+            self._order("revoke", msgpack.unpackb(revocation))
+        for revocation in told:
+            if self._remember(revocation):
+                self._administration.carry_out("revoke", msgpack.unpackb(revocation))
 
     def window(self) -> int:
         """Say how many bytes may be under way to one node."""
@@ -266,10 +287,7 @@ class Node:
             source = (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
             self._scripts[name] = await self._line.command("SCRIPT", "LOAD", source)
         await self._beat()
-        for revocation in await self._line.command("SMEMBERS", _REVOKED):
-            if revocation not in self._revoked:
-                self._revoked.add(revocation)
-                self._administration.carry_out("revoke", msgpack.unpackb(revocation))
+        await self._agree_on_revocations()
         self.is_joined.set()
         self._claim.won()
         for shared in list(self._rooms.values()):
@@ -284,6 +302,7 @@ class Node:
         """End what goes on with other nodes: nothing of it can come any more."""
         self.is_joined.clear()
         self._scripts.clear()
+        self._known_version = -1  # another Redis may count otherwise
         for peer in self._peers.values():
             peer.cut()
         for shared in self._rooms.values():
@@ -305,13 +324,16 @@ class Node:
             shared.hear(version, writer.decode(), writer.decode() == self.me, changes)
 
     async def _script(self, name: str, keys: Iterable[str], *arguments: Any) -> Any:
-        """Run a script. Raises `RedisAway` where this node has not joined the others."""
+        """Run a script. Raises `RedisAway` where this node has not joined, or Redis refuses it."""
         if name not in self._scripts or not (self._has_lease or name == "beat"):
             raise RedisAway("this node has not joined the others")
         keys = tuple(keys)
-        return await self._line.command(
-            "EVALSHA", self._scripts[name], len(keys), *keys, *arguments
-        )
+        words = ("EVALSHA", self._scripts[name], len(keys), *keys, *arguments)
+        try:
+            return await self._line.command(*words)
+        except ResponseError as error:
+            _logger.error("Redis refuses the script %s: %s", name, error)
+            raise RedisAway(f"it refuses a script: {error}") from error
 
     # Leases
 

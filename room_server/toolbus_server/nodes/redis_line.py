@@ -2,7 +2,8 @@
 
 Commands go out in the order in which they are given, as many as there are at a time, and none
 waits for another one's answer. The line mends itself; while it is down commands fail at once, and
-nothing is sent a second time.
+nothing is sent a second time. A Redis that says nothing although it owes an answer is taken to be
+away, like one that hangs up.
 """
 
 from __future__ import annotations
@@ -18,13 +19,37 @@ from typing import Any, Protocol, TypeAlias
 
 from redis.asyncio.connection import Connection, ConnectionPool
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 from redis.exceptions import TimeoutError as TooSlow
 
-__all__ = ["RedisAway", "RedisLine", "Subscriber"]
+__all__ = ["ANSWER_S", "RedisAway", "RedisLine", "Subscriber"]
 
 _logger = logging.getLogger(__name__)
+ANSWER_S = 2.0
+"""How long Redis may say nothing while it owes an answer; at most a quarter more passes.
+
+The largest answer, which is a room as a whole, has to come within that time.
+"""
+_LOOKS = 4
+_OPEN_S = 5.0
+"""How long it may take to find Redis, to connect twice and to subscribe."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+# Of what these answer nothing was done, and nothing will be until something changes there: as after
+# a failover that this side was not told of. What is to be told is told anew on the next line.
+_USELESS = (
+    LostConnection,
+    TooSlow,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
 _Waiting: TypeAlias = "deque[asyncio.Future[Any]]"
 
 
@@ -65,6 +90,7 @@ class RedisLine:
         self._answers: _Waiting = deque()
         self._has_work = asyncio.Event()
         self._was_up = False
+        self._said = ""
         self.is_up = False
         """Whether commands can be sent."""
 
@@ -84,16 +110,24 @@ class RedisLine:
 
     async def run(self) -> None:
         """Connect, stay connected, connect anew; until this is cancelled."""
-        pause_s = _FIRST_PAUSE_S
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
         while True:
+            words, began_at = "", loop.time()
             try:
                 await self._live()
             except (RedisError, OSError, TimeoutError) as error:
-                _logger.warning("Redis is away: %s", error)
-            if self._was_up:
-                pause_s = _FIRST_PAUSE_S
+                words = str(error) or "it does not answer"
+            if self._was_up and loop.time() - began_at > _LONGEST_PAUSE_S:
+                pause_s, self._said = _FIRST_PAUSE_S, ""
+            self._complain(words)
             await asyncio.sleep(uniform(0.5, 1.0) * pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _complain(self, words: str) -> None:
+        """Say why there is no Redis; what is still so an attempt later is not said again."""
+        if words != self._said:
+            _logger.warning("Redis is away: %s", words)
+            self._said = words
 
     async def _live(self) -> None:
         """Be connected once, until one of the two connections ends."""
@@ -101,12 +135,12 @@ class RedisLine:
         self._commands: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         inbox: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
-            await self._commands.connect()
-            await inbox.connect()  # type: ignore[no-untyped-call]
-            await inbox.send_command("SUBSCRIBE", self._inbox)
-            await inbox.read_response()
+            async with asyncio.timeout(_OPEN_S):
+                await self._open(inbox)
             self.is_up = self._was_up = True
-            await _first_to_end(self._write(), self._read(), self._hear(inbox), self._greet())
+            await _first_to_end(
+                self._write(), self._read(), self._hear(inbox), self._greet(), self._watch()
+            )
         finally:
             was_up, self.is_up = self.is_up, False
             self._fail_all()
@@ -115,6 +149,28 @@ class RedisLine:
             for connection in (self._commands, inbox):
                 with suppress(Exception):
                     await connection.disconnect(nowait=True)
+
+    async def _open(self, inbox: Connection) -> None:
+        await self._commands.connect()  # type: ignore[no-untyped-call]
+        await inbox.connect()  # type: ignore[no-untyped-call]
+        if _place_of(inbox) != _place_of(self._commands):
+            raise LostConnection("another one became the primary meanwhile")
+        await inbox.send_command("SUBSCRIBE", self._inbox)
+        await inbox.read_response()
+
+    async def _watch(self) -> None:
+        """End the line when Redis owes an answer and none comes, whatever TCP makes of that.
+
+        Looks are counted, not time: a node that itself stood still has not waited.
+        """
+        owed: asyncio.Future[Any] | None = None
+        looks = 0
+        while looks < _LOOKS:
+            await asyncio.sleep(ANSWER_S / _LOOKS)
+            first = self._answers[0] if self._answers else None
+            looks = looks + 1 if first is owed and first is not None else 0
+            owed = first
+        raise TooSlow(f"it owes an answer and has said nothing for {ANSWER_S} s")
 
     async def _greet(self) -> None:
         await self._subscriber.line_is_up()
@@ -135,7 +191,7 @@ class RedisLine:
             try:
                 answer = await self._commands.read_response(timeout=inf)
             except RedisError as raised:
-                if isinstance(raised, LostConnection | TooSlow):
+                if isinstance(raised, _USELESS):
                     raise
                 error = raised
             future = self._answers.popleft()
@@ -158,6 +214,11 @@ class RedisLine:
         for answer in answers:
             if not answer.done():
                 answer.set_exception(RedisAway("Redis went away"))
+
+
+def _place_of(connection: Connection) -> tuple[Any, ...]:
+    """Name where a connection leads; all but TCP lead where the URL says."""
+    return getattr(connection, "host", None), getattr(connection, "port", None)
 
 
 async def _first_to_end(*works: Awaitable[None]) -> None:

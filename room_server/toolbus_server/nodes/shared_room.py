@@ -119,6 +119,9 @@ class SharedRoom:
 
     def _give_up_taken(self, changes: list[Change], results: list[Any]) -> None:
         """Host no more what others registered first while this node was by itself."""
+        if b"taken" in results:  # theirs, too, was refused here as long as it was there twice
+            self.unread()
+            self._read_anew(self)
         for change, result in zip(changes, results, strict=True):
             if change[0] == "in" and result == 0:
                 self._make_place(change[1], change[2])

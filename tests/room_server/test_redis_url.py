@@ -1,0 +1,83 @@
+"""Which URLs name a Redis, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import pytest
+from redis.asyncio.sentinel import SentinelConnectionPool
+
+from toolbus_server.nodes.redis_url import pool_of
+
+
+def sentinels_of(pool: SentinelConnectionPool) -> list[tuple[str, int]]:
+    arguments = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+    return [(each["host"], each["port"]) for each in arguments]
+
+
+def test_a_plain_url_names_place_user_password_and_database() -> None:
+    options = pool_of("redis://ann:p%40ss%2Fword@10.0.0.1:7000/3").connection_kwargs
+    named = {each: options[each] for each in ("host", "port", "username", "password", "db")}
+    assert named == {
+        "host": "10.0.0.1",
+        "port": 7000,
+        "username": "ann",
+        "password": "p@ss/word",
+        "db": 3,
+    }
+
+
+def test_sentinels_and_redis_have_passwords_of_their_own() -> None:
+    pool = pool_of(
+        "redis+sentinel://ann:p%40%2F%3F@a,b:1,[::1]:2,[::2]/ma%2Fin/2"
+        "?sentinel_username=eve&sentinel_password=s%26%2F&socket_connect_timeout=3"
+    )
+    assert isinstance(pool, SentinelConnectionPool)
+    assert pool.service_name == "ma/in"
+    assert sentinels_of(pool) == [("a", 26379), ("b", 1), ("::1", 2), ("::2", 26379)]
+    options = pool.connection_kwargs
+    assert (options["username"], options["password"], options["db"]) == ("ann", "p@/?", 2)
+    assert options["socket_connect_timeout"] == 3.0
+    asked = pool.sentinel_manager.sentinel_kwargs
+    assert (asked["username"], asked["password"]) == ("eve", "s&/")
+
+
+def test_sentinels_with_tls_are_asked_with_it_too() -> None:
+    pool = pool_of("rediss+sentinel://a/main?ssl_ca_certs=ca.pem")
+    assert isinstance(pool, SentinelConnectionPool)
+    assert pool.sentinel_manager.sentinel_kwargs["ssl"] is True
+    assert pool.sentinel_manager.sentinel_kwargs["ssl_ca_certs"] == "ca.pem"
+    assert pool.connection_kwargs["ssl_ca_certs"] == "ca.pem"
+    assert "SSL" in pool.connection_class.__name__
+
+
+@pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main"])
+def test_what_the_line_relies_on_no_url_can_change(url: str) -> None:
+    options = pool_of(f"{url}?protocol=3&decode_responses=true").connection_kwargs
+    assert (options["protocol"], options["decode_responses"]) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "secret",
+        "http://secret",
+        "redis://ann:secret/x@a:1",
+        "redis://a:secret",
+        "redis://a?socket_timeout=secret",
+        "redis://a?secret=1",
+        "redis+sentinel://ann:secret/x@a:1/main",
+        "redis+sentinel://a:secret/main",
+        "redis+sentinel://a",
+        "redis+sentinel:///main",
+        "redis+sentinel://a/main/secret",
+        "redis+sentinel://a/main?secret=1",
+        "redis+sentinel://a/main?sentinel_secret=1",
+        "rediss://a?ssl_cert_reqs=secret",
+    ],
+)
+def test_what_is_no_url_of_a_redis_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match=r"Redis|Sentinels|redis-py") as raised:
+        pool_of(url)
+    assert "secret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None

@@ -1,0 +1,294 @@
+"""A Redis that stands still, forgets, refuses or comes back empty: what nodes make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from scenarios.test_node_faults import until_works
+from scenarios.test_nodes import add, hosted, nodes, until_listed, until_there
+from support.redis_server import RedisServer, free_port, redis_server
+from toolbus import ApiScope, ParticipantToken, RoomClient, RoomException, Toolkit, tool
+from toolbus.errors import NoHost, NotFound, PermissionDenied, Unavailable
+from toolbus.keys import KeyRing
+from toolbus_server import testing
+from toolbus_server.nodes import node as node_module
+from toolbus_server.nodes.node import BEAT_S, LEASE_S
+from toolbus_server.nodes.redis_line import ANSWER_S
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import FaultProxy, TestServer, running_nodes, running_server
+
+TIME_S = 40
+SLACK_S = 3.0
+"""What a busy machine may add to a time that is promised."""
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[RedisServer]:
+    async with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def no_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes be so quiet that no beat can tell them of anything."""
+    monkeypatch.setattr(node_module, "BEAT_S", 100.0)
+    monkeypatch.setattr(node_module, "LEASE_S", 300.0)
+
+
+class Ran:
+    """A tool that notes for whom it ran."""
+
+    def __init__(self) -> None:
+        self.whose: list[str] = []
+
+        @tool
+        async def run(whose: str) -> str:
+            """Note whose call this is."""
+            self.whose.append(whose)
+            return whose
+
+        self.tool = run
+
+
+def saying(word: str) -> Callable[..., Any]:
+    """Make a tool that gives one word."""
+
+    @tool
+    async def say() -> str:
+        """Say a word."""
+        return word
+
+    return say
+
+
+async def end_of(room: RoomClient, whose: str) -> RoomException:
+    """Call what is elsewhere, once, and return how that failed."""
+    with pytest.raises(RoomException) as raised:
+        await room.invoke("far", "run", {"whose": whose}, retry=False, timeout_s=TIME_S)
+    return raised.value
+
+
+async def is_joined(server: TestServer) -> None:
+    assert server.server.node is not None
+    await server.server.node.is_joined.wait()
+
+
+@pytest.mark.redis
+@pytest.mark.row(73)
+@pytest.mark.usefixtures("no_beats")
+async def test_a_redis_that_stands_still_is_noticed_by_the_first_call_that_needs_it(
+    redis: RedisServer,
+) -> None:
+    far, loop = Ran(), asyncio.get_running_loop()
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, far.tool, name="far"), here.room("me") as me:
+            await until_listed(me, "far")
+            redis.freeze()
+            frozen_at = loop.time()
+            under_way = asyncio.create_task(end_of(me, "in a parcel"))
+            await me.participants()  # it has left, and what comes now waits for its answer
+            waiting = asyncio.create_task(end_of(me, "not in one"))
+            for task, executed in ((under_way, "maybe"), (waiting, "no")):
+                error = await task
+                assert (error.code, error.executed) == ("unavailable", executed)
+            assert loop.time() - frozen_at < ANSWER_S * 1.25 + SLACK_S
+
+            known_at = loop.time()
+            error = await end_of(me, "when it is known")
+            assert (error.code, error.executed, error.retryable) == ("unavailable", "no", True)
+            assert loop.time() - known_at < ANSWER_S / 4
+            redis.thaw()
+            await until_runs(me)
+            assert not {"not in one", "when it is known"} & set(far.whose)
+
+
+@pytest.mark.row(73)
+@pytest.mark.parametrize(
+    ("lease_s", "still_s"),
+    [(LEASE_S / 5, 3.0), pytest.param(LEASE_S, 30.0, marks=pytest.mark.soak)],
+)
+async def test_a_redis_that_stands_still_for_longer_than_a_lease_ends_nothing_within_a_node(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch, lease_s: float, still_s: float
+) -> None:
+    monkeypatch.setattr(node_module, "BEAT_S", BEAT_S * lease_s / LEASE_S)
+    monkeypatch.setattr(node_module, "LEASE_S", lease_s)
+    far, near, loop = Ran(), Ran(), asyncio.get_running_loop()
+    async with (
+        asyncio.timeout(2 * TIME_S),
+        nodes(redis) as (here, there),
+        AsyncExitStack() as stack,
+    ):
+        await stack.enter_async_context(hosted(there, far.tool, name="far"))
+        me = await stack.enter_async_context(hosted(here, near.tool, name="near"))
+        await until_listed(me, "far")
+        redis.freeze()
+        frozen_at = loop.time()
+        with pytest.raises(Unavailable) as raised:
+            async with me.host(Toolkit("new", [add])):
+                pass
+        assert raised.value.executed == "no"
+        async with me.host(Toolkit("mine", [add]), public=False):
+            while loop.time() - frozen_at < still_s:
+                assert await me.call("near.run", whose="me") == "me"
+                assert await me.call("mine.add", a=1, b=1) == 2
+        assert (await end_of(me, "nobody's")).executed == "no"
+        redis.thaw()
+        await until_runs(me)
+        assert "nobody's" not in far.whose
+        late = await stack.enter_async_context(there.room("late"))
+        await until_there(me, "late")
+        await until_listed(late, "near")
+        for room in (me, late):
+            names = sorted(each.name for each in await room.participants())
+            assert names == ["host", "host", "late"]
+
+
+async def until_runs(room: RoomClient) -> None:
+    """Call what is elsewhere until that succeeds."""
+    while True:
+        try:
+            await room.invoke("far", "run", {"whose": "again"}, timeout_s=5.0)
+        except (Unavailable, NoHost, NotFound):
+            await asyncio.sleep(0)
+        else:
+            return
+
+
+@pytest.mark.redis
+async def test_a_redis_that_stands_still_for_a_moment_only_delays_calls(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, add), here.room("me") as me:
+            await until_listed(me, "kit")
+            redis.freeze()
+            call = asyncio.create_task(me.invoke("kit", "add", {"a": 1, "b": 1}, retry=False))
+            await me.participants()
+            redis.thaw()
+            assert (await call).value == 2
+
+
+@pytest.mark.redis
+@pytest.mark.usefixtures("no_beats")
+async def test_a_redis_that_forgets_its_scripts_is_given_them_again(redis: RedisServer) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with here.room("me") as me, Redis.from_url(redis.url) as client:
+            await client.script_flush("SYNC")
+            async with there.room("late") as late:
+                await until_there(me, "late")
+                async with late.host(Toolkit("kit", [add])):
+                    await until_listed(me, "kit")
+                    await until_works(me)
+
+
+@pytest.mark.redis
+@pytest.mark.usefixtures("no_beats")
+async def test_a_redis_that_takes_no_writes_any_more_is_left_until_it_does(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with here.room("me") as me, Redis.from_url(redis.url) as client:
+            await client.replicaof("127.0.0.1", free_port())  # as after a failover
+            async with there.room("late") as late:
+                assert there.server.node is not None
+                while there.server.node.is_joined.is_set():
+                    await late.participants()
+                await client.replicaof("NO", "ONE")
+                await until_there(me, "late")
+
+
+@pytest.mark.redis
+async def test_while_redis_refuses_to_write_a_name_is_refused_and_calls_go_on(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, add), here.room("me") as me, Redis.from_url(redis.url) as client:
+            await until_listed(me, "kit")
+            await client.config_set("min-replicas-to-write", 1)  # and it has none
+            with pytest.raises(Unavailable) as raised:
+                async with me.host(Toolkit("new", [add])):
+                    pass
+            assert raised.value.executed == "no"
+            async with me.host(Toolkit("mine", [add]), public=False):
+                assert await me.call("mine.add", a=1, b=1) == 2
+            await client.config_set("min-replicas-to-write", 0)
+            await until_works(me)
+            async with me.host(Toolkit("newer", [add])), there.room("late") as late:
+                await until_listed(late, "newer")
+
+
+@pytest.mark.redis
+@pytest.mark.row(74)
+async def test_revocations_outlive_a_redis_that_is_away_or_comes_back_empty(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as stack:
+        token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(here.key)
+        chief = await stack.enter_async_context(RoomClient(here.url, room="lab", token=token))
+        bob = await stack.enter_async_context(there.room("bob"))
+        await until_there(chief, "bob")
+        old = there.token("bob")
+
+        await redis.kill()
+        issuer = bob.me.issuer
+        await chief.admin("revoke", name="bob", issuer=issuer)
+        await redis.start()
+        with pytest.raises(PermissionDenied):
+            await bob.closed()
+        settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, redis=redis.url)
+        third = await stack.enter_async_context(running_server(key=here.key, settings=settings))
+        await is_joined(third)
+        with pytest.raises(PermissionDenied):
+            async with RoomClient(third.url, room="lab", token=old):
+                pass
+        newer = ParticipantToken(name="bob", room=["lab"], api=ApiScope.full())
+        minted = newer.to_jwt(here.key, now=time.time() + 30)
+        async with RoomClient(third.url, room="lab", token=minted) as back:
+            assert back.me.name == "bob"
+
+
+@pytest.mark.redis
+@pytest.mark.row(74)
+async def test_of_two_who_took_a_name_meanwhile_the_first_to_tell_keeps_it_at_every_node(
+    redis: RedisServer,
+) -> None:
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, redis=redis.url)
+    async with asyncio.timeout(TIME_S), AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(FaultProxy(f"ws://127.0.0.1:{redis.port}"))
+        url = f"redis://{proxy.url.removeprefix('ws://')}/0"
+        (here,) = await stack.enter_async_context(running_nodes(url, 1))
+        loser = await stack.enter_async_context(here.room("loser"))
+        await stack.enter_async_context(loser.host(Toolkit("kit", [saying("loser")])))
+        await proxy.refuse()
+        await redis.kill()
+        await redis.start()
+        there = await stack.enter_async_context(running_server(key=here.key, settings=settings))
+        winner = await stack.enter_async_context(there.room("winner"))
+        await stack.enter_async_context(winner.host(Toolkit("kit", [saying("winner")])))
+
+        async with loser.events(["toolkits"]) as news:
+            await proxy.accept()
+            async for event in news:
+                if event.name == "toolkit_added":
+                    break
+        assert event.toolkit is not None
+        assert event.toolkit.owner == "winner"
+        assert await loser.call("kit.say") == "winner"
+        assert await winner.call("kit.say") == "winner"
+
+
+async def test_nodes_of_a_test_say_that_their_redis_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_module, "_ENTER_S", 0.1)
+    monkeypatch.setattr(testing, "_JOIN_S", 0.1)
+    with pytest.raises(TimeoutError):
+        async with running_nodes(f"redis://127.0.0.1:{free_port()}", 1):
+            raise AssertionError("they have joined")
