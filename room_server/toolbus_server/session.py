@@ -33,23 +33,17 @@ from toolbus.wire import (
     BadFrame,
     Builders,
     Call,
-    Cancel,
-    Credit,
     Describe,
     Drain,
     Explain,
-    Failed,
     Frame,
-    Input,
     ListToolkits,
     Notice,
     Participants,
-    Progress,
     Refresh,
     Register,
     Result,
     Send,
-    StreamChunk,
     Subscribe,
     Unknown,
     Unregister,
@@ -61,6 +55,7 @@ from toolbus.wire import (
 )
 from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted
+from toolbus_server.call_frames import CALL_FRAMES, Taker
 from toolbus_server.expiry import Expiry
 from toolbus_server.explanations import explain
 from toolbus_server.feed import Feed
@@ -285,14 +280,13 @@ class Session:
             self._send(failed(unknown.id, error))
 
 
+def _handed_by(take: Taker) -> Callable[[Session, Any], None]:
+    return lambda session, frame: take(session._router, session.seat, frame)
+
+
 # For all sessions at once: functions bound to each would be 5 KiB of every participant.
 _HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
-    Failed: lambda self, frame: self._router.answer(self.seat, frame),
-    Cancel: lambda self, frame: self._router.cancel(self.seat, frame),
-    StreamChunk: lambda self, frame: self._router.streams.chunk(self.seat, frame),
-    Input: lambda self, frame: self._router.streams.input(self.seat, frame),
-    Credit: lambda self, frame: self._router.streams.credit(self.seat, frame),
-    Progress: lambda self, frame: self._router.streams.progress(self.seat, frame),
+    **{kind: _handed_by(take) for kind, take in CALL_FRAMES.items()},
     **dict.fromkeys(get_args(_Request), Session._on_request),
     Unknown: Session._on_unknown,
 }

@@ -22,11 +22,15 @@ class ServerProcess:
     Args:
         folder: Where its keys lie; those of one that lies there already are used.
         flags: More of the command line.
+        program: What Python runs.
     """
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(
+        self, folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
+    ) -> None:
         self._keys = folder / "keys.toml"
         self._flags = flags
+        self._program = program
         if not self._keys.exists():
             KeyRing([Key.generate(kid="test", iss="acme")]).save(self._keys)
         self._key = next(iter(KeyRing.load(self._keys)))
@@ -38,7 +42,7 @@ class ServerProcess:
         port = urlsplit(self.url).port
         clean = {name: text for name, text in os.environ.items() if not name.startswith("TOOLBUS_")}
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "toolbus", "serve", "--json"),
+            *(sys.executable, *self._program, "serve", "--json"),
             *("--keys", str(self._keys), "--port", str(port)),
             *self._flags,
             env=clean,
@@ -84,9 +88,11 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def server_process(folder: Path, *flags: str) -> AsyncIterator[ServerProcess]:
+async def server_process(
+    folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
+) -> AsyncIterator[ServerProcess]:
     """Run one on loopback for as long as the block runs."""
-    server = ServerProcess(folder, *flags)
+    server = ServerProcess(folder, *flags, program=program)
     await server.start()
     try:
         yield server

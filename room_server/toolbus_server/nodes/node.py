@@ -7,9 +7,10 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 import msgpack
@@ -17,11 +18,11 @@ import msgspec
 from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import ResponseError
 
-from toolbus.tokens import MAX_TOKEN_LIFE_S
 from toolbus_server.administration import Administration
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.nodes.far_facts import Change
+from toolbus_server.nodes.far_orders import FarOrders
 from toolbus_server.nodes.node_name import NameClaim, NameHeld, check_node_name
 from toolbus_server.nodes.parcels import MARK, read_parcel
 from toolbus_server.nodes.peer import Peer, RelayedCall, inbox_of
@@ -41,10 +42,9 @@ WINDOW_BYTES = 8 * 1024 * 1024
 _LEAST_WINDOW_BYTES = 64 * 1024
 _ENTER_S = 2.0
 """How long a participant waits for the room as the others have it."""
+_ECHO = b"B"
+"""What a node hears of its own beat: its inbox is heard, by the Redis that has its lease."""
 _SCRIPTS = ("beat", "enter", "exit", "tell")
-_REVOKED = "toolbus:revoked"
-_REVOKED_S = 2 * MAX_TOKEN_LIFE_S
-_MOST_REVOKED = 100_000
 _NODES, _NODES_VERSION, _GONE = "toolbus:nodes", "toolbus:nodes:version", "toolbus:gone"
 _logger = logging.getLogger(__name__)
 
@@ -67,8 +67,6 @@ class Node:
     ) -> None:
         check_node_name(name)
         self._hub = hub
-        self._administration = administration
-        administration.elsewhere = self._order
         self._pool = pool
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._claim = NameClaim(self.name)
@@ -79,19 +77,26 @@ class Node:
         self._scripts: dict[str, bytes] = {}
         self._exits: dict[str, asyncio.Task[None]] = {}
         self._tidying: set[bytes] = set()
-        self._revoked: dict[bytes, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.sessions: Iterator[int] = count(1)
+        """Numbers for sessions with other nodes."""
+        self._echo = asyncio.Event()
         self._line_task: asyncio.Task[None] | None = None
         self.is_joined = asyncio.Event()
         """Set while this node has a lease."""
         hub.on_close = self._exit
         self._begin_anew()
+        self._orders = FarOrders(
+            administration, lambda: self._line, _NODES, self._order, self._task
+        )
 
     def _begin_anew(self) -> None:
         """Be another incarnation from now on: what the former one told counts no more."""
         self.me = f"{self.name} {secrets.token_hex(8)}"
         self._known_version = -1
         self._has_lease = False
+        self.lease_ends_at: float = 0.0
+        """By the loop's clock; never later than the others can take note of it."""
         self._line = RedisLine(self._pool, inbox_of(self.me), self)
 
     async def start(self) -> None:
@@ -236,44 +241,13 @@ class Node:
         """Take a call of a participant elsewhere to a host here. Raises what stops it."""
         self._relays.take(peer, call)
 
-    def _order(self, action: str, options: dict[str, Any]) -> None:
-        """Have something done at all other nodes; a revocation also at those that come later."""
-        self._task(self._order_all(action, options))
-
-    async def _order_all(self, action: str, options: dict[str, Any]) -> None:
-        try:
-            if action == "revoke":
-                self._remember(revocation := msgpack.packb(options))
-                await self._line.command("SADD", _REVOKED, revocation)
-                await self._line.command("EXPIRE", _REVOKED, _REVOKED_S)
-            # In this order: who has joined since then has read what is revoked.
-            for name in await self._line.command("ZRANGE", _NODES, 0, -1):
-                if name.decode() != self.me:
-                    self._peer(name.decode()).order(action, options)
-        except RedisAway:
-            until = " until it is back" if action == "revoke" else ""
-            _logger.error("Redis is away: the others do not know of this %s%s", action, until)
+    def _order(self, node: str, action: str, options: dict[str, Any]) -> None:
+        if node != self.me:
+            self._peer(node).order(action, options)
 
     def obey(self, action: str, options: dict[str, Any]) -> None:
-        """Do what an administrator asked for at another node; a revocation counts once."""
-        if action == "kick" or self._remember(msgpack.packb(options)):
-            self._administration.carry_out(action, options)
-
-    def _remember(self, revocation: bytes) -> bool:
-        """Keep a revocation for a Redis that loses it; return whether it is news."""
-        is_news = revocation not in self._revoked
-        self._revoked[revocation] = None
-        if len(self._revoked) > _MOST_REVOKED:
-            del self._revoked[next(iter(self._revoked))]
-        return is_news
-
-    async def _agree_on_revocations(self) -> None:
-        told = await self._line.command("SMEMBERS", _REVOKED)
-        for revocation in self._revoked.keys() - set(told):
-            self._order("revoke", msgpack.unpackb(revocation))
-        for revocation in told:
-            if self._remember(revocation):
-                self._administration.carry_out("revoke", msgpack.unpackb(revocation))
+        """Do what an administrator asked for at another node."""
+        self._orders.obey(action, options)
 
     def window(self) -> int:
         """Say how many bytes may be under way to one node."""
@@ -283,20 +257,29 @@ class Node:
 
     async def line_is_up(self) -> None:
         """Have a lease, and read all rooms."""
-        for name in _SCRIPTS:
-            source = (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
-            self._scripts[name] = await self._line.command("SCRIPT", "LOAD", source)
-        await self._beat()
-        await self._agree_on_revocations()
+        async with asyncio.timeout(_beat_limit_s()):
+            await self._join()
         self.is_joined.set()
         self._claim.won()
         for shared in list(self._rooms.values()):
             self._read_anew(shared)
         while True:
+            for peer in list(self._peers.values()):
+                peer.ask()
             await asyncio.sleep(BEAT_S)
-            # Before the others take this node to have ended, it takes them to be away.
-            async with asyncio.timeout(LEASE_S * 2 / 3 - BEAT_S):
+            async with asyncio.timeout(_beat_limit_s()):
                 await self._beat()
+
+    async def _join(self) -> None:
+        for name in _SCRIPTS:
+            source = (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
+            self._scripts[name] = await self._line.command("SCRIPT", "LOAD", source)
+        await self._beat()
+        await self._orders.agree()
+
+    def takes_part(self) -> bool:
+        """Whether this node is one of many now: it reaches Redis, and its lease has not ended."""
+        return self._line.is_up and self._loop.time() < self.lease_ends_at
 
     def line_is_down(self) -> None:
         """End what goes on with other nodes: nothing of it can come any more."""
@@ -314,6 +297,9 @@ class Node:
             if data.startswith(MARK):
                 parcel = read_parcel(data)
                 self._peer(parcel.sender).on_parcel(parcel, len(data))
+                return
+            if data.startswith(_ECHO):
+                self._echo.set()
                 return
             room, version, writer, changes = msgpack.unpackb(data[1:], raw=True)
         except (msgspec.MsgspecError, ValueError):
@@ -338,6 +324,9 @@ class Node:
     # Leases
 
     async def _beat(self) -> None:
+        """Renew the lease, and hear of it through the inbox. Raises what ends the line."""
+        begins_at = self._loop.time()
+        self._echo.clear()
         node, incarnation = self.me.rsplit(" ", 1)
         life_ms = int(LEASE_S * 1000)
         keys = (_NODES, _NODES_VERSION, _GONE)
@@ -348,6 +337,7 @@ class Node:
         if answer[0] == 2:
             raise Fenced
         self._has_lease = True
+        self.lease_ends_at = begins_at + LEASE_S
         if answer[2] is not None:
             self._known_version = answer[1]
             self._live({each.decode() for each in answer[2]})
@@ -355,6 +345,7 @@ class Node:
             if dead not in self._tidying:
                 self._tidying.add(dead)
                 self._task(self._tidy(dead.decode()))
+        await self._echo.wait()
 
     def _live(self, living: set[str]) -> None:
         """Take note of who lives; what was with others has ended."""
@@ -386,6 +377,11 @@ class Node:
 
 class Fenced(Exception):
     """The lease of this node had ended: what it told is taken back, and it begins anew."""
+
+
+def _beat_limit_s() -> float:
+    """How long a beat may take: a node takes the others to be away before they take it so."""
+    return LEASE_S * 2 / 3 - BEAT_S
 
 
 def _rooms_of(node: str) -> str:

@@ -2,39 +2,27 @@
 
 A far participant's seat has a `FarPort` for its connection. To the router it is a participant like
 others: what it writes there travels as the frame that it is, and the node of that participant hands
-it to its own router.
+it to its own router. What never got there ends the calls that it belongs to, and no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from toolbus.errors import RoomException, StreamBroken, Unavailable
+from toolbus.errors import RoomException
 from toolbus.grants import ApiScope
 from toolbus.transport import Ticket
-from toolbus.wire import (
-    Cancel,
-    Credit,
-    Dispatch,
-    Failed,
-    Input,
-    ParticipantId,
-    Progress,
-    RequestId,
-    Result,
-    StreamChunk,
-    decode_from_server,
-    encode,
-    exception_of,
-    failed,
-)
+from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
+from toolbus_server.call_frames import CALL_FRAMES
 from toolbus_server.flights import Flight, Seat
-from toolbus_server.nodes.parcels import Arrived, Entry, Parcels
+from toolbus_server.nodes.losses import DISPATCH, FRAME, LOST, MESSAGE, ORDER, Losses
+from toolbus_server.nodes.parcels import Arrived, Entry, Parcels, Sent
 from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 from toolbus_server.room_view import Identity, Member
 from toolbus_server.routing import Router
@@ -44,12 +32,13 @@ __all__ = ["FarPort", "Peer", "RelayedCall", "inbox_of"]
 _logger = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_DISPATCH, _FRAME, _MESSAGE, _ORDER = 1, 2, 3, 4
 _MOST_WAITING = 8 * 1024 * 1024
 """Bytes that may wait for one node; with more than that calls to it are `overloaded`."""
 _NUMBERS = 28
 """Bits of a dispatch's number that are its seat's own; those above tell the seats apart."""
 _WORD_S = 0.005
+_TRANSIT_S = 0.002
+"""How long what comes waits, for one parcel with more in it, while the last one is on its way."""
 RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, Dispatch]
 """Room, host, caller, principal, depth, and the call."""
 
@@ -58,6 +47,11 @@ class Home(Protocol):
     """The node that peers are peers of."""
 
     me: str
+    sessions: Iterator[int]
+    """Numbers for sessions with other nodes."""
+
+    def takes_part(self) -> bool:
+        """Whether this node is one of many now: it reaches Redis, and its lease has not ended."""
 
     def relay(self, peer: Peer, call: RelayedCall) -> None:
         """Take a call of a participant there to a host here. Raises what stops it."""
@@ -93,14 +87,18 @@ class Peer:
         self._router = router
         self._home = home
         self._loop = asyncio.get_running_loop()
-        self._parcels = Parcels(home.me, self._publish, home.window)
+        self._parcels = Parcels(home.me, home.sessions, self._publish, home.window)
         self._seats = 0
         self._is_due = False
+        self._is_closed = False
         self._in_transit = 0
+        self._departed_at = 0.0
+        self._patience: asyncio.TimerHandle | None = None
         self._word: asyncio.TimerHandle | None = None
         member = Member(ParticipantId(name), Identity("", name), "node", "", 1, ApiScope())
         self._desk = Seat(member, FarPort(self, "", name))
         """Whose calls are all that come from there, and whose dispatches all that go there."""
+        self._losses = Losses(router, self._desk, self._put)
 
     # Who sits there
 
@@ -131,28 +129,28 @@ class Peer:
     @property
     def is_away(self) -> bool:
         """Whether nothing can be sent there now."""
-        return not self._line.is_up
+        return self._is_closed or not self._home.takes_part()
 
     def dispatch(self, room: str, host: str, data: bytes, flight: Flight) -> None:
         """Send a call to a host there."""
         principal = None if flight.principal is None else flight.principal.id
-        head = (_DISPATCH, room, host, flight.caller.member.id, principal, flight.hops, data)
+        head = (DISPATCH, room, host, flight.caller.member.id, principal, flight.hops, data)
         self._put(Entry(_encode(head), flight))
 
     def say(self, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Send a message to participants there; dropped where there is no way or no room."""
         if not self.is_away and not self.is_full:
-            self._put(Entry(_encode((_MESSAGE, room, to, message))))
+            self._put(Entry(_encode((MESSAGE, room, to, message))))
 
     def order(self, action: str, options: dict[str, Any]) -> None:
         """Have an administrator's wish done there."""
-        self._put(Entry(_encode((_ORDER, action, options))))
+        self._put(Entry(_encode((ORDER, action, options))))
 
     def frame(self, data: bytes, ticket: Ticket | None = None) -> bool:
         """Send what concerns a call that is under way between the two nodes."""
         if self.is_away:
             return False
-        self._put(Entry(_encode((_FRAME, data)), ticket))
+        self._put(Entry(_encode((FRAME, data)), ticket))
         return True
 
     def _put(self, entry: Entry) -> None:
@@ -162,60 +160,96 @@ class Peer:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Send what waits, one parcel at a time: what comes meanwhile goes into the next one."""
+        """Send what waits; what comes while a parcel is on its way goes into the next one."""
         self._is_due = False
-        while not self._in_transit and self._parcels.send():
-            pass
+        while self._parcels.waiting_bytes and not self.is_away:
+            left_s = self._departed_at + _TRANSIT_S - self._loop.time()
+            if self._in_transit and left_s > 0:
+                if self._patience is None:
+                    self._patience = self._loop.call_later(left_s, self._pump_on)
+                return
+            if not self._parcels.send():
+                return
 
-    def _publish(self, number: int, parcel: bytes) -> bool:
+    def _pump_on(self) -> None:
+        self._patience = None
+        self._pump()
+
+    def _publish(self, sent: Sent | None, data: bytes) -> bool:
+        if self.is_away:
+            return False
         try:
-            answer = self._line.command("PUBLISH", inbox_of(self.name), parcel)
+            answer = self._line.command("PUBLISH", inbox_of(self.name), data)
         except RedisAway:
             return False
-        self._in_transit += number > 0
-        answer.add_done_callback(partial(self._published, number))
+        if sent is not None:
+            self._in_transit += 1
+            self._departed_at = self._loop.time()
+        answer.add_done_callback(partial(self._published, sent))
         return True
 
-    def _published(self, number: int, answer: asyncio.Future[Any]) -> None:
-        self._in_transit -= number > 0
+    def _published(self, sent: Sent | None, answer: asyncio.Future[Any]) -> None:
+        if sent is not None:
+            self._in_transit -= 1
         error = answer.exception()
-        if error is not None and not isinstance(error, RedisAway):
+        if isinstance(error, RedisAway):
+            return  # all that is under way has ended
+        if error is not None:
             _logger.error("a parcel for %s was refused: %s", self.name, error)
-        if error is None and answer.result() == 0 and number:
-            self._end_lost(self._parcels.give_up(number))
+        if error is not None or answer.result() == 0:
+            self._losses.unheard(self._parcels.give_up(sent))
         self._pump()
+
+    def ask(self) -> None:
+        """Ask whether the node is where it was, and has got what was sent; if that is in doubt."""
+        question = self._parcels.question()
+        if question is not None:
+            self._publish(None, question)
 
     # What comes from there
 
     def on_parcel(self, parcel: Arrived, size: int) -> None:
         """Take what came. Raises nothing."""
-        is_new, lost = self._parcels.arrive(parcel, size)
-        self._end_lost(lost)
-        for entry in parcel.entries if is_new else ():
+        arrival = self._parcels.arrive(parcel, size)
+        if arrival.has_broken:
+            self._losses.unread(arrival.lost)
+            self._end_all("the other server had lost its way here")
+        else:
+            self._losses.missed(arrival.lost)
+        for entry in arrival.entries:
             try:
                 self._on_entry(_decode(entry))
             except Exception:  # of one entry, which touches no other
                 _logger.exception("what came from node %s met a bug", self.name)
-        if self._word is None:
-            self._word = self._loop.call_later(_WORD_S, self._say)
         self._pump()
+        if self._parcels.owes_word:
+            self._say()
+        elif self._word is None:
+            self._word = self._loop.call_later(_WORD_S, self._say_later)
+
+    def _say_later(self) -> None:
+        self._word = None
+        self._say()
 
     def _say(self) -> None:
-        self._word = None
         word = self._parcels.word()
         if word is not None:
-            self._publish(0, word)
+            self._publish(None, word)
 
     def _on_entry(self, entry: list[Any]) -> None:
-        if entry[0] == _MESSAGE:
+        if entry[0] == MESSAGE:
             self._home.hear(*entry[1:])
-            return
-        if entry[0] == _ORDER:
+        elif entry[0] == ORDER:
             self._home.obey(*entry[1:])
-            return
+        elif entry[0] == LOST:
+            self._losses.answer_lost(*entry[1:])
+        else:
+            self._on_frame(entry)
+
+    def _on_frame(self, entry: list[Any]) -> None:
         frame = decode_from_server(entry[-1])
         if not isinstance(frame, Dispatch):
-            self._on_frame(frame)
+            CALL_FRAMES[type(frame)](self._router, self._desk, frame)
             return
         room, host, caller, principal, hops = entry[1:6]
         try:
@@ -223,63 +257,26 @@ class Peer:
         except RoomException as error:
             self.frame(encode(failed(frame.id, error)))
 
-    def _on_frame(self, frame: Any) -> None:
-        router, desk = self._router, self._desk
-        if isinstance(frame, Result | Failed):
-            router.answer(desk, frame)
-        elif isinstance(frame, Cancel):
-            router.cancel(desk, frame)
-        elif isinstance(frame, StreamChunk):
-            router.streams.chunk(desk, frame)
-        elif isinstance(frame, Input):
-            router.streams.input(desk, frame)
-        elif isinstance(frame, Credit):
-            router.streams.credit(desk, frame)
-        elif isinstance(frame, Progress):
-            router.streams.progress(desk, frame)
+    # Ends
 
-    # What never arrived
-
-    def _end_lost(self, entries: list[Entry]) -> None:
-        """End the calls of what never arrived; nothing of it is sent a second time."""
-        for entry in entries:
-            kind, *_, last = _decode(entry.data)
-            if kind in (_MESSAGE, _ORDER):
-                continue  # the one is promised to nobody; the other Redis keeps
-            frame: Any = decode_from_server(last)
-            if isinstance(frame, Cancel):
-                continue  # its call has ended here, and ends there with its time
-            if isinstance(frame, Result | Failed):
-                self._tell_lost(frame)
-                continue
-            is_ours = isinstance(frame, Dispatch | Input) or (
-                isinstance(frame, Credit) and not frame.of_input
-            )
-            calls = self._desk.dispatched if is_ours else self._desk.calls
-            flight = calls.get(frame.id)
-            if flight is None:
-                continue
-            if isinstance(frame, Dispatch):
-                flight.written = False
-                lost = Unavailable("the host's node could not be reached")
-                self._router.break_off(flight, lost, "lost")
-            else:
-                self._router.break_off(flight, StreamBroken("a part was lost on the way"), "broken")
-
-    def _tell_lost(self, reply: Result | Failed) -> None:
-        executed = "yes" if isinstance(reply, Result) else exception_of(reply).executed
-        lost = Unavailable("the answer was lost on the way", executed=executed, retryable=False)
-        self.frame(encode(failed(RequestId(reply.id), lost)))
+    def _end_all(self, words: str) -> None:
+        """End all calls between the two nodes, by phase; the other node is told nothing."""
+        self._is_closed = True
+        try:
+            self._router.abandon(self._desk, words)
+            self._router.depart(self._desk)
+        finally:
+            self._is_closed = False
 
     def cut(self) -> None:
         """End all calls between the two nodes: there is no way between them now."""
-        self._parcels.give_up_all()
-        self._router.abandon(self._desk, "the other server cannot be reached")
-        self._router.depart(self._desk)
+        self._parcels.begin_anew()
+        self._end_all("the other server cannot be reached")
 
     def gone(self) -> None:
         """End all calls between the two nodes: the other one has ended."""
-        self._parcels.give_up_all()
+        self._is_closed = True
+        self._parcels.begin_anew()
         if self._word is not None:
             self._word.cancel()
         self._router.depart(self._desk)

@@ -6,7 +6,7 @@ import asyncio
 from math import inf
 from typing import Any
 
-from toolbus.errors import NoHost, NotFound
+from toolbus.errors import NoHost, Unavailable
 from toolbus.wire import Dispatch
 from toolbus_server.flights import Flight, Seat
 from toolbus_server.hub import Hub
@@ -37,6 +37,7 @@ class Relays:
         Raises:
             NoHost: The host is not here any more, or takes no more calls; the caller's node may
                 know of another one by now.
+            Unavailable: This node has not heard of the caller yet, or not of its principal.
             RoomException: It cannot be written to the host.
         """
         room_name, host_id, caller_id, principal_id, hops, dispatch = relayed
@@ -48,7 +49,8 @@ class Relays:
         caller = room.seats.get(caller_id)
         principal = None if principal_id is None else room.seats.get(principal_id)
         if caller is None or (principal_id is not None and principal is None):
-            raise NotFound("the caller has gone", executed="no")
+            words = "the host's server does not know the caller yet"
+            raise Unavailable(words, executed="no", retry_after_s=0.05)
         header = dict(dispatch.header)
         toolkit = _toolkit(host, dispatch, header)
         flight = self._flight(caller, host, principal, hops, dispatch, toolkit)

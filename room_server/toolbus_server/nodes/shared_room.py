@@ -99,8 +99,7 @@ class SharedRoom:
         self._begin_to_tell()
 
     def _begin_to_tell(self) -> None:
-        has_news = self._touched or self._left
-        if has_news and self._version is not None and self._telling is None:
+        if (self._touched or self._left) and self._version is not None and self._telling is None:
             self._telling = asyncio.get_running_loop().create_task(self._tell_all())
 
     async def _tell_all(self) -> None:
@@ -120,8 +119,7 @@ class SharedRoom:
     def _give_up_taken(self, changes: list[Change], results: list[Any]) -> None:
         """Host no more what others registered first while this node was by itself."""
         if b"taken" in results:  # theirs, too, was refused here as long as it was there twice
-            self.unread()
-            self._read_anew(self)
+            self._begin_anew()
         for change, result in zip(changes, results, strict=True):
             if change[0] == "in" and result == 0:
                 self._make_place(change[1], change[2])
@@ -141,14 +139,17 @@ class SharedRoom:
         for occupant in self._open.occupants.values():
             member = occupant.seat.member
             if place_of(member.identity, member.instance) == place:
-                for toolkit in list(member.toolkits):
-                    if name_key(member.identity, toolkit.name, toolkit.public) == key:
-                        _logger.warning("room %s: %s is another's", self.name, toolkit.name)
-                        self._drop(member, toolkit)
+                for lost in self._drop_named(member, key):
+                    _logger.warning("room %s: %s is another's", self.name, lost)
 
-    def _drop(self, member: Member, toolkit: Toolkit) -> None:
-        changes = self._state.unregister(member, toolkit.name, public=toolkit.public)
-        self._open.registry.publish(changes)
+    def _drop_named(self, member: Member, key: bytes) -> list[str]:
+        named = [t for t in member.toolkits if name_key(member.identity, t.name, t.public) == key]
+        return [self._drop(member, toolkit) for toolkit in named]
+
+    def _drop(self, member: Member, toolkit: Toolkit) -> str:
+        name = toolkit.name
+        self._open.registry.publish(self._state.unregister(member, name, public=toolkit.public))
+        return name
 
     def say(self, to: str | None, message: dict[str, Any]) -> int:
         """Send a message to those of a name at other nodes, or to all; return how many listen."""
@@ -284,6 +285,10 @@ class SharedRoom:
         for (place, _), (_, _, _, number, packed) in snapshot.hosted.items():
             self._on_up(place, number, packed)
 
+    def _begin_anew(self) -> None:
+        self.unread()
+        self._read_anew(self)
+
     def unread(self) -> None:
         """Take note that what is known may not be so any more: the room is to be read."""
         self._version = None
@@ -298,8 +303,7 @@ class SharedRoom:
             return
         if version != self._version + 1:
             _logger.warning("room %s: news is missing, it is read anew", self.name)
-            self.unread()
-            self._read_anew(self)
+            self._begin_anew()
             return
         self._version = version
         for change in () if is_own else changes:
@@ -382,11 +386,8 @@ class SharedRoom:
         self._open.registry.publish(done.changes)
 
     def _on_down(self, place: bytes, key: bytes) -> None:
-        far = self._far.get(place)
-        for toolkit in () if far is None else list(far.member.toolkits):
-            assert far is not None
-            if name_key(far.member.identity, toolkit.name, toolkit.public) == key:
-                self._drop(far.member, toolkit)
+        if (far := self._far.get(place)) is not None:
+            self._drop_named(far.member, key)
 
     def forget_node(self, node: str) -> None:
         """Let everybody go who was at a node that has ended."""

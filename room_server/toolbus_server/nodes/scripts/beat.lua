@@ -1,4 +1,4 @@
--- Renews a node's lease, and finds those that have ended.
+-- Renews a node's lease, finds those that have ended, and lets the node hear of it through its inbox.
 -- KEYS: nodes, version, gone. ARGV: node, incarnation, life in ms, the version that the caller knows,
 -- 1 where this is its first beat.
 -- Returns {0, another that has this node's name, how many ms its lease lives}, {2} where its lease
@@ -23,6 +23,7 @@ if not was_there then
   redis.call('SREM', KEYS[3], me)
 end
 redis.call('ZADD', KEYS[1], now + ARGV[3], me)
+redis.call('PUBLISH', 'toolbus:inbox:' .. me, 'B')
 local version
 if #ended > 0 or not was_there then
   version = redis.call('INCR', KEYS[2])
