@@ -66,8 +66,7 @@ class Storm:
 
     async def begin(self) -> None:
         """Wait until all are there, and count what they hold."""
-        await self.settled()
-        self._before = await self._looks()
+        self._before = await self.settled()
 
     async def stretch(self, seconds: float, *, server: bool, part: int) -> None:
         """Call while things happen, then let all end."""
@@ -85,14 +84,17 @@ class Storm:
         for line in made.lines:
             await line.heal()
 
-    async def settled(self) -> None:
-        """Wait until all are there again and nothing of a call is left anywhere."""
+    async def settled(self) -> list[dict[str, Any]]:
+        """Wait until all are there again and nothing of a call is left anywhere; give that look."""
         left: list[str] = ["not looked yet"]
         try:
             async with asyncio.timeout(25):
-                while left:
-                    left = self._left_in(await self._looks())
-                    await asyncio.sleep(0.2 if left else 0)
+                while True:
+                    looks = await self._looks()
+                    left = self._left_in(looks)
+                    if not left:
+                        return looks
+                    await asyncio.sleep(0.2)
         except TimeoutError:
             pytest.fail(f"left behind: {left}")
 
