@@ -22,13 +22,16 @@ from toolbus_server.testing import Faults
 TIME_S = 30
 
 
-@pytest.mark.row(78)
-async def test_a_node_that_alone_is_cut_off_stops_taking_part_before_its_lease_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture(autouse=True)
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all that a node waits for be over soon."""
     monkeypatch.setattr(node_module, "LEASE_S", 2.1)
     monkeypatch.setattr(node_module, "BEAT_S", 0.3)
     monkeypatch.setattr(line_module, "_OPEN_S", 0.8)
+
+
+@pytest.mark.row(78)
+async def test_a_node_that_alone_is_cut_off_stops_taking_part_before_its_lease_ends() -> None:
     async with asyncio.timeout(TIME_S), redis_server() as redis, proxied(redis) as (proxy, url):
         async with joined_nodes(redis.url, url) as (here, there), Redis.from_url(redis.url) as seen:
             near, far = Kit(here, "near"), Kit(there, "far")
@@ -69,12 +72,7 @@ async def test_a_node_that_alone_is_cut_off_stops_taking_part_before_its_lease_e
 @pytest.mark.parametrize(
     "lost_way", ["to_participant", pytest.param("to_server", marks=pytest.mark.soak)]
 )
-async def test_a_node_that_is_cut_off_in_one_direction_comes_back(
-    lost_way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_module, "LEASE_S", 2.1)
-    monkeypatch.setattr(node_module, "BEAT_S", 0.3)
-    monkeypatch.setattr(line_module, "_OPEN_S", 0.8)
+async def test_a_node_that_is_cut_off_in_one_direction_comes_back(lost_way: str) -> None:
     async with asyncio.timeout(TIME_S), redis_server() as redis, proxied(redis) as (proxy, url):
         async with joined_nodes(redis.url, url) as (here, there):
             kit = Kit(here, "kit")
@@ -92,12 +90,9 @@ async def test_a_node_that_is_cut_off_in_one_direction_comes_back(
 
 
 @pytest.mark.row(78)
-async def test_a_name_that_another_took_while_a_node_was_cut_off_is_that_others_everywhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(node_module, "LEASE_S", 2.1)
-    monkeypatch.setattr(node_module, "BEAT_S", 0.3)
-    monkeypatch.setattr(line_module, "_OPEN_S", 0.8)
+async def test_a_name_that_another_took_while_a_node_was_cut_off_is_that_others_everywhere() -> (
+    None
+):
     async with asyncio.timeout(TIME_S), redis_server() as redis, proxied(redis) as (proxy, url):
         async with joined_nodes(redis.url, url) as (here, there):
             here.server.hub.limits = replace(here.server.hub.limits, reservation_ms=50)
@@ -144,11 +139,8 @@ async def until_started(kit: RemoteToolkit, room: RoomClient) -> None:
 
 @pytest.mark.row(80)
 async def test_a_node_whose_name_another_has_taken_meanwhile_serves_alone_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(node_module, "LEASE_S", 2.1)
-    monkeypatch.setattr(node_module, "BEAT_S", 0.3)
-    monkeypatch.setattr(line_module, "_OPEN_S", 0.8)
     async with asyncio.timeout(TIME_S), redis_server() as redis, proxied(redis) as (proxy, url):
         async with joined_nodes(url, node="twin") as (first,), first.room("me") as me:
             async with me.host(Toolkit("kit", [add])), Redis.from_url(redis.url) as client:
