@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 
 from support.alone import on_the_floor
 from support.missing_parts import words_of_missing
+from support.redis_server import RedisServer, redis_server
 from support.running_order import in_running_order
 
 
@@ -50,3 +51,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not verified", yellow=True)
         for words in missing:
             terminalreporter.line(words, yellow=True)
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[RedisServer]:
+    """A Redis of the test's own, empty."""
+    async with redis_server() as server:
+        yield server

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from scenarios.test_nodes import nodes
 from support.command_line import CommandLine, Outcome
 from support.missing_parts import not_verified
-from support.redis_server import RedisServer, redis_program, redis_server
+from support.redis_server import RedisServer, redis_program
 from toolbus.exit_codes import ExitCode
 from toolbus.findings import Finding
 from toolbus_server.nodes import redis_check, redis_rights, redis_troubles
@@ -24,12 +24,6 @@ from toolbus_server.nodes.redis_check import examine_redis, look_before_start
 
 TIME_S = 30
 NAMES = ("address", "reach", "server", "rights", "memory", "buffers", "speed", "nodes")
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from scenarios import test_nodes as life
 from support.command_line import CommandLine
 from support.missing_parts import not_verified
 from support.own_authority import Pki, make_pki
-from support.redis_server import RedisServer, redis_server
+from support.redis_server import RedisServer
 from toolbus.exit_codes import ExitCode
 from toolbus.findings import Finding
 from toolbus_server.nodes import node
@@ -59,12 +59,6 @@ LIVES: tuple[Callable[[RedisServer], Awaitable[None]], ...] = (
     life.test_a_newer_connection_elsewhere_takes_the_place,
     life.test_who_is_sent_away_goes_from_every_node,
 )
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
-        yield server
 
 
 async def run(admin: Redis, *words: Any) -> Any:

@@ -11,18 +11,12 @@ from pathlib import Path
 import pytest
 
 from scenarios.test_nodes import Holding, add, hosted, nodes, until_listed
-from support.redis_server import RedisServer, redis_server
+from support.redis_server import RedisServer
 from support.server_process import ServerProcess, server_process
 from toolbus import HostLost, NoHost, RoomClient, Toolkit, Unavailable, tool
 from toolbus_server.nodes.node import LEASE_S
 
 TIME_S = 40
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
-        yield server
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from scenarios.test_nodes import add, hosted
-from support.redis_server import RedisServer, redis_server
+from support.redis_server import RedisServer
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient, Toolkit
 from toolbus_server.nodes import node
 from toolbus_server.nodes.node import LEASE_S
@@ -25,12 +25,6 @@ from toolbus_server.testing import running_server
 TIME_S = 40
 LEASES = "toolbus:nodes"
 WAITS = "this one starts when the other one's lease has ended"
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
-        yield server
 
 
 @pytest.fixture

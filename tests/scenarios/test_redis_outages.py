@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from scenarios.test_node_faults import until_works
 from scenarios.test_nodes import add, hosted, nodes, until_listed, until_there
-from support.redis_server import RedisServer, free_port, redis_server
+from support.redis_server import RedisServer, free_port
 from toolbus import ApiScope, ParticipantToken, RoomClient, RoomException, Toolkit, tool
 from toolbus.errors import NoHost, NotFound, PermissionDenied, Unavailable
 from toolbus.keys import KeyRing
@@ -27,12 +27,6 @@ from toolbus_server.testing import FaultProxy, TestServer, running_nodes, runnin
 TIME_S = 40
 SLACK_S = 3.0
 """What a busy machine may add to a time that is promised."""
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
-        yield server
 
 
 @pytest.fixture
