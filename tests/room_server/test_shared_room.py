@@ -23,9 +23,7 @@ class Desk:
         self.reads = 0
         hub = Hub(asyncio.get_running_loop(), Limits(), ServerTelemetry())
         self.state = hub.open("lab").room.state
-        self.room = SharedRoom(
-            hub.open("lab"), hub, self._tell, self._seat, self._read_anew, self._say
-        )
+        self.room = SharedRoom(hub.open("lab"), hub, self)
 
     def names(self) -> set[str]:
         return {each.identity.name for each in self.state.people(None)}
@@ -34,16 +32,16 @@ class Desk:
         """Hear that somebody came to another node."""
         self.room.hear(version, "other 1", False, [[b"in", *_fact(name)]])
 
-    async def _tell(self, _room: str, _changes: list[list[Any]]) -> tuple[int, list[Any]]:
+    async def tell(self, _room: str, _changes: list[list[Any]]) -> tuple[int, list[Any]]:
         return 0, []
 
-    def _seat(self, _room: str, _node: str, far: Member, reads_chunks: bool) -> Seat:
+    def seat(self, _room: str, _node: str, far: Member, reads_chunks: bool) -> Seat:
         return Seat(far, Notebook(), reads_chunks=reads_chunks)
 
-    def _read_anew(self, _room: SharedRoom) -> None:
+    def read_anew(self, _room: SharedRoom) -> None:
         self.reads += 1
 
-    def _say(self, *_: object) -> None: ...
+    def say(self, *_: object) -> None: ...
 
 
 def _fact(name: str) -> tuple[bytes, int, bytes]:

@@ -164,7 +164,7 @@ async def test_a_node_whose_lease_may_have_ended_sends_nothing(
         async with kit.hosted(), nodes.there.room("me") as me:
             await until_listed(me, "kit")
             node = node_of(nodes.there)
-            node.lease_ends_at = asyncio.get_running_loop().time()  # as after it was frozen
+            node.lease.ends_at = asyncio.get_running_loop().time()  # as after it was frozen
             error = await error_of(me.invoke("kit", "add", {"a": 1, "b": 1}, retry=False))
             assert (error.code, error.executed) == ("unavailable", "no")
             await until_works(me)  # from the next beat on

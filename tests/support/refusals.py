@@ -17,18 +17,30 @@ REFUSED_WITHIN_S = 0.1
 REFUSED_WITHIN_BYTES = 4 * 1024 * 1024
 
 
+def refused(decode: Callable[[bytes], Any], data: bytes) -> None:
+    """Have bytes refused as a frame."""
+    with pytest.raises(BadFrame):
+        decode(data)
+
+
+def least_seconds(work: Callable[..., Any], *arguments: Any) -> float:
+    """Measure what work costs this process: the least of three, as the machine may be busy."""
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        work(*arguments)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
 def code_of(data: bytes, decode: Callable[[bytes], Any] = decode_from_client) -> int:
     """Return the close code of a refusal, after a look at what it cost."""
     with pytest.raises(BadFrame) as refusal:
         decode(data)
     assert len(refusal.value.reason.encode()) <= 123  # what a close frame can carry
-    started = time.process_time()
-    with pytest.raises(BadFrame):
-        decode(data)
-    assert time.process_time() - started < REFUSED_WITHIN_S
+    assert least_seconds(refused, decode, data) < REFUSED_WITHIN_S
     tracemalloc.start()
-    with pytest.raises(BadFrame):
-        decode(data)
+    refused(decode, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < REFUSED_WITHIN_BYTES + 2 * len(data)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from toolbus.errors import AlreadyExists, Unavailable
 from toolbus_server.flights import Offer
@@ -19,33 +17,36 @@ from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.nodes.far_facts import (
     Change,
     Snapshot,
-    Told,
-    hosted_facts,
-    member_facts,
     name_key,
     offer_facts,
     place_of,
-    read_hosted,
-    read_member,
     up_change,
 )
+from toolbus_server.nodes.far_members import FarMembers, drop_named
 from toolbus_server.nodes.redis_line import RedisAway
-from toolbus_server.room_view import Member, Toolkit
+from toolbus_server.nodes.tellings import Tellings
+from toolbus_server.room_view import Member
 from toolbus_server.routing import Seat
 
-__all__ = ["Change", "SharedRoom", "Writer"]
+__all__ = ["Home", "SharedRoom"]
 
 _logger = logging.getLogger(__name__)
-Writer: TypeAlias = Callable[[str, list[Change]], Awaitable[tuple[int, list[Any]]]]
-"""Tells changes of a room; gives the version and what came of each. Raises `RedisAway`."""
 
 
-@dataclass(slots=True)
-class _Far:
-    """A participant of another node."""
+class Home(Protocol):
+    """The node whose room it is."""
 
-    node: str
-    member: Member
+    async def tell(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
+        """Tell all nodes; give the version and what came of each change. Raises `RedisAway`."""
+
+    def say(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Send a message to the participants of a name at another node, or to all."""
+
+    def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat | None:
+        """Make a seat for a participant of another node, or None where that node is gone."""
+
+    def read_anew(self, shared: SharedRoom) -> None:
+        """Ask for the room as a whole; its `load` gets it."""
 
 
 class SharedRoom:
@@ -54,39 +55,25 @@ class SharedRoom:
     Args:
         room: The room here.
         hub: Where it is.
-        tell: The way to the others.
-        seat: Makes a seat for a participant of another node, or None where that node is gone.
-        read_anew: Asks for the room as a whole; `load` gets it.
-        say: Sends a message to a node: room, for whom, and what.
+        home: The way to the others.
     """
 
-    def __init__(
-        self,
-        room: OpenRoom,
-        hub: Hub,
-        tell: Writer,
-        seat: Callable[[str, str, Member, bool], Seat | None],
-        read_anew: Callable[[SharedRoom], None],
-        say: Callable[[str, str, str | None, dict[str, Any]], None],
-    ) -> None:
+    def __init__(self, room: OpenRoom, hub: Hub, home: Home) -> None:
         self.name = room.room.state.name
         self._open = room
         self._state = room.room.state
         self._hub = hub
-        self._tell = tell
-        self._seat = seat
-        self._read_anew = read_anew
-        self._say = say
+        self._home = home
         self._version: int | None = None
         """None until the room was read."""
         self._early: list[tuple[int, str, bool, list[list[Any]]]] = []
         """News that came before what was read; it comes by another connection."""
-        self._told: dict[bytes, Told] = {}
+        self._tellings = Tellings(lambda member: room.room.seats[member.id].reads_chunks)
         self._touched: dict[bytes, Member] = {}
         self._left: list[Change] = []
         """Of who left while nobody could be told."""
         self._telling: asyncio.Task[None] | None = None
-        self._far: dict[bytes, _Far] = {}
+        self._far = FarMembers(room, hub, home.seat)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.entering: asyncio.Task[None] | None = None
         """Reads the room, as long as it takes."""
@@ -107,9 +94,10 @@ class SharedRoom:
             while self._touched or self._left:
                 touched, self._touched = self._touched, {}
                 changes, self._left = self._left, []
-                changes += [each for member in touched.values() for each in self._news_of(member)]
+                for member in touched.values():
+                    changes += self._tellings.news_of(member)
                 if changes:
-                    _, results = await self._tell(self.name, changes)
+                    _, results = await self._home.tell(self.name, changes)
                     self._give_up_taken(changes, results)
         except RedisAway:
             pass  # all of it is told anew when it is back
@@ -123,9 +111,7 @@ class SharedRoom:
         for change, result in zip(changes, results, strict=True):
             if change[0] == "in" and result == 0:
                 self._make_place(change[1], change[2])
-            told = self._told.get(change[1])
-            if result == b"taken" and told is not None:
-                told.hosted.pop(change[3], None)
+            if result == b"taken" and self._tellings.lost(change[1], change[3]):
                 self._lose(change[1], change[3])
 
     def _make_place(self, place: bytes, epoch: int) -> None:
@@ -139,27 +125,18 @@ class SharedRoom:
         for occupant in self._open.occupants.values():
             member = occupant.seat.member
             if place_of(member.identity, member.instance) == place:
-                for lost in self._drop_named(member, key):
+                for lost in drop_named(self._open, member, key):
                     _logger.warning("room %s: %s is another's", self.name, lost)
-
-    def _drop_named(self, member: Member, key: bytes) -> list[str]:
-        named = [t for t in member.toolkits if name_key(member.identity, t.name, t.public) == key]
-        return [self._drop(member, toolkit) for toolkit in named]
-
-    def _drop(self, member: Member, toolkit: Toolkit) -> str:
-        name = toolkit.name
-        self._open.registry.publish(self._state.unregister(member, name, public=toolkit.public))
-        return name
 
     def say(self, to: str | None, message: dict[str, Any]) -> int:
         """Send a message to those of a name at other nodes, or to all; return how many listen."""
         listeners = [
             far
-            for far in self._far.values()
+            for far in self._far.at.values()
             if far.member.listens and to in (None, far.member.identity.name)
         ]
         for node in {far.node for far in listeners}:
-            self._say(node, self.name, to, message)
+            self._home.say(node, self.name, to, message)
         return len(listeners)
 
     def take_message(self, to: str | None, message: dict[str, Any]) -> None:
@@ -178,42 +155,6 @@ class SharedRoom:
         """Whether the others know that this node holds the room."""
         return self._version is not None
 
-    def _news_of(self, member: Member) -> list[Change]:
-        """Compare what was told of a participant with what is so."""
-        place = place_of(member.identity, member.instance)
-        told = self._told.get(place)
-        if told is not None and told.epoch > member.epoch:
-            return []
-        if not member.is_there:
-            if told is None or told.epoch != member.epoch:
-                return []
-            del self._told[place]
-            return [["out", place, member.epoch, member.keeps_names]]
-        changes: list[Change] = []
-        if told is None or told.epoch != member.epoch:
-            told = self._told[place] = Told(member.epoch)
-        facts = member_facts(member, reads_chunks=self._open.room.seats[member.id].reads_chunks)
-        if facts != told.facts:
-            told.facts = facts
-            changes.append(["in", place, member.epoch, facts])
-        return changes + self._news_of_toolkits(member, place, told)
-
-    def _news_of_toolkits(self, member: Member, place: bytes, told: Told) -> list[Change]:
-        if member.is_draining:
-            return []
-        changes: list[Change] = []
-        now: dict[bytes, bytes] = {}
-        for toolkit in member.toolkits:
-            key = name_key(member.identity, toolkit.name, toolkit.public)
-            generation = next(each for each in toolkit.generations if member in each.hosts)
-            facts = now[key] = hosted_facts(toolkit, generation)
-            if told.hosted.get(key) != facts:
-                digest = generation.definition.digest
-                changes.append(up_change(member, place, key, digest, generation.number, facts))
-        gone = [key for key in told.hosted if key not in now]
-        told.hosted = now
-        return changes + [["down", place, member.epoch, key, False] for key in gone]
-
     async def claim(self, member: Member, offer: Offer, number: int | None) -> int | None:
         """Ask for a toolkit's name before it is registered here; return its generation.
 
@@ -226,10 +167,10 @@ class SharedRoom:
         place = place_of(member.identity, member.instance)
         key = name_key(member.identity, offer.name, offer.public)
         facts, digest = offer_facts(offer), offer.definition.digest
-        changes = self._news_of(member)
+        changes = self._tellings.news_of(member)
         changes.append(up_change(member, place, key, digest, number or 0, facts))
         try:
-            version, results = await self._tell(self.name, changes)
+            version, results = await self._home.tell(self.name, changes)
         except RedisAway as away:
             if not offer.public or self._state.existing(member.identity, offer.name, True):
                 return number  # nobody else can want it, or has it
@@ -237,9 +178,7 @@ class SharedRoom:
         if results[-1] == b"taken":
             raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
         await self._reached(version)
-        told = self._told.get(place)
-        if told is not None and told.epoch == member.epoch:
-            told.hosted[key] = facts
+        self._tellings.claimed(member, key, facts)
         return int(results[-1])
 
     async def _reached(self, version: int) -> None:
@@ -257,37 +196,21 @@ class SharedRoom:
         if self._version is not None and version < self._version:
             return  # it was read twice, and what was asked for first came last
         snapshot = Snapshot.of(me, facts)
-        self._told = snapshot.own
-        self._meet(snapshot)
+        self._far.meet(snapshot)
+        here = [occupant.seat.member for occupant in self._open.occupants.values()]
+        self._left += self._tellings.begin_with(snapshot.own, here)
         self._version = version
-        for occupant in self._open.occupants.values():
-            self.touch(occupant.seat.member)
-        here = {place_of(*key) for key in self._open.occupants}
-        for place in [place for place in self._told if place not in here]:
-            self._left.append(["out", place, self._told.pop(place).epoch, True])
+        for member in here:
+            self.touch(member)
         self._begin_to_tell()
         self._wake()
         early, self._early = self._early, []
         for news in early:
             self.hear(*news)
 
-    def _meet(self, snapshot: Snapshot) -> None:
-        """Take the others and what they host as they are now."""
-        for place in [each for each in self._far if each not in snapshot.members]:
-            self._on_out(place, keep=True)
-        for place, (node, epoch, packed, _) in snapshot.members.items():
-            self._on_in(node.decode(), place, epoch, packed)
-        for place, far in self._far.items():
-            for toolkit in list(far.member.toolkits):
-                key = name_key(far.member.identity, toolkit.name, toolkit.public)
-                if (place, key) not in snapshot.hosted:
-                    self._drop(far.member, toolkit)
-        for (place, _), (_, _, _, number, packed) in snapshot.hosted.items():
-            self._on_up(place, number, packed)
-
     def _begin_anew(self) -> None:
         self.unread()
-        self._read_anew(self)
+        self._home.read_anew(self)
 
     def unread(self) -> None:
         """Take note that what is known may not be so any more: the room is to be read."""
@@ -307,19 +230,8 @@ class SharedRoom:
             return
         self._version = version
         for change in () if is_own else changes:
-            self._apply(writer, change)
+            self._far.apply(writer, change)
         self._wake()
-
-    def _apply(self, writer: str, change: list[Any]) -> None:
-        what, place, epoch = change[:3]
-        if what == b"in":
-            self._on_in(writer, place, epoch, change[3])
-        elif what == b"out":
-            self._on_out(place, keep=bool(change[3]))
-        elif what == b"up":
-            self._on_up(place, change[6], change[7])
-        else:
-            self._on_down(place, change[3])
 
     def _wake(self) -> None:
         version = self._version
@@ -332,67 +244,9 @@ class SharedRoom:
                 reached.set_result(None)
         self._waiting = still
 
-    def _on_in(self, node: str, place: bytes, epoch: int, packed: bytes) -> None:
-        newer, reads_chunks = read_member(packed)
-        own = self._open.occupants.get((newer.identity, newer.instance))
-        if own is not None:
-            if own.seat.member.epoch >= epoch:
-                return
-            own.replaced()
-            self._hub.leave(self.name, own)
-        known = self._far.get(place)
-        if known is not None and known.node == node and known.member.epoch == epoch:
-            self._revise(known.member, newer)
-            return
-        if known is not None:
-            self._on_out(place, keep=True)
-        seat = self._seat(self.name, node, newer, reads_chunks)
-        if seat is None:
-            return
-        newer.is_far = True
-        self._far[place] = _Far(node, newer)
-        self._hub.join_far(self._open, seat)
-
-    def _revise(self, member: Member, newer: Member) -> None:
-        was_draining = member.is_draining
-        member.revise(newer)
-        member.attributes, member.offers = newer.attributes, newer.offers
-        member.listens = newer.listens
-        if newer.is_draining and not was_draining:
-            self._open.registry.publish(self._state.drain(member))
-        self._open.feeds.announce(member, was_there=True)
-
-    def _on_out(self, place: bytes, *, keep: bool) -> None:
-        far = self._far.pop(place, None)
-        if far is not None:
-            self._hub.leave_far(self._open, far.member, reserve=keep)
-
-    def _on_up(self, place: bytes, number: int, packed: bytes) -> None:
-        far = self._far.get(place)
-        if far is None:
-            return
-        offer = read_hosted(packed)
-        try:
-            done = self._state.register(
-                far.member,
-                offer.definition,
-                public=offer.public,
-                shared_with=offer.shared_with,
-                generation=number,
-            )
-        except AlreadyExists:
-            _logger.error("room %s: two own the toolkit %s", self.name, offer.name)
-            return
-        self._open.registry.publish(done.changes)
-
-    def _on_down(self, place: bytes, key: bytes) -> None:
-        if (far := self._far.get(place)) is not None:
-            self._drop_named(far.member, key)
-
     def forget_node(self, node: str) -> None:
         """Let everybody go who was at a node that has ended."""
-        for place in [place for place, far in self._far.items() if far.node == node]:
-            self._on_out(place, keep=True)
+        self._far.forget_node(node)
 
     def close(self) -> None:
         """Hear nothing more: the room has ended here."""

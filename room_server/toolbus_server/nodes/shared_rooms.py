@@ -1,0 +1,199 @@
+"""The rooms of one node, for others to hold too: entered, read, told of, left, and tidied up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeAlias
+
+import msgpack
+
+from toolbus_server.flights import Seat
+from toolbus_server.hub import Hub, OpenRoom
+from toolbus_server.nodes.far_facts import Change
+from toolbus_server.nodes.lease import NODES, Lease
+from toolbus_server.nodes.peer import Peer
+from toolbus_server.nodes.redis_line import RedisAway
+from toolbus_server.nodes.shared_room import SharedRoom
+from toolbus_server.room_view import Member
+
+__all__ = ["SharedRooms", "Starter"]
+
+_ENTER_S = 2.0
+"""How long a participant waits for the room as the others have it."""
+Starter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Runs what has to be waited for, as long as the node lives."""
+
+
+class SharedRooms:
+    """All rooms of a node.
+
+    Args:
+        hub: Where they are.
+        lease: Gives the lease of the incarnation that there is now.
+        peer: Finds another node, or makes it.
+        start: Runs what has to be waited for.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        lease: Callable[[], Lease],
+        peer: Callable[[str], Peer],
+        start: Starter,
+    ) -> None:
+        self._hub = hub
+        self._lease = lease
+        self._peer = peer
+        self._start = start
+        self._rooms: dict[str, SharedRoom] = {}
+        self._exits: dict[str, asyncio.Task[None]] = {}
+        self._tidying: set[str] = set()
+        hub.on_close = self._exit
+
+    async def enter(self, name: str) -> None:
+        """Hold a room, as the others have it, before a participant joins it here.
+
+        Where Redis is away it begins with nobody in it, and is joined with the others' later.
+        """
+        shared = self._rooms.get(name)
+        if shared is None:
+            open_room = self._hub.open(name)
+            shared = SharedRoom(open_room, self._hub, self)
+            self._rooms[name] = open_room.room.share = shared
+            self.read_anew(shared)
+        if shared.entering is not None and not shared.is_shared:
+            await asyncio.wait([shared.entering], timeout=_ENTER_S)
+
+    def read_all(self) -> None:
+        """Read all rooms anew."""
+        for shared in list(self._rooms.values()):
+            self.read_anew(shared)
+
+    def read_anew(self, shared: SharedRoom) -> None:
+        """Read a room as a whole, and load it."""
+        shared.entering = self._start(self._read(shared))
+
+    async def _read(self, shared: SharedRoom) -> None:
+        lease, room = self._lease(), shared.name
+        if not lease.is_held:
+            return
+        parts = ("version", "nodes", "facts")
+        keys = (NODES, *(_key(room, part) for part in parts), _rooms_of(lease.me))
+        try:
+            if room in self._exits:
+                await asyncio.wait([self._exits[room]])
+            answer = await lease.script("enter", keys, lease.me, room)
+        except RedisAway:
+            return
+        if not answer or self._rooms.get(room) is not shared:
+            return
+        keys_and_facts = iter(answer[1])
+        packed = dict(zip(keys_and_facts, keys_and_facts, strict=True))
+        facts = {key: msgpack.unpackb(fact, raw=True) for key, fact in packed.items()}
+        shared.load(int(answer[0]), lease.me, facts)
+
+    # What this node tells
+
+    async def tell(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
+        """Tell all nodes; give the version and what came of each change. Raises `RedisAway`."""
+        me = self._lease().me
+        return await self._tell_as(me, room, msgpack.packb(changes, use_bin_type=False))
+
+    async def _tell_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
+        parts = ("version", "nodes", "facts", "names")
+        keys = (NODES, *(_key(room, part) for part in parts))
+        kept_ms = self._hub.limits.reservation_ms
+        answer = await self._lease().script("tell", keys, writer, room, kept_ms, changes)
+        if not answer:
+            raise RedisAway("this node's lease has ended")
+        return int(answer[0]), list(answer[1])
+
+    def say(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Send a message to the participants of a name at another node, or to all."""
+        self._peer(node).say(room, to, message)
+
+    def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat | None:
+        """Make a seat for a participant of another node, or None where that node is gone."""
+        return self._peer(node).seat(room, member, reads_chunks=reads_chunks)
+
+    def _exit(self, open_room: OpenRoom) -> None:
+        name = open_room.room.state.name
+        shared = self._rooms.pop(name, None)
+        if shared is not None:
+            shared.close()
+            self._exits[name] = task = self._start(self._leave(shared))
+            task.add_done_callback(partial(self._forget_exit, name))
+
+    def _forget_exit(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._exits.get(name) is task:
+            del self._exits[name]
+
+    async def _leave(self, shared: SharedRoom) -> None:
+        lease = self._lease()
+        parts = ("version", "nodes", "facts", "names")
+        keys = (*(_key(shared.name, part) for part in parts), _rooms_of(lease.me))
+        try:
+            await shared.told()
+            if shared.is_shared:
+                await lease.script("exit", keys, lease.me, shared.name)
+        except RedisAway:
+            pass
+
+    async def left(self) -> None:
+        """Wait until the others know of all rooms that this node has left."""
+        if self._exits:
+            await asyncio.wait(self._exits.values())
+
+    # What it hears
+
+    def hear_news(self, room: str, version: int, writer: str, changes: list[Any]) -> None:
+        """Take news of a room."""
+        shared = self._rooms.get(room)
+        if shared is not None:
+            shared.hear(version, writer, writer == self._lease().me, changes)
+
+    def hear(self, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Hand a message of a participant elsewhere to those here whom it is for."""
+        shared = self._rooms.get(room)
+        if shared is not None:
+            shared.take_message(to, message)
+
+    def unread(self) -> None:
+        """Take note that what is known of them may not be so any more."""
+        for shared in self._rooms.values():
+            shared.unread()
+
+    def forget_node(self, node: str) -> None:
+        """Let everybody go who was at a node that has ended."""
+        for shared in self._rooms.values():
+            shared.forget_node(node)
+
+    # What nodes leave behind that have ended
+
+    def tidy(self, dead: str) -> None:
+        """Take back in Redis what a node told that has ended; once at a time."""
+        if dead not in self._tidying:
+            self._tidying.add(dead)
+            self._start(self._tidy(dead))
+
+    async def _tidy(self, dead: str) -> None:
+        lease, rooms = self._lease(), _rooms_of(dead)
+        try:
+            for room in await lease.line.command("SMEMBERS", rooms):
+                await self._tell_as(dead, room.decode(), b"purge")
+                await lease.line.command("SREM", rooms, room)
+            await lease.forget(dead)
+        except RedisAway:
+            pass
+        finally:
+            self._tidying.discard(dead)
+
+
+def _rooms_of(node: str) -> str:
+    return f"toolbus:rooms:{node}"
+
+
+def _key(room: str, part: str) -> str:
+    return f"toolbus:{{r:{room}}}:{part}"

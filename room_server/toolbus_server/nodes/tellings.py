@@ -1,0 +1,89 @@
+"""What was told of participants of this node, beside what is so now: the difference is news.
+
+Pure, and of one room. It makes the changes; telling them, and what comes of that, is its owner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from toolbus_server.nodes.far_facts import (
+    Change,
+    Told,
+    hosted_facts,
+    member_facts,
+    name_key,
+    place_of,
+    up_change,
+)
+from toolbus_server.room_view import Member
+
+__all__ = ["Tellings"]
+
+
+class Tellings:
+    """What the others know of this node's participants in a room.
+
+    Args:
+        reads_chunks: Says of a participant whether it takes large files in pieces.
+    """
+
+    def __init__(self, reads_chunks: Callable[[Member], bool]) -> None:
+        self._reads_chunks = reads_chunks
+        self._told: dict[bytes, Told] = {}
+
+    def begin_with(self, told: dict[bytes, Told], here: Iterable[Member]) -> list[Change]:
+        """Take what the others know as they have it; return news of those who are not here."""
+        self._told = told
+        places = {place_of(member.identity, member.instance) for member in here}
+        gone = [place for place in told if place not in places]
+        return [["out", place, told.pop(place).epoch, True] for place in gone]
+
+    def news_of(self, member: Member) -> list[Change]:
+        """Compare what was told of a participant with what is so; from now on that was told."""
+        place = place_of(member.identity, member.instance)
+        told = self._told.get(place)
+        if told is not None and told.epoch > member.epoch:
+            return []
+        if not member.is_there:
+            if told is None or told.epoch != member.epoch:
+                return []
+            del self._told[place]
+            return [["out", place, member.epoch, member.keeps_names]]
+        changes: list[Change] = []
+        if told is None or told.epoch != member.epoch:
+            told = self._told[place] = Told(member.epoch)
+        facts = member_facts(member, reads_chunks=self._reads_chunks(member))
+        if facts != told.facts:
+            told.facts = facts
+            changes.append(["in", place, member.epoch, facts])
+        return changes + self._news_of_toolkits(member, place, told)
+
+    def _news_of_toolkits(self, member: Member, place: bytes, told: Told) -> list[Change]:
+        if member.is_draining:
+            return []
+        changes: list[Change] = []
+        now: dict[bytes, bytes] = {}
+        for toolkit in member.toolkits:
+            key = name_key(member.identity, toolkit.name, toolkit.public)
+            generation = next(each for each in toolkit.generations if member in each.hosts)
+            facts = now[key] = hosted_facts(toolkit, generation)
+            if told.hosted.get(key) != facts:
+                digest = generation.definition.digest
+                changes.append(up_change(member, place, key, digest, generation.number, facts))
+        gone = [key for key in told.hosted if key not in now]
+        told.hosted = now
+        return changes + [["down", place, member.epoch, key, False] for key in gone]
+
+    def claimed(self, member: Member, key: bytes, facts: bytes) -> None:
+        """Take note that a toolkit was told of before it is registered here."""
+        told = self._told.get(place_of(member.identity, member.instance))
+        if told is not None and told.epoch == member.epoch:
+            told.hosted[key] = facts
+
+    def lost(self, place: bytes, key: bytes) -> bool:
+        """Take note that a toolkit's name is another's; return whether it was told of."""
+        told = self._told.get(place)
+        if told is not None:
+            told.hosted.pop(key, None)
+        return told is not None
