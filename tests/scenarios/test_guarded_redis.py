@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from scenarios import test_nodes as life
 from support.command_line import CommandLine
 from support.missing_parts import not_verified
 from support.own_authority import Pki, make_pki
-from support.redis_server import RedisServer
+from support.redis_server import RedisServer, free_port
 from toolbus.exit_codes import ExitCode
 from toolbus.findings import Finding
 from toolbus_server.nodes import node
@@ -137,23 +136,68 @@ def pki(tmp_path: Path) -> Pki:
 @pytest.fixture
 async def secured(tmp_path: Path, pki: Pki) -> AsyncIterator[str]:
     """Run a Redis with TLS, and give its host and its port for TLS; it wants no certificate."""
-    server = RedisServer(tls_program(), tmp_path)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    files = ("--tls-cert-file", str(pki.cert), "--tls-key-file", str(pki.key))
-    wishes = ("--tls-ca-cert-file", str(pki.authority), "--tls-auth-clients", "no")
-    await server.start("--tls-port", str(port), *files, *wishes)
+    server, port = RedisServer(tls_program(), tmp_path), free_port()
+    await server.start("--tls-port", str(port), *tls_settings(pki))
     try:
         yield f"127.0.0.1:{port}"
     finally:
         await server.kill()
 
 
+def tls_settings(pki: Pki) -> tuple[str, ...]:
+    files = ("--tls-cert-file", str(pki.cert), "--tls-key-file", str(pki.key))
+    return *files, "--tls-ca-cert-file", str(pki.authority), "--tls-auth-clients", "no"
+
+
+class SecuredSentinel(RedisServer):
+    """A Sentinel that hears TLS alone, and so reaches what it watches.
+
+    Args:
+        folder: Where it keeps what it knows.
+        pki: Its certificate.
+        watched: The port of the primary.
+    """
+
+    def __init__(self, folder: Path, pki: Pki, watched: str) -> None:
+        super().__init__(tls_program(), folder)
+        self._pki = pki
+        self._file = folder / "sentinel.conf"
+        self._file.write_text(f"sentinel monitor main {watched.replace(':', ' ')} 1\n", "utf-8")
+
+    @property
+    def url(self) -> str:
+        return f"rediss://127.0.0.1:{self.port}?ssl_ca_certs={self._pki.authority}"
+
+    async def _launch(self, *_settings: str) -> None:
+        words = ("--port", "0", "--tls-port", str(self.port), "--tls-replication", "yes")
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._program, str(self._file), "--sentinel", *words, *tls_settings(self._pki)),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+
+
 async def test_nodes_meet_over_tls(secured: str, pki: Pki) -> None:
     redis = Reached(f"rediss://{secured}/0?ssl_ca_certs={pki.authority}")
     assert {each.status for each in (await look(redis.url)).values()} == {"ok"}
     await life.test_a_tool_is_called_from_another_node(redis)
+
+
+async def test_nodes_meet_where_sentinels_too_speak_tls_alone(
+    secured: str, pki: Pki, tmp_path: Path
+) -> None:
+    sentinel = SecuredSentinel(tmp_path, pki, secured)
+    place = f"127.0.0.1:{sentinel.port}/main/0"
+    try:
+        await sentinel.start()
+        redis = Reached(f"rediss+sentinel://{place}?ssl_ca_certs={pki.authority}")
+        findings = await look(redis.url)
+        assert {each.status for each in findings.values()} == {"ok"}
+        await life.test_a_tool_is_called_from_another_node(redis)
+        in_clear = await look(f"redis+sentinel://{place}")
+    finally:
+        await sentinel.kill()
+    assert in_clear["sentinel"].status == "fail"
 
 
 async def test_certificate_that_nobody_vouches_for_is_refused(secured: str, tmp_path: Path) -> None:
