@@ -17,6 +17,8 @@ from support.command_line import CommandLine
 from support.missing_parts import not_verified
 from support.own_authority import Pki, make_pki
 from support.redis_server import RedisServer, free_port
+from toolbus import ApiScope, ParticipantToken, RoomClient
+from toolbus.errors import PermissionDenied
 from toolbus.exit_codes import ExitCode
 from toolbus.findings import Finding
 from toolbus_server.nodes import node
@@ -107,6 +109,24 @@ async def test_what_an_ended_node_left_is_tidied_under_the_rule_too(
                 pass
             await life.until_listed(me, "kit")
     assert await denied(admin) == []
+
+
+async def test_what_redis_refuses_to_pass_on_is_told_at_once_and_passed_on_later(
+    redis: RedisServer, admin: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(TIME_S), life.nodes(as_user(redis)) as (here, there):
+        token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(here.key)
+        chiefs = RoomClient(here.url, room="lab", token=token)
+        async with chiefs as chief, there.room("bob") as bob:
+            await life.until_there(chief, "bob")
+            await run(admin, "ACL", "SETUSER", "nodes", "-sadd")
+            await chief.admin("revoke", name="bob", issuer=bob.me.issuer)
+            while "the others do not know of this revoke" not in caplog.text:
+                await chief.participants()
+            await run(admin, "ACL", "SETUSER", "nodes", "+sadd")
+            await admin.client_kill_filter(_type="normal", skipme=True)
+            with pytest.raises(PermissionDenied):
+                await bob.closed()
 
 
 # TLS

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgpack
+from redis.exceptions import RedisError
 
 from toolbus.tokens import MAX_TOKEN_LIFE_S
 from toolbus_server.administration import Administration
@@ -64,9 +65,10 @@ class FarOrders:
             # In this order: who has joined since then has read what is revoked.
             for name in await self._line().command("ZRANGE", self._nodes_key, 0, -1):
                 self._tell(name.decode(), action, options)
-        except RedisAway:
-            until = " until it is back" if action == "revoke" else ""
-            _logger.error("Redis is away: the others do not know of this %s%s", action, until)
+        except (RedisAway, RedisError) as error:
+            until = " until this node joins them anew" if action == "revoke" else ""
+            words = "the others do not know of this %s%s: Redis is away, or refuses it: %s"
+            _logger.error(words, action, until, error)
 
     def obey(self, action: str, options: dict[str, Any]) -> None:
         """Do what an administrator asked for at another node; a revocation counts once."""

@@ -226,8 +226,13 @@ class Node:
     def _task(self, work: Any) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget_task)
         return task
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("a task of node %s met a bug", self.name, exc_info=error)
 
 
 def _beat_limit_s() -> float:
