@@ -7,6 +7,7 @@ that fails. Where the choices come from is `commands`' work.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Choices:
     trusted_proxies: list[str]
     redis: str | None
     node: str
+    workers: int
     metrics: Switch
 
     def settle(self, variables: Mapping[str, str]) -> ServerSettings:
@@ -71,7 +73,8 @@ class Choices:
             trusted = [*_dev_keys(_dev_keys_file(variables)), *trusted]
         if not trusted:
             raise UsageMistake(_NO_KEYS)
-        _check_redis(self.redis, self.node)
+        _check_workers(self.workers, self.redis)
+        _check_redis(self.redis, self._node_names())
         try:
             keys = KeyRing(trusted)
         except ValueError as error:
@@ -92,6 +95,11 @@ class Choices:
             node=self.node,
             metrics=self.metrics == "on",
         )
+
+    def _node_names(self) -> tuple[str, ...]:
+        """Give what it is called, and the longest name of a worker of that name."""
+        is_one = self.workers == 1 or not self.node
+        return (self.node,) if is_one else (self.node, f"{self.node}-{self.workers}")
 
     def key_files(self, variables: Mapping[str, str]) -> list[Path]:
         """Name the files that the trusted keys lie in."""
@@ -140,7 +148,7 @@ def load_keys(path: Path) -> KeyRing:
         raise UsageMistake(str(error)) from error
 
 
-def _check_redis(url: str | None, node: str) -> None:
+def _check_redis(url: str | None, nodes: Sequence[str]) -> None:
     if url is not None:
         from toolbus_server.nodes.node_name import check_node_name  # needs the extra `server`
         from toolbus_server.nodes.redis_check import look_before_start
@@ -151,11 +159,22 @@ def _check_redis(url: str | None, node: str) -> None:
         except ValueError as error:
             raise UsageMistake(f"--redis: {error}") from error
         try:
-            check_node_name(node)
+            for node in nodes:
+                check_node_name(node)
         except ValueError as error:
             raise UsageMistake(f"--node: {error}") from error
         for words in asyncio.run(look_before_start(url)):
             typer.echo(printable(words), err=True)
+
+
+def _check_workers(count: int, redis: str | None) -> None:
+    if count > 1 and redis is None:
+        raise UsageMistake(
+            f"--workers {count} needs --redis: each worker is a server with memory of its own, and "
+            "only a Redis makes them one bus; without one leave --workers out"
+        )
+    if count > 1 and not hasattr(os, "fork"):
+        raise UsageMistake("--workers needs a system that can fork; here leave it out")
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -1,39 +1,29 @@
 """`toolbus serve` and `toolbus key`: flags, variables and files become a server and its keys.
 
-What the server does is decided elsewhere. Here it is told where to listen and whom to trust, and
-ended well. A secret is written to files only, never shown.
+What the server does is decided elsewhere, and how it is run is `serving`'s work. A secret is
+written to files only, never shown.
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import json as json_codec
-import logging
 import secrets
-import signal
 import tomllib
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from os import environ
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from toolbus import event_loop
 from toolbus.commands.outcome import reporting
 from toolbus.exit_codes import UsageMistake
 from toolbus.keys import Algorithm, Key
-from toolbus.telemetry import configure
 from toolbus_server.choices import Choices, Switch, load_keys
 from toolbus_server.key_files import add_key
-from toolbus_server.key_watch import KeyWatch
-
-if TYPE_CHECKING:
-    from toolbus_server.settings import ServerSettings
+from toolbus_server.serving import run
 
 __all__ = ["key", "serve"]
 
@@ -54,6 +44,7 @@ _FILE_SETTINGS = MappingProxyType(
         "trusted_proxies": "trusted_proxies",
         "redis": "redis",
         "node": "node",
+        "workers": "workers",
         "metrics": "metrics",
     }
 )
@@ -169,6 +160,15 @@ _NodeFlag = Annotated[
         help="What this server is called among them; made up unless said.", envvar="TOOLBUS_NODE"
     ),
 ]
+_WorkersFlag = Annotated[
+    int,
+    typer.Option(
+        help="Processes that serve this address together; more than one need --redis.",
+        envvar="TOOLBUS_WORKERS",
+        min=1,
+        max=256,
+    ),
+]
 _MetricsFlag = Annotated[
     Switch, typer.Option(help="Whether /metrics is answered.", envvar="TOOLBUS_METRICS")
 ]
@@ -201,6 +201,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     trusted_proxies: _ProxiesFlag = [],  # noqa: B006 - typer makes a new one
     redis: _RedisFlag = None,
     node: _NodeFlag = "",
+    workers: _WorkersFlag = 1,
     metrics: _MetricsFlag = "on",
     json: _JsonFlag = False,
     _config: _ConfigFlag = None,
@@ -227,81 +228,10 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             trusted_proxies,
             redis,
             node,
+            workers,
             metrics,
         )
-        settings = choices.settle(environ)
-        _log_to_stderr()
-        send_spans = configure("toolbus-server")
-        try:
-            event_loop.run(_serve(settings, choices, as_json=json))
-        finally:
-            if send_spans is not None:
-                send_spans()
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # A stranger who breaks off a handshake is no event of ours, and must not fill the log.
-    logging.getLogger("websockets").setLevel(logging.CRITICAL)
-
-
-async def _serve(settings: ServerSettings, choices: Choices, *, as_json: bool) -> None:
-    from toolbus_server.server import RoomServer  # needs the extra `server`
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = RoomServer(settings)
-    watch = KeyWatch(choices.key_files(environ), settings.keys, server.trust)
-    if choices.keys is not None:  # else it means, as ever, that the terminal is gone
-        loop.add_signal_handler(signal.SIGHUP, watch.ask)
-    try:
-        if not await _unless_told(stop, server.start()):
-            return
-    except OSError as error:
-        raise UsageMistake(_why_not(error, settings)) from error
-    ready = json_codec.dumps({"url": server.url}) if as_json else f"listening on {server.url}"
-    typer.echo(ready)
-    async with _followed(watch):
-        await stop.wait()
-    # Who asks twice does not want to wait: the second signal ends the process at once.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-    await server.stop()
-
-
-async def _unless_told(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, and say whether it was done: it is given up when the process is told to stop."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-    is_done = working.done()
-    for task in (working, stopping):
-        task.cancel()
-        await asyncio.wait([task])
-    if is_done:
-        working.result()
-    return is_done
-
-
-@asynccontextmanager
-async def _followed(watch: KeyWatch) -> AsyncIterator[None]:
-    """Take up changed keys for as long as the block runs."""
-    following = asyncio.create_task(watch.follow())
-    try:
-        yield
-    finally:
-        following.cancel()
-        await asyncio.wait([following])
-
-
-def _why_not(error: OSError, settings: ServerSettings) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"port {settings.port} is in use: stop what listens there, or choose another "
-            "with --port"
-        )
-    return f"cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}"
+        run(choices, environ, as_json=json)
 
 
 key = typer.Typer(add_completion=False, no_args_is_help=True, help="Make the keys of a server.")

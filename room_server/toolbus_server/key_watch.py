@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from toolbus.keys import KeyRing
 
-__all__ = ["LOOK_EVERY_S", "KeyWatch", "read_key_files"]
+__all__ = ["LOOK_EVERY_S", "KeyFiles", "KeyWatch", "read_key_files", "say_trusted"]
 
 LOOK_EVERY_S = 1.0
 """How long a change of a file may go unnoticed, in seconds."""
@@ -46,24 +46,61 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     return KeyRing([key for path in paths for key in KeyRing.load(path)])
 
 
-class KeyWatch:
-    """Hands the keys of some files over whenever the files have changed.
+class KeyFiles:
+    """The files that trusted keys lie in, and what was read from them last.
 
     Args:
         paths: The files.
         trusted: What was read from them before.
+    """
+
+    def __init__(self, paths: Iterable[Path], trusted: KeyRing) -> None:
+        self._paths = tuple(paths)
+        self._trusted = list(trusted)
+        # The first look reads: the files may have changed since they were read before.
+        self._seen: _Stamp | None = None
+
+    def look(self, *, is_asked: bool = False) -> KeyRing | None:
+        """Read the files if they have changed, and return the keys if they are others than before.
+
+        Blocks as long as the disk does.
+
+        Args:
+            is_asked: Read and return them in any case.
+        """
+        stamp = tuple(_look_at(path) for path in self._paths)
+        if stamp == self._seen and not is_asked:
+            return None
+        self._seen = stamp
+        try:
+            keys = read_key_files(self._paths)
+        except (OSError, ValueError) as error:
+            _logger.warning("the keys stay as they were: %s", error)
+            return None
+        if list(keys) == self._trusted and not is_asked:
+            return None
+        self._trusted = list(keys)
+        return keys
+
+
+def say_trusted(keys: KeyRing) -> None:
+    """Log which keys count from now on."""
+    # No word of an error, and yet what an operator waits for who has changed a file.
+    _logger.warning("trusted from now on: %s", ", ".join(repr(key.kid) for key in keys))
+
+
+class KeyWatch:
+    """Hands the keys of some files over whenever the files have changed.
+
+    Args:
+        files: The files.
         trust: Told all keys that count from now on; called in the loop.
     """
 
-    def __init__(
-        self, paths: Iterable[Path], trusted: KeyRing, trust: Callable[[KeyRing], None]
-    ) -> None:
-        self._paths = tuple(paths)
-        self._trusted = list(trusted)
+    def __init__(self, files: KeyFiles, trust: Callable[[KeyRing], None]) -> None:
+        self._files = files
         self._trust = trust
         self._asked = asyncio.Event()
-        # The first look reads: the files may have changed since they were read before.
-        self._seen: _Stamp | None = None
 
     def ask(self) -> None:
         """Read the files at once, and say what is trusted even if that is what it was."""
@@ -73,10 +110,10 @@ class KeyWatch:
         """Look once a second, until cancelled. Files are read on a thread: some disks are slow."""
         while True:
             is_asked = await self._wait()
-            stamp = await asyncio.to_thread(self._stamp)
-            if is_asked or stamp != self._seen:
-                self._seen = stamp
-                await self._read(is_asked=is_asked)
+            keys = await asyncio.to_thread(self._files.look, is_asked=is_asked)
+            if keys is not None:
+                self._trust(keys)
+                say_trusted(keys)
 
     async def _wait(self) -> bool:
         try:
@@ -86,22 +123,6 @@ class KeyWatch:
             return False
         self._asked.clear()
         return True
-
-    async def _read(self, *, is_asked: bool) -> None:
-        try:
-            keys = await asyncio.to_thread(read_key_files, self._paths)
-        except (OSError, ValueError) as error:
-            _logger.warning("the keys stay as they were: %s", error)
-            return
-        if list(keys) == self._trusted and not is_asked:
-            return
-        self._trusted = list(keys)
-        self._trust(keys)
-        # No word of an error, and yet what an operator waits for who has changed a file.
-        _logger.warning("trusted from now on: %s", ", ".join(repr(key.kid) for key in keys))
-
-    def _stamp(self) -> _Stamp:
-        return tuple(_look_at(path) for path in self._paths)
 
 
 def _look_at(path: Path) -> _Look | str:

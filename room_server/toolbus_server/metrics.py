@@ -7,6 +7,7 @@ closed sets: never a room, a participant or a tool, so that no stranger's words 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,8 +21,10 @@ from toolbus_server.crowd import LineCounts
 from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.routing import OTHER_CODE
 
-__all__ = ["ServerMetrics"]
+__all__ = ["Numbers", "ServerMetrics", "exposition_of"]
 
+Numbers: TypeAlias = "list[list[Any]]"
+"""What one server has, as JSON can carry it: of each family name, words, kind, and samples."""
 _OK = "ok"
 _CODES = (*ERRORS, OTHER_CODE)
 
@@ -45,6 +48,18 @@ class ServerMetrics(Collector):
     def exposition(self) -> tuple[str, str]:
         """Write all numbers in the text format that every Prometheus reads, and give its type."""
         return generate_latest(self._registry).decode(), CONTENT_TYPE_PLAIN_0_0_4
+
+    def numbers(self) -> Numbers:
+        """Give all numbers, for `exposition_of` in another process."""
+        return [
+            [
+                each.name,
+                each.documentation,
+                each.type,
+                [list(sample[:3]) for sample in each.samples],
+            ]
+            for each in self.collect()
+        ]
 
     def collect(self) -> Iterator[Metric]:
         """Read the numbers as they are now."""
@@ -87,6 +102,27 @@ class ServerMetrics(Collector):
             "Connections closed because they did not read.",
             self._lines.slow_consumers,
         )
+
+
+def exposition_of(workers: Mapping[str, Numbers]) -> tuple[str, str]:
+    """Write the numbers of several servers as `exposition` does, with the label `worker`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Together(workers))
+    return generate_latest(registry).decode(), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Together(Collector):
+    def __init__(self, workers: Mapping[str, Numbers]) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for worker, numbers in self._workers.items():
+            for name, words, kind, samples in numbers:
+                family = families.setdefault(name, Metric(name, words, kind))
+                for sample, labels, value in samples:
+                    family.add_sample(sample, {**labels, "worker": worker}, value)
+        return iter(families.values())
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:

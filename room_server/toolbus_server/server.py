@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Hashable
@@ -35,7 +36,7 @@ from toolbus_server.admission import Admission, Admitted, Refusal, offered_beare
 from toolbus_server.crowd import Crowd, LineCounts, address_of
 from toolbus_server.farewell import take_leave
 from toolbus_server.forwarding import TrustedProxies
-from toolbus_server.http_endpoints import HttpEndpoints
+from toolbus_server.http_endpoints import AskWorkers, HttpEndpoints
 from toolbus_server.hub import Hub
 from toolbus_server.session import Desk, Session
 from toolbus_server.settings import ServerSettings
@@ -43,7 +44,7 @@ from toolbus_server.telemetry import ServerTelemetry
 from toolbus_server.turnstile import Turnstile
 
 if TYPE_CHECKING:
-    from toolbus_server.metrics import ServerMetrics
+    from toolbus_server.metrics import Numbers, ServerMetrics
     from toolbus_server.nodes.node import Node
 
 __all__ = ["RoomServer"]
@@ -163,6 +164,8 @@ class RoomServer:
         self._server: Server | None = None
         self.node: Node | None = None
         """What makes it one of many; None where it is all there is."""
+        self.ask_workers: AskWorkers | None = None
+        """What asks all servers of its address for their numbers; to be set before it starts."""
         self.hub: Hub
         """Rooms and routing; set once the server is started."""
         self.admission: Admission
@@ -180,8 +183,12 @@ class RoomServer:
     ) -> None:
         await self.stop()
 
-    async def start(self) -> None:
+    async def start(self, listener: socket.socket | None = None) -> None:
         """Join the other nodes, if it is to be one of many, and listen.
+
+        Args:
+            listener: Where to accept connections, in place of an address of the server's own. It
+                is the server's from now on.
 
         Raises:
             OSError: The address cannot be had.
@@ -198,17 +205,16 @@ class RoomServer:
         if self.node is not None:
             await self.node.start()
         try:
-            await self._listen()
+            await self._listen(listener)
         except BaseException:
             if self.node is not None:  # nobody can come in: the others must not count on it
                 await self.node.stop()
             raise
 
-    async def _listen(self) -> None:
+    async def _listen(self, listener: socket.socket | None) -> None:
         self._server = await serve(
             self._handle,
-            self._settings.host,
-            self._settings.port,
+            **_where(self._settings, listener),
             process_request=self._process_request,
             create_connection=self._make_connection,  # type: ignore[arg-type]  # a factory, as its documentation allows
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -234,7 +240,7 @@ class RoomServer:
         self._make_connection = partial(_Connection, crowd=crowd, lines=lines, proxies=proxies)
         make_metrics = partial(_metrics, self.hub, self.admission, lines)
         self._endpoints = HttpEndpoints(
-            self.admission, make_metrics if self._settings.metrics else None
+            self.admission, make_metrics if self._settings.metrics else None, self.ask_workers
         )
 
     @property
@@ -248,9 +254,11 @@ class RoomServer:
     @property
     def url(self) -> str:
         """Where participants connect to."""
-        host = self._settings.host
-        scheme = "ws" if self._settings.tls is None else "wss"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return self._settings.url(self.port)
+
+    def numbers(self) -> Numbers:
+        """Give what `/metrics` tells of this server, as JSON can carry it."""
+        return self._endpoints.numbers()
 
     def trust(self, keys: KeyRing) -> None:
         """Accept the tokens of these keys from now on, and of no others.
@@ -261,6 +269,14 @@ class RoomServer:
         self._settings = _checked(replace(self._settings, keys=keys))
         if self._server is not None:
             self.admission.keys = keys
+
+    def stop_listening(self) -> None:
+        """Accept no more connections, not even to refuse them, where others listen too.
+
+        Who is there stays until `stop`.
+        """
+        if self._server is not None:
+            self._server.server.close()
 
     async def stop(self) -> None:
         """Leave: let nobody in any more, tell everybody, and close who is left with 1012.
@@ -356,6 +372,12 @@ def _checked(settings: ServerSettings) -> ServerSettings:
     return settings
 
 
+def _where(settings: ServerSettings, listener: socket.socket | None) -> dict[str, Any]:
+    if listener is None:
+        return {"host": settings.host, "port": settings.port}
+    return {"sock": listener}
+
+
 def _node_of(settings: ServerSettings, hub: Hub, administration: Administration) -> Node | None:
     if settings.redis is None:
         return None
@@ -363,7 +385,8 @@ def _node_of(settings: ServerSettings, hub: Hub, administration: Administration)
     from toolbus_server.nodes.node import Node
     from toolbus_server.nodes.redis_url import pool_of
 
-    return Node(hub, pool_of(settings.redis), administration, settings.node)
+    pool = pool_of(settings.redis)
+    return Node(hub, pool, administration, settings.node, settings.node_family)
 
 
 def _metrics(hub: Hub, admission: Admission, lines: LineCounts) -> ServerMetrics:

@@ -62,5 +62,13 @@ class ServerSettings:
     """Where the Redis is that makes nodes one bus; None where this node is all there is."""
     node: str = ""
     """What this node is called among others; made up where empty."""
+    node_family: str = ""
+    """What nodes have in common that follow each other under one name, each when the one before it
+    is known to have ended: a lease that such a one left ends at once. None where empty."""
     metrics: bool = True
     """Whether `/metrics` is answered."""
+
+    def url(self, port: int) -> str:
+        """Tell where participants connect to, if it listens on this port."""
+        scheme = "ws" if self.tls is None else "wss"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"

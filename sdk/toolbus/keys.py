@@ -229,10 +229,18 @@ class KeyRing:
             OSError: If the file cannot be read.
         """
         try:
-            keys = _read_keys(tomllib.loads(Path(path).read_bytes().decode()))
-            return cls(keys)
+            return cls.from_toml(Path(path).read_bytes().decode())
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
+
+    @classmethod
+    def from_toml(cls, text: str) -> KeyRing:
+        """Read the text of `keys.toml`, as `to_toml` writes it.
+
+        Raises:
+            ValueError: It is no such text; the words name the entry that is wrong.
+        """
+        return cls(_read_keys(tomllib.loads(text)))
 
     def get(self, kid: str) -> Key | None:
         """Return the key of this id, if there is one."""

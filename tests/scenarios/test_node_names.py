@@ -68,14 +68,14 @@ class NamedServer:
 
 
 @asynccontextmanager
-async def named_server(folder: Path, redis: RedisServer) -> AsyncIterator[NamedServer]:
+async def named_server(folder: Path, redis: RedisServer, *more: str) -> AsyncIterator[NamedServer]:
     """Start a node called "one"."""
     path = folder / "keys.toml"
     if not path.exists():
         KeyRing([Key.generate(kid="test", iss="acme")]).save(path)
     flags = ("--keys", str(path), "--port", "0", "--redis", redis.url, "--node", "one")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "toolbus", "serve", "--json", "--drain", "1", *flags),
+        *(sys.executable, "-m", "toolbus", "serve", "--json", "--drain", "1", *flags, *more),
         env=os.environ,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

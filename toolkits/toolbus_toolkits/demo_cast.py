@@ -97,14 +97,21 @@ class Cast:
 
     Entered, there is a temporary folder and the receiver of spans. `open_room` and `host` bring the
     others.
+
+    Args:
+        room: The name of the room in which everything happens.
+        traced: Whether spans are recorded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: str = ROOM, *, traced: bool = True) -> None:
+        self._room_name = room
+        self._traced = traced
         self._stack = AsyncExitStack()
         self._key = Key.generate(kid="demo", iss="toolbus-demo")
         self._environment: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
         self._hosts = _Hosts()
+        self._host_processes: list[Actor] = []
         self.receiver = SpanReceiver(port=0)
         self.actors: dict[str, Actor] = {}
         """Every process that was started, by its label."""
@@ -120,6 +127,8 @@ class Cast:
             )
             await stack.enter_async_context(self.receiver)
             self._environment = _quiet_environment(self.folder, self.receiver.endpoint)
+            if not self._traced:
+                self._environment["OTEL_SDK_DISABLED"] = "true"
             self._keys.parent.mkdir(exist_ok=True)
             KeyRing([self._key]).save(self._keys)
             stack.enter_context(_variables({**self._environment, **_labels("demo", "caller")}))
@@ -150,11 +159,8 @@ class Cast:
 
     async def open_room(self) -> RoomClient:
         """Start the server and let the visitor in, before anybody hosts anything."""
-        arguments = ("serve", "--keys", str(self._keys), "--port", "0", "--json", "--drain", "1")
-        server = await self._start("server", "room", arguments)
-        self._stack.push_async_callback(server.end)
-        self.url = await _ready_line(server)
-        self.room = RoomClient(self.url, room=ROOM, token=self.visitor_token())
+        self.url = await self._serve("room")
+        self.room = RoomClient(self.url, room=self._room_name, token=self.visitor_token())
         async with asyncio.timeout(_START_S):
             await self._stack.enter_async_context(self.room)
         self._watching = asyncio.create_task(self._hosts.watch(self.room))
@@ -162,17 +168,30 @@ class Cast:
         self._stack.push_async_callback(self._end_hosts)
         return self.room
 
-    async def host(self, label: str, toolkit: str) -> Actor:
-        """Start a process that hosts one toolkit; it mints its own token from the key."""
+    async def host(self, label: str, toolkit: str, url: str = "") -> Actor:
+        """Start a process that hosts one toolkit; it mints its own token from the key.
+
+        Args:
+            label: Names it.
+            toolkit: What it hosts.
+            url: Where it connects to; `self.url` unless given.
+        """
         variables = {
-            "TOOLBUS_URL": self.url,
-            "TOOLBUS_ROOM": ROOM,
+            "TOOLBUS_URL": url or self.url,
+            "TOOLBUS_ROOM": self._room_name,
             "TOOLBUS_KEYS": str(self._keys),
             "TOOLBUS_NAME": f"{toolkit}-service",
             "TOOLBUS_INSTANCE": label,
             DATABASE_VARIABLE: str(self.database),
         }
         return await self._start(toolkit, label, ("host", toolkit), variables)
+
+    async def _serve(self, label: str, *flags: str) -> str:
+        """Start a server, and return its address once it listens."""
+        arguments = ("serve", "--keys", str(self._keys), "--port", "0", "--json", "--drain", "1")
+        server = await self._start("server", label, (*arguments, *flags))
+        self._stack.push_async_callback(server.end)
+        return await _ready_line(server)
 
     async def _start(
         self,
@@ -194,11 +213,12 @@ class Cast:
                 start_new_session=True,  # Ctrl-C is for this process, which ends the others
             )
         self.actors[label] = actor = Actor(label, process, log)
+        if service != "server":
+            self._host_processes.append(actor)
         return actor
 
     async def _end_hosts(self) -> None:
-        hosts = (actor for label, actor in self.actors.items() if label != "room")
-        await asyncio.gather(*(host.end() for host in hosts))
+        await asyncio.gather(*(host.end() for host in self._host_processes))
 
     # What happens
 
@@ -238,7 +258,8 @@ class Cast:
 
     def token(self, name: str, api: ApiScope) -> str:
         """Mint a token for somebody else in the room."""
-        return ParticipantToken(name=name, room=[ROOM], api=api).to_jwt(self._key, ttl_s=_TOKEN_S)
+        token = ParticipantToken(name=name, room=[self._room_name], api=api)
+        return token.to_jwt(self._key, ttl_s=_TOKEN_S)
 
 
 class _Hosts:

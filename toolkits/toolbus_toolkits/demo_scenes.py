@@ -21,7 +21,14 @@ from toolbus_toolkits.demo_cast import ROOM, Cast
 from toolbus_toolkits.demo_stage import Scene, SceneFailed, Stage, table
 from toolbus_toolkits.inventory import build_inventory
 
-__all__ = ["calm_scenes", "describe_error", "expect", "refused", "trace_scene"]
+__all__ = [
+    "calm_scenes",
+    "describe_error",
+    "expect",
+    "inventory_scene",
+    "refused",
+    "trace_scene",
+]
 
 _INVENTORY_S = 3.0
 _HOP_KINDS = ["CLIENT", "SERVER", "SERVER", "INTERNAL"]
@@ -93,15 +100,20 @@ def describe_error(error: RoomException) -> str:
     return f"{words}: {error.message}"
 
 
+def inventory_scene(cast: Cast) -> Scene:
+    """Write the scene that makes the file of which everybody asks."""
+    return Scene(
+        "Real data",
+        "write the packages installed on this machine into a SQLite file",
+        "a file with this machine's packages",
+        partial(_write_inventory, cast),
+    )
+
+
 def calm_scenes(cast: Cast, stage: Stage) -> list[Scene]:
     """Write the scenes that set the stage, ask, and are refused."""
     return [
-        Scene(
-            "Real data",
-            "write the packages installed on this machine into a SQLite file",
-            "a file with this machine's packages",
-            partial(_write_inventory, cast),
-        ),
+        inventory_scene(cast),
         Scene(
             "A server and three hosts",
             "start a room server, sql twice and clock, each a process of its own with a token",

@@ -45,9 +45,11 @@ class Lease:
     Args:
         me: The node's name and its incarnation, with a space between.
         line: Leads to Redis.
+        family: How the incarnations of former nodes of this name begin that are known to have
+            ended: their leases end when this one begins. None where empty.
     """
 
-    def __init__(self, me: str, line: RedisLine) -> None:
+    def __init__(self, me: str, line: RedisLine, family: str = "") -> None:
         self.me = me
         self.ends_at: float = 0.0
         """By the loop's clock; never later than the others can take note of it."""
@@ -56,6 +58,7 @@ class Lease:
         self.line: RedisLine = line
         """Leads to Redis, up or down."""
         self._loop = asyncio.get_running_loop()
+        self._family = family
         self._known_version = -1
         self._scripts: dict[str, bytes] = {}
         self._echo = asyncio.Event()
@@ -103,7 +106,8 @@ class Lease:
         self._echo.clear()
         node, incarnation = self.me.rsplit(" ", 1)
         words = (node, incarnation, int(life_s * 1000), self._known_version, int(not self.is_held))
-        answer = await self._run("beat", (NODES, _NODES_VERSION, _GONE), *words)
+        keys = (NODES, _NODES_VERSION, _GONE)
+        answer = await self._run("beat", keys, *words, self._family)
         if answer[0] == 0:
             raise NameHeld(answer[1].decode(), answer[2])
         if answer[0] == 2:

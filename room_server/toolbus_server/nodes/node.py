@@ -51,16 +51,18 @@ class Node:
         pool: Makes connections to Redis.
         administration: Does what is asked for elsewhere, and has done elsewhere what is here.
         name: What it is called; it must be the only one of that name.
+        family: What it shares with former nodes of its name that are known to have ended, or "".
 
     Raises:
         ValueError: No node can be called so.
     """
 
     def __init__(
-        self, hub: Hub, pool: ConnectionPool, administration: Administration, name: str = ""
+        self, hub: Hub, pool: ConnectionPool, administration: Administration, name: str, family: str
     ) -> None:
         check_node_name(name)
         self._hub = hub
+        self._family = family
         self._pool = pool
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._claim = NameClaim(self.name)
@@ -79,9 +81,9 @@ class Node:
 
     def _begin_anew(self) -> None:
         """Be another incarnation from now on: what the former one told counts no more."""
-        self.me = f"{self.name} {secrets.token_hex(8)}"
+        self.me = f"{self.name} {self._family}{secrets.token_hex(8)}"
         self._line = RedisLine(self._pool, inbox_of(self.me), self)
-        self.lease: Lease = Lease(self.me, self._line)
+        self.lease: Lease = Lease(self.me, self._line, self._family)
 
     async def start(self) -> None:
         """Join the others, and stay with them; where Redis is away, join when it is back.

