@@ -39,6 +39,9 @@ async def take_leave(hub: Hub, drain_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
             await _nothing_left(hub)
+            while hub.router.in_flight:  # a call of another node came at the last moment
+                await hub.router.quiet()
+    hub.takes_calls = False
     for seat in list(_seats(hub)):
         hub.router.abandon(seat)
 

@@ -138,6 +138,11 @@ class Feed:
         self._ticket: _Ticket | None = None
         """Of what it was last told of calls."""
 
+    @property
+    def member(self) -> Member:
+        """Who is told."""
+        return self._seat.member
+
     def begin(self, topics: Iterable[str], visible: Iterable[Toolkit]) -> None:
         """Tell of these topics from now on.
 
@@ -296,6 +301,7 @@ class Feeds:
 
     def __init__(self, room: Room, loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
         self._rounds = rounds
+        self._state = room.state
         self._feeds: dict[str, Feed] = {}
         self._watchers: dict[str, Feed] = {}
         """Those who are told of calls."""
@@ -348,10 +354,11 @@ class Feeds:
 
     def deliver(self, message: dict[str, Any], receivers: Iterable[Member]) -> int:
         """Hand a message to those of the receivers who listen; return how many took it."""
-        feeds = (self._feeds.get(member.id) for member in receivers)
+        told = (each for each in receivers if not self._state.is_told_elsewhere(each))
+        feeds = (self._feeds.get(member.id) for member in told)
         return sum(feed.offer(message) for feed in feeds if feed is not None)
 
     def deliver_to_others(self, message: dict[str, Any], sender: Member) -> int:
         """Hand a message to all who listen but the sender; return how many took it."""
-        others = [feed for key, feed in self._feeds.items() if key != sender.id]
-        return sum(feed.offer(message) for feed in others)
+        others = [feed.member for key, feed in self._feeds.items() if key != sender.id]
+        return self.deliver(message, others)

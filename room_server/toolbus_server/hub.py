@@ -92,6 +92,8 @@ class Hub:
         self._loop = loop
         self._reservations = Deadlines(loop, self._release)
         self._deserted: asyncio.Event | None = None
+        self.takes_calls = True
+        """Whether calls from other nodes are run; no more once the time to leave is over."""
         self.on_close: Callable[[OpenRoom], None] | None = None
         """Told of each room that its last participant of this node has left."""
 
@@ -178,6 +180,12 @@ class Hub:
         open_room.registry.publish(changes)
         for change in changes:
             self._keep(open_room, change.toolkit)
+
+    def drop(self, name: str) -> None:
+        """End a room that was begun for somebody who does not join it after all."""
+        open_room = self.rooms.get(name)
+        if open_room is not None and not open_room.occupants:
+            self._close(open_room)
 
     def _close(self, open_room: OpenRoom) -> None:
         del self.rooms[open_room.room.state.name]

@@ -56,6 +56,12 @@ class RoomState(RoomView):
         insort(self._people, (member.identity.name, member.id))
         member.is_there = True
         self.far_members += member.is_far
+        self.parting_members += member.is_parting
+
+    def part(self, member: Member) -> None:
+        """Take note that the node of a participant is told to stop."""
+        self.parting_members += member.is_there and not member.is_parting
+        member.is_parting = True
 
     def leave(self, member: Member, *, reserve: bool = False) -> list[Change]:
         """Let a participant go, with the toolkits that only it served.
@@ -76,6 +82,7 @@ class RoomState(RoomView):
     def _forget(self, member: Member) -> None:
         member.is_there = False
         self.far_members -= member.is_far
+        self.parting_members -= member.is_parting
         name = member.identity.name
         del self._members[member.id]
         del self._by_name[name][member.id]
@@ -159,6 +166,8 @@ class RoomState(RoomView):
         toolkit = existing or Toolkit(name, member.identity, public)
         joined = self._join_generation(toolkit, member, definition, generation)
         joined.shared_with = shared_with
+        if member.is_draining:  # at another node
+            self._rest(toolkit, member)
         self._end_reservation(toolkit)
         if existing is not None:
             return Registration(toolkit, joined, [Change("toolkit_changed", toolkit)])
@@ -220,9 +229,13 @@ class RoomState(RoomView):
             return []
         member.is_draining = True
         for toolkit in member.toolkits:
-            toolkit.settle(self._without(toolkit, member))
-            toolkit.draining.append(member)
+            self._rest(toolkit, member)
         return [Change("toolkit_changed", toolkit) for toolkit in member.toolkits]
+
+    def _rest(self, toolkit: Toolkit, member: Member) -> None:
+        toolkit.settle(self._without(toolkit, member))
+        if member not in toolkit.draining:
+            toolkit.draining.append(member)
 
     def unregister(self, member: Member, name: str, *, public: bool) -> list[Change]:
         """Take back what a participant serves; the name is free at once when nobody else does.

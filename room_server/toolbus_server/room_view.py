@@ -81,6 +81,8 @@ class Member:
     """Whether it takes messages."""
     is_far: bool = False
     """Whether it is connected to another node."""
+    is_parting: bool = False
+    """Whether its node is told to stop, so that it may be at another node too by now."""
     keeps_names: bool = True
     """Whether names that only it served are kept for its identity when it has gone."""
     since: int = 0
@@ -256,6 +258,8 @@ class RoomView:
         self._people: list[tuple[str, ParticipantId]] = []
         self.far_members = 0
         """How many participants are connected to other nodes."""
+        self.parting_members = 0
+        """How many are at nodes that are told to stop."""
         self._public: dict[str, Toolkit] = {}
         self._private: dict[tuple[Identity, str], Toolkit] = {}
         self._owned: dict[tuple[str, str], list[Toolkit]] = {}
@@ -285,6 +289,14 @@ class RoomView:
     def all_named(self, name: str) -> list[Member]:
         """Find all participants of a name, of whatever issuer."""
         return list(self._by_name.get(name, {}).values())
+
+    def is_told_elsewhere(self, member: Member) -> bool:
+        """Whether messages for it go to the connection that it has at another node by now."""
+        return member.is_parting and any(
+            each.listens and not each.is_parting and each.instance == member.instance
+            for each in self._by_name.get(member.identity.name, {}).values()
+            if each.identity == member.identity
+        )
 
     def people(self, after: tuple[str, str] | None) -> Iterator[Member]:
         """Go through the participants, by name, then by id, from behind `after`."""
@@ -338,7 +350,8 @@ class RoomView:
 
         Of two hosts drawn at random it is the one with fewer calls, of this node where it has any;
         with an affinity, the one that
-        this text leads to for as long as it serves, here and at any other server.
+        this text leads to for as long as it serves, here and at any other server. Those whose node
+        is told to stop come last.
 
         Raises:
             NoHost: Nobody serves the toolkit now.
@@ -348,13 +361,14 @@ class RoomView:
             raise NoHost(f"nobody serves {toolkit.name} now", retry_after_s=_NO_HOST_RETRY_S)
         if len(hosts) == 1:
             return hosts[0]
+        if self.parting_members:
+            hosts = [host for host in hosts if not host.is_parting] or hosts
         if affinity is not None:
             return max(hosts, key=lambda host: _weight(affinity, host.instance))
         if self.far_members:
-            near = [host for host in hosts if not host.is_far]
-            if len(near) == 1:
-                return near[0]
-            hosts = near or hosts
+            hosts = [host for host in hosts if not host.is_far] or hosts
+        if len(hosts) == 1:
+            return hosts[0]
         first, second = self._random.sample(hosts, 2)
         return first if first.inflight <= second.inflight else second
 

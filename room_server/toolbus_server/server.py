@@ -9,8 +9,7 @@ import asyncio
 import logging
 import socket
 import time
-from asyncio import BaseTransport
-from collections.abc import Awaitable, Hashable
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -27,13 +26,13 @@ from toolbus.tokens import KeyRing
 from toolbus.transport import (
     CLOSE_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
-    ServerTransport,
 )
 from toolbus.transport_log import TransportLog
 from toolbus.wire import SUBPROTOCOL
 from toolbus_server.administration import Administration
-from toolbus_server.admission import Admission, Admitted, Refusal, offered_bearer
-from toolbus_server.crowd import Crowd, LineCounts, address_of
+from toolbus_server.admission import Admission, Admitted, offered_bearer
+from toolbus_server.counted_connection import CountedConnection
+from toolbus_server.crowd import LineCounts
 from toolbus_server.farewell import take_leave
 from toolbus_server.forwarding import TrustedProxies
 from toolbus_server.http_endpoints import AskWorkers, HttpEndpoints
@@ -54,89 +53,10 @@ _RETRY_AFTER_S = "1"
 # Refusals that another attempt may not meet.
 _PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
 _TOO_MANY_AT_ONCE = "Too many come in at once: try again in a moment.\n"
-_SLOW_CONSUMER = 4430
 _SERVICE_RESTART = 1012
 _LEAVING = "the server is leaving"
 # Stands for the request of whoever is in: its headers take room, and the token is among them.
 _FORGOTTEN = Request("", Headers())
-
-
-class _Connection(ServerTransport):
-    """A connection with what was decided about it at the door, counted from its first moment."""
-
-    # With these in its dict it would have too many attributes for dicts that share their keys.
-    __slots__ = ("_counted", "_crowd", "_lines", "_proxies", "address", "decision")
-
-    def __init__(
-        self,
-        *args: Any,
-        crowd: Crowd,
-        lines: LineCounts,
-        proxies: TrustedProxies,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._proxies = proxies
-        self.decision: Admitted | Refusal | None = None
-        self._crowd = crowd
-        self._lines = lines
-        self._counted: list[Hashable] = []
-        self.address = ""
-
-    def count(self, key: Hashable) -> None:
-        """Count the connection once more, under another name, for as long as it is there."""
-        self._crowd.enter(key)
-        self._counted.append(key)
-
-    def connection_made(self, transport: BaseTransport) -> None:
-        """Count it; of an address that floods the server it is dropped unheard."""
-        super().connection_made(transport)
-        if self._proxies.include(self._peer):
-            return  # whose connection it is its request will say
-        self.address = address_of((self._peer,))
-        if self.address:
-            self.count(self.address)
-        if self._crowd.is_flooded(self.address):
-            self._crowd.dropped += 1
-            self.transport.abort()
-
-    @property
-    def _peer(self) -> str:
-        name = self.transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) and name else ""
-
-    def find_address(self, headers: Headers) -> None:
-        """Count a connection that a trusted proxy passes on, by the address that it names."""
-        if not self._counted and self._proxies.include(self._peer):
-            forwarded = headers.get_all("X-Forwarded-For")
-            self.address = self._proxies.client_of(self._peer, forwarded)
-            self.count(self.address)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Count it no more."""
-        counted, self._counted = self._counted, []
-        for key in counted:
-            self._crowd.leave(key)
-        super().connection_lost(exc)
-
-    def closing(self) -> None:
-        """Let the participant go as soon as it is given up: its socket may take 2 s more to end."""
-        if isinstance(self.receiver, Session):  # one that the session closed is gone already
-            self.loop.call_soon(self.receiver.on_close)
-
-    async def drop(self) -> None:
-        """End a connection on which no frame stood behind the request, without a word.
-
-        websockets has given it up by then, and would call an answer a bug.
-        """
-        self.transport.abort()
-        await self.wait_closed()
-
-    def close_with(self, code: int, reason: str) -> None:
-        """Say why and close; those who are too slow are counted."""
-        if code == _SLOW_CONSUMER and self.is_open:
-            self._lines.slow_consumers += 1
-        super().close_with(code, reason)
 
 
 class RoomServer:
@@ -237,7 +157,9 @@ class RoomServer:
         self._turnstile = Turnstile(asyncio.get_running_loop())
         proxies = TrustedProxies(self._settings.trusted_proxies)
         crowd = self.admission.crowd
-        self._make_connection = partial(_Connection, crowd=crowd, lines=lines, proxies=proxies)
+        self._make_connection = partial(
+            CountedConnection, crowd=crowd, lines=lines, proxies=proxies
+        )
         make_metrics = partial(_metrics, self.hub, self.admission, lines)
         self._endpoints = HttpEndpoints(
             self.admission, make_metrics if self._settings.metrics else None, self.ask_workers
@@ -287,6 +209,8 @@ class RoomServer:
         if self._server is None:
             return
         self.admission.draining = True
+        if self.node is not None:
+            await self.node.part()
         await take_leave(self.hub, self._settings.drain_s)
         self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
         await self._server.wait_closed()
@@ -297,7 +221,7 @@ class RoomServer:
     def _process_request(
         self, connection: ServerConnection, request: Request
     ) -> Response | Awaitable[Response | None] | None:
-        assert isinstance(connection, _Connection)
+        assert isinstance(connection, CountedConnection)
         if connection.protocol.eof_sent:
             return connection.drop()
         connection.find_address(request.headers)
@@ -313,7 +237,7 @@ class RoomServer:
         return self._admit_later(turn, connection, request)
 
     async def _admit_later(
-        self, turn: asyncio.Future[None], connection: _Connection, request: Request
+        self, turn: asyncio.Future[None], connection: CountedConnection, request: Request
     ) -> Response | None:
         await turn
         if connection.transport.is_closing() or connection.protocol.eof_sent:  # gone meanwhile
@@ -321,7 +245,7 @@ class RoomServer:
             return None
         return self._admit(connection, request)
 
-    def _admit(self, connection: _Connection, request: Request) -> Response | None:
+    def _admit(self, connection: CountedConnection, request: Request) -> Response | None:
         decision = self.admission.decide(request.path, request.headers, connection.address)
         connection.decision = decision
         if isinstance(decision, Admitted):
@@ -334,7 +258,7 @@ class RoomServer:
         return _passing(response) if decision.status in _PASSING else response
 
     async def _handle(self, connection: ServerConnection) -> None:
-        assert isinstance(connection, _Connection)
+        assert isinstance(connection, CountedConnection)
         decision = connection.decision
         if isinstance(decision, Admitted) and self.admission.draining:
             # Let in a moment before the server was told to stop; it would not be told any more.
@@ -343,6 +267,11 @@ class RoomServer:
             member = decision.member
             if self.node is not None:
                 await self.node.enter(decision.room)
+                if self.admission.draining:
+                    connection.close_with(_SERVICE_RESTART, _LEAVING)
+                    self.hub.drop(decision.room)
+                    await connection.wait_closed()
+                    return
             current = self.hub.epoch_of(decision.room, member.identity, member.instance)
             if current is not None and member.epoch <= current:
                 # Both were let in before either had its seat; the newer one was the quicker.

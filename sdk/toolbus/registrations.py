@@ -1,7 +1,8 @@
 """The toolkits that one participant has registered, kept so that a new connection has them too.
 
 The server's answer may be lost, and a new connection is given what the one before it hosted: what
-was taken back without an answer is taken back again.
+was taken back without an answer is taken back again. What cannot be registered again for now, as
+where a server cannot ask the others, is tried again while the connection lasts.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from random import uniform
 from typing import Any
 
 from toolbus.calls import Caller
-from toolbus.errors import NotFound, RoomException, Unavailable
+from toolbus.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    NotFound,
+    RoomException,
+    Unavailable,
+)
 from toolbus.hosted_toolkit import HostedToolkit, OfferMistake, check_shares
 from toolbus.toolkit import Toolkit
 from toolbus.wire import Register, Unregister
@@ -22,6 +30,7 @@ __all__ = ["Registration", "Registrations", "settled_offer"]
 
 _logger = logging.getLogger(__name__)
 _ANSWER_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +101,10 @@ class Registrations:
         self._standing: list[Registration] = []
         self._withdrawn: set[tuple[str, bool]] = set()
         """What was taken back, by name and whether public, and may still stand at the server."""
+        self._adding: list[tuple[str, bool]] = []
+        """What is being registered for the first time, in the same way."""
+        self._trying: dict[Registration, asyncio.Task[None]] = {}
+        """What could not be registered again on the connection that is there now."""
         self.is_draining: bool = False
         """Set when this participant takes no more calls, for good: from then on nothing is
 
@@ -102,7 +115,11 @@ class Registrations:
         """Register a toolkit. Raises RoomException where the server refuses it."""
         if self.is_draining:
             raise Unavailable("this participant is draining", executed="no", retryable=False)
-        body = await self._caller.request(Register, registration.manifest, registration.options)
+        self._adding.append(registration.hosted.key)
+        try:
+            body = await self._caller.request(Register, registration.manifest, registration.options)
+        finally:
+            self._adding.remove(registration.hosted.key)
         self._withdrawn.discard(registration.hosted.key)
         registration.generation = body["generation"]
         self._standing.append(registration)
@@ -118,27 +135,58 @@ class Registrations:
         else:
             self._withdrawn.add(registration.hosted.key)
 
+    def end(self) -> None:
+        """Try nothing again any more."""
+        for trying in self._trying.values():
+            trying.cancel()
+        self._trying.clear()
+
     async def register_again(self, deadline_at: float) -> None:
         """Let the connection that is there now host what the one before it did."""
+        self.end()
         for registration in list(self._standing):
             # It may be withdrawn, or all of them drained, while others are registered.
             if registration in self._standing and not self.is_draining:
-                await self._register_again(registration, deadline_at)
+                if not await self._is_settled(registration, deadline_at):
+                    name = registration.hosted.toolkit.name
+                    _logger.warning("toolkit %s is not hosted yet: trying again", name)
+                    task = self._loop.create_task(self._try_again(registration))
+                    self._trying[registration] = task
 
     async def withdraw_again(self) -> None:
         """Take back what the server gave a new connection and nobody hosts any more."""
         for key in list(self._withdrawn):
             await self._unregister(key)
 
-    async def _register_again(self, registration: Registration, deadline_at: float) -> None:
+    async def _try_again(self, registration: Registration) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(uniform(0.5, 1.0) * pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if registration not in self._standing or self.is_draining:
+                break
+            if await self._is_settled(registration, self._loop.time() + _ANSWER_S):
+                if not self._is_wanted(registration.hosted.key):  # withdrawn meanwhile
+                    await self._unregister(registration.hosted.key)
+                break
+        self._trying.pop(registration, None)
+
+    def _is_wanted(self, key: tuple[str, bool]) -> bool:
+        return key in self._adding or any(each.hosted.key == key for each in self._standing)
+
+    async def _is_settled(self, registration: Registration, deadline_at: float) -> bool:
+        """Register once more; return whether that has an end, good or bad."""
         try:
             body = await self._caller.ask(
                 Register, registration.manifest, registration.options, deadline_at=deadline_at
             )
             registration.generation = body["generation"]
         except RoomException as error:
+            if error.retryable or isinstance(error, ConnectionLost | DeadlineExceeded):
+                return False
             name = registration.hosted.toolkit.name
             _logger.error("toolkit %s is hosted no more: %s", name, error)
+        return True
 
     async def _unregister(self, key: tuple[str, bool]) -> None:
         """Take a toolkit back, or leave that for the next connection if this one fails."""

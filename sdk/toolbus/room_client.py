@@ -128,6 +128,7 @@ class RoomClient(Room):
 
     async def _leave(self, parts: _Parts) -> None:
         parts.renewal.stop()
+        parts.registrations.end()
         try:
             await parts.link.stop()
         finally:
@@ -369,6 +370,7 @@ class RoomClient(Room):
 
     def _on_end(self) -> None:
         if self._parts is not None:
+            self._parts.registrations.end()
             self._parts.subscriptions.end()
 
     async def _on_up(self, welcome: Welcome) -> None:

@@ -229,7 +229,10 @@ LACKS = (
         "~toolbus:[^r]* %R~toolbus:r* &toolbus:* +@all",
         "may not touch the keys toolbus:revoked, toolbus:rooms:*",
     ),
-    ("&toolbus:* -@all +script|load +evalsha +subscribe", "may not run DEL, EXPIRE, GET, HDEL"),
+    (
+        "&toolbus:* -@all +script|load +evalsha +subscribe",
+        "may not run DEL, EXISTS, EXPIRE, GET, HDEL",
+    ),
 )
 
 

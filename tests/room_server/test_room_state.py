@@ -480,6 +480,22 @@ def test_of_two_hosts_drawn_at_random_the_one_with_fewer_calls_is_chosen() -> No
     assert slow in [state.choose_host(toolkit) for _ in range(50)]
 
 
+@pytest.mark.row(71)
+def test_a_host_whose_node_is_told_to_stop_gets_calls_only_where_nobody_else_serves() -> None:
+    """LEAVE-10: also of those that are kept together."""
+    parting, staying = members = [member("alice", str(number)) for number in range(2)]
+    state = room_with(*members)
+    for host in members:
+        toolkit = state.register(host, V1, public=True).toolkit
+    state.part(parting)
+    assert {state.choose_host(toolkit) for _ in range(20)} == {staying}
+    assert {state.choose_host(toolkit, str(key)) for key in range(20)} == {staying}
+    state.leave(staying)
+    assert state.choose_host(toolkit) is parting
+    state.leave(parting)
+    assert state.parting_members == 0
+
+
 @pytest.mark.row(47)
 def test_a_toolkit_without_a_host_says_so_and_may_be_tried_again() -> None:
     alice = member("alice")

@@ -27,33 +27,55 @@ async def echo(number: int) -> int:
     return number
 
 
+class Crowd:
+    """Participants in a process of their own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def say(self, word: str) -> None:
+        """Tell it what to do; once it waits, it has said so."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{word}\n".encode())
+        if word == "wait":
+            assert await self._process.stdout.readline() == b"waiting\n"
+
+    async def heard(self) -> list[float]:
+        """Wait until all are back; say how long each took."""
+        assert self._process.stdout is not None
+        took: list[float] = json.loads(await self._process.stdout.readline())
+        return took
+
+
 @asynccontextmanager
-async def crowd(server: ServerProcess) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a thousand participants in a process of their own."""
-    place = {"TOOLBUS_URL": server.url, "TOOLBUS_ROOM": "lab"}
+async def crowd(
+    server: ServerProcess, people: int = PEOPLE, url: str | None = None
+) -> AsyncIterator[Crowd]:
+    """Run so many participants in a process of their own, where the server is or the URL leads."""
+    place = {"TOOLBUS_URL": url or server.url, "TOOLBUS_ROOM": "lab"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(_PROGRAM), str(PEOPLE)),
+        *(sys.executable, str(_PROGRAM), str(people)),
         env={**os.environ, **place, "TOOLBUS_TOKEN": server.token("crowd")},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
+        limit=2**20,
     )
     try:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
-        yield process
+        yield Crowd(process)
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-async def come_back(process: asyncio.subprocess.Process) -> list[float]:
+async def come_back(gathered: Crowd) -> list[float]:
     """Let all lose their connections at once; say how long each took to be back."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b"again\n")
-    return sorted(json.loads(await process.stdout.readline()))
+    await gathered.say("again")
+    return sorted(await gathered.heard())
 
 
 class Caller:
@@ -83,14 +105,14 @@ async def test_a_thousand_come_back_at_once_and_calls_of_others_go_on(tmp_path: 
         server.room("host") as host,
         host.host(Toolkit("t", [echo])),
         server.room("alice") as alice,
-        crowd(server) as process,
+        crowd(server) as gathered,
         asyncio.timeout(200),
     ):
         for _ in range(2):
             caller = Caller(alice)
             async with asyncio.TaskGroup() as group:
                 group.create_task(caller.run())
-                took = await come_back(process)
+                took = await come_back(gathered)
                 caller.is_over = True
             assert len(took) == PEOPLE
             assert took[int(PEOPLE * 0.99)] < JOIN_P99_S

@@ -41,7 +41,7 @@ async def test_of_a_persons_server_one_database_is_used_and_left_empty(
             async with nodes(given) as (here, there):
                 async with here.room("ann") as ann, there.room("bob"):
                     await until_there(ann, "bob")
-            assert await client.keys("toolbus:*")
+                    assert await client.keys("toolbus:*")
             await client.set("theirs", "1")
         assert await client.keys() == [b"theirs"]
     async with Redis.from_url(persons_own.url) as client:

@@ -278,7 +278,7 @@ async def test_of_two_who_took_a_name_meanwhile_the_first_to_tell_keeps_it_at_ev
 async def test_nodes_of_a_test_say_that_their_redis_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_module, "_ENTER_S", 0.1)
+    monkeypatch.setattr(node_module, "_START_S", 0.1)
     monkeypatch.setattr(testing, "_JOIN_S", 0.1)
     with pytest.raises(TimeoutError):
         async with running_nodes(f"redis://127.0.0.1:{free_port()}", 1):

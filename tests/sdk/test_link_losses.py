@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -18,10 +19,12 @@ from toolbus.wire import (
     Failed,
     Notice,
     Register,
+    Result,
     Subscribe,
     Unregister,
     Welcome,
     encode,
+    pack_body,
     unpack_body,
 )
 from toolbus_server.testing import running_server
@@ -205,6 +208,90 @@ async def test_a_registration_whose_answer_is_lost_is_taken_back_on_the_next() -
             await task
         again = await server.next_line()
         assert (await again.answer(Unregister, {})).toolkit == "a"
+
+
+async def test_a_toolkit_that_cannot_be_registered_again_for_now_is_tried_again() -> None:
+    """LEAVE-4: as where a node cannot ask Redis; the connection lasts meanwhile."""
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        line = await server.next_line()
+        task = hosting(room, "a")
+        await registered(line)
+        line.connection.transport.abort()
+        again = await server.next_line()
+        for _ in range(2):
+            request = await again.next_of(Register)
+            await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
+            await link_of(room).ready()
+        assert await registered(again) == "a"
+        task.cancel()
+        await again.answer(Unregister, {})
+
+
+@asynccontextmanager
+async def tried_again(room: RoomClient, server: ScriptedServer) -> AsyncIterator[Line]:
+    """Have a toolkit tried again that was withdrawn, with an answer that is still to come."""
+    line = await server.next_line()
+    task = hosting(room, "a")
+    await registered(line)
+    line.connection.transport.abort()
+    again = await server.next_line()
+    request = await again.next_of(Register)
+    await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
+    request = await again.next_of(Register)
+    task.cancel()
+    await again.answer(Unregister, {})
+    await asyncio.wait([task])
+    yield again
+    await again.send(Result(request.id, pack_body({"digest": "d" * 64, "generation": 1})))
+
+
+async def test_a_toolkit_that_was_withdrawn_while_it_is_tried_again_is_taken_back() -> None:
+    """A server may be done with that before it is done with the registration."""
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        async with tried_again(room, server) as line:
+            pass
+        assert (await line.answer(Unregister, {})).toolkit == "a"
+
+
+async def test_a_toolkit_that_is_hosted_anew_while_it_is_tried_again_is_not_taken_back() -> None:
+    async with scripted_server() as server, asyncio.timeout(10):
+        async with room_at(server) as room:
+            async with tried_again(room, server) as line:
+                tasks = [hosting(room, "a")]
+                newer = await line.next_of(Register)
+            await until_none_is_tried()
+            await line.send(Result(newer.id, pack_body({"digest": "d" * 64, "generation": 1})))
+            tasks.append(hosting(room, "b"))
+            assert isinstance(await line.next_of(object), Register)
+        for task in tasks:
+            task.cancel()
+
+
+async def until_none_is_tried() -> None:
+    """Wait until nothing is tried again."""
+    while "_try_again" in _names_of_tasks():  # noqa: ASYNC110 - a task tells nobody here
+        await asyncio.sleep(0)
+
+
+async def test_whoever_leaves_while_its_toolkit_is_tried_again_leaves_nothing_behind() -> None:
+    async with scripted_server() as server, asyncio.timeout(10):
+        async with room_at(server) as room:
+            line = await server.next_line()
+            task = hosting(room, "a")
+            await registered(line)
+            line.connection.transport.abort()
+            again = await server.next_line()
+            request = await again.next_of(Register)
+            await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
+            await link_of(room).ready()
+            assert "_try_again" in _names_of_tasks()
+        assert "_try_again" not in _names_of_tasks()
+        task.cancel()
+
+
+def _names_of_tasks() -> set[str]:
+    coroutines = [task.get_coro() for task in asyncio.all_tasks() if not task.cancelling()]
+    return {getattr(each, "__name__", "") for each in coroutines}
 
 
 async def _down(link: Link) -> None:

@@ -1,26 +1,38 @@
-"""A TCP balancer: one address, and each new connection goes to the server that is chosen."""
+"""A TCP balancer: one address, and each new connection goes to a server chosen, in turn."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 
 class Balancer:
-    """Passes bytes between those who connect to `url` and the server that is chosen now."""
+    """Passes bytes between those who connect to `url` and the servers that are chosen now."""
 
     def __init__(self) -> None:
         self.url = ""
         self.connections = 0
         """How many were made."""
-        self._target = ""
+        self._targets: deque[str] = deque()
         self._pipes: set[asyncio.Task[None]] = set()
 
-    def lead_to(self, url: str) -> None:
-        """Send new connections to this server; those that are there stay where they are."""
-        self._target = url
+    def lead_to(self, *urls: str) -> None:
+        """Send new connections to these servers in turn; those that are there stay where they are.
+
+        One that does not listen is left out.
+        """
+        self._targets = deque(urls)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        for _ in range(len(self._targets)):
+            place = urlsplit(self._targets[0])
+            self._targets.rotate(-1)
+            with suppress(ConnectionRefusedError):
+                return await asyncio.open_connection(place.hostname, place.port)
+        raise ConnectionRefusedError("no server listens")
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until either side has ended it."""
@@ -28,10 +40,9 @@ class Balancer:
         assert task is not None
         self._pipes.add(task)
         self.connections += 1
-        place = urlsplit(self._target)
         try:
             with suppress(OSError):
-                back, forth = await asyncio.open_connection(place.hostname, place.port)
+                back, forth = await self._connect()
                 try:
                     async with asyncio.TaskGroup() as both:
                         both.create_task(_pass_on(reader, forth))

@@ -1,8 +1,8 @@
 """A thousand participants in one process, who lose their connections and come back at one time.
 
 Run as `python crowd_process.py COUNT`, with `TOOLBUS_*` set; it prints "ready" when all are there.
-Each line on stdin lets all connections go at once; when all are back it prints, as JSON, how long
-each took. It ends when stdin does.
+The line "again" on stdin lets all connections go at once; at "wait" it says "waiting", and others
+are to end them. When all are back it prints, as JSON, how long each took. It ends when stdin does.
 """
 
 import asyncio
@@ -24,14 +24,19 @@ def _line_of(room: RoomClient) -> Line:
     return line
 
 
-async def _is_back(room: RoomClient) -> float:
-    """Lose a connection, and say after how many seconds calls could be sent again."""
+async def _is_back(room: RoomClient, line: Line, began: float) -> float:
+    """Say how many seconds it took until calls could be sent again."""
     assert room._parts is not None
-    line, began = _line_of(room), time.monotonic()
-    line.abort()
     await line.closed.wait()
     await room._parts.link.ready()
     return time.monotonic() - began
+
+
+async def _first_lost(lines: list[Line]) -> None:
+    waits = [asyncio.ensure_future(line.closed.wait()) for line in lines]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
 
 
 async def main() -> None:
@@ -45,8 +50,17 @@ async def main() -> None:
 
         rooms = await asyncio.gather(*(join() for _ in range(int(sys.argv[1]))))
         print("ready", flush=True)  # noqa: T201 - the parent reads it
-        while await loop.run_in_executor(None, sys.stdin.readline):
-            took = await asyncio.gather(*(_is_back(room) for room in rooms))
+        while word := await loop.run_in_executor(None, sys.stdin.readline):
+            lines, began = [_line_of(room) for room in rooms], time.monotonic()
+            if word.strip() == "wait":
+                print("waiting", flush=True)  # noqa: T201 - the parent reads it
+                await _first_lost(lines)
+                began = time.monotonic()
+            else:
+                for line in lines:
+                    line.abort()
+            came = (_is_back(room, line, began) for room, line in zip(rooms, lines, strict=True))
+            took = await asyncio.gather(*came)
             print(json.dumps(took), flush=True)  # noqa: T201 - the parent reads it
 
 

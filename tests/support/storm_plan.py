@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["IDEMPOTENT", "STREAMS", "Deed", "Trouble", "deeds", "line_troubles", "troubles"]
+__all__ = [
+    "IDEMPOTENT",
+    "STREAMS",
+    "Deed",
+    "Trouble",
+    "deeds",
+    "line_troubles",
+    "node_troubles",
+    "redis_troubles",
+    "troubles",
+]
 
 IDEMPOTENT = frozenset({"again"})
 """Tools that may run more than once for one call."""
@@ -147,3 +157,21 @@ def line_troubles(seed: str, part: int) -> Iterator[Trouble]:
         lasts_s = random.choice([0.1, 0.5, 1.5, 4.0])
         calm_s = random.uniform(0.2, 1.0)
         yield Trouble(random.choice(kinds), random.randrange(1_000), lasts_s, calm_s)
+
+
+def node_troubles(seed: str) -> Iterator[Trouble]:
+    """Draw what happens to nodes, without an end; they may stand still for longer than a lease."""
+    random = Random(f"{seed} nodes")
+    while True:
+        kind = random.choice(["drain server", "drain server", "kill server", "stop server"])
+        lasts_s = random.choice([0.1, 0.5, 5.0])
+        yield Trouble(kind, random.randrange(1_000), lasts_s, random.uniform(0.2, 1.0))
+
+
+def redis_troubles(seed: str, part: int) -> Iterator[Trouble]:
+    """Draw what happens to the Redis of many nodes in one part of a storm, without an end."""
+    random = Random(f"{seed} redis {part}")
+    while True:
+        kind = random.choice(["kill redis", "stop redis"])
+        lasts_s = random.choice([0.1, 0.5, 2.0])
+        yield Trouble(kind, 0, lasts_s, random.uniform(1.0, 4.0))

@@ -1,6 +1,7 @@
-"""The server of a storm, a process of its own: `python storm_server.py KEYS PORT`, until SIGTERM.
+"""A server of a storm, a process of its own: `python storm_server.py KEYS PORT [REDIS]`.
 
-It prints where it listens, then what it holds, for each line that it reads.
+With a Redis it is one of several nodes, whose leases are shorter than they would be. It prints
+where it listens, then what it holds, for each line that it reads, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from support.leftovers import answer_looks, forget_ended
 from toolbus import KeyRing, event_loop
 from toolbus_server import RoomServer, ServerSettings
 
-__all__ = ["PING_INTERVAL_S", "PING_TIMEOUT_S"]
+__all__ = ["BEAT_S", "LEASE_S", "PING_INTERVAL_S", "PING_TIMEOUT_S"]
 
 PING_INTERVAL_S, PING_TIMEOUT_S = 1.0, 3.0
 DRAIN_S = 3.0
+BEAT_S, LEASE_S = 1.0, 4.0
 
 
 def held_by(server: RoomServer) -> dict[str, Any]:
@@ -32,6 +34,11 @@ def held_by(server: RoomServer) -> dict[str, Any]:
     return {
         "in_flight": hub.router.in_flight,
         "seats": len(seats),
+        "hosts": sum(
+            sum(len(generation.hosts) for generation in toolkit.generations)
+            for each in hub.rooms.values()
+            for toolkit in each.room.state._by_order.values()
+        ),
         "entries": sum(
             len(seat.calls) + len(seat.call_ids) + len(seat.dispatched) for seat in seats
         ),
@@ -41,14 +48,24 @@ def held_by(server: RoomServer) -> dict[str, Any]:
     }
 
 
-async def main(keys: str, port: str) -> None:
+def shorten_leases() -> None:
+    """Let nodes notice each other's ends sooner, and take themselves for ended sooner."""
+    from toolbus_server.nodes import node
+
+    node.BEAT_S, node.LEASE_S = BEAT_S, LEASE_S
+
+
+async def main(keys: str, port: str, redis: str | None = None) -> None:
     """Serve until SIGTERM."""
+    if redis is not None:
+        shorten_leases()
     settings = ServerSettings(
         keys=KeyRing.load(Path(keys)),
         port=int(port),
         drain_s=DRAIN_S,
         ping_interval_s=PING_INTERVAL_S,
         ping_timeout_s=PING_TIMEOUT_S,
+        redis=redis,
     )
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -1,4 +1,8 @@
-"""Who takes part in a storm: a server, hosts, lines that can be hurt, and what happens to them."""
+"""Who takes part in a storm: servers, hosts, lines that can be hurt, and what happens to them.
+
+Mostly there is one server. With a Redis there are three nodes, each with participants that know it
+alone, and the lines lead to all of them in turn, so that who comes by one moves between nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from support.balancer import Balancer, balancer
 from support.processes import clean_environment
+from support.redis_server import RedisServer
 from support.storm_plan import Trouble
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient
 from toolbus_server.testing import FaultProxy, Faults
@@ -22,6 +28,7 @@ __all__ = ["ROOM", "Actor", "Stage", "stage"]
 
 ROOM = "lab"
 HOSTS = 3
+NODES = 3
 _HERE = Path(__file__).parent
 
 
@@ -83,24 +90,30 @@ class Stage:
 
     Args:
         folder: Where keys, witness and complaints lie.
+        redis: What makes several servers one bus; None where there is one server.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, redis: RedisServer | None = None) -> None:
         self.witness = folder / "witness"
         self.log = folder / "complaints"
         self._keys = folder / "keys.toml"
         self._key = Key.generate(kid="test", iss="acme")
         KeyRing([self._key]).save(self._keys)
-        self._port = 0
-        self.server: Actor | None = None
+        self.redis = redis
+        self._ports = [0] * (1 if redis is None else NODES)
+        self.servers: list[Actor] = []
         self.hosts: list[Actor] = []
         self.lines: list[FaultProxy] = []
         self.happened: list[str] = []
 
+    def url(self, number: int) -> str:
+        """Where a server listens, counted on and on."""
+        return f"ws://127.0.0.1:{self._ports[number % len(self._ports)]}"
+
     @property
-    def url(self) -> str:
-        """Where the server listens."""
-        return f"ws://127.0.0.1:{self._port}"
+    def urls(self) -> list[str]:
+        """Where all of them listen."""
+        return [self.url(number) for number in range(len(self._ports))]
 
     def token(self, name: str) -> str:
         """Mint a token with all grants."""
@@ -109,18 +122,26 @@ class Stage:
 
     def caller(self, number: int) -> RoomClient:
         """Make a caller; every other one comes by a line that is hurt."""
-        url = self.lines[0].url if number % 2 else self.url
+        url = self.lines[0].url if number % 2 else self.url(number)
         return RoomClient(url, room=ROOM, token=self.token(f"caller-{number}"))
 
-    async def start_server(self) -> None:
-        """Start the server, always at the same place."""
-        arguments = [str(self._keys), str(self._port)]
-        self.server = await Actor.start("storm_server.py", arguments, {}, self.log)
-        self._port = urlsplit(json.loads(self.server.first)["url"]).port or 0
+    async def start_server(self, number: int) -> Actor:
+        """Start a server, always at the same place."""
+        arguments = [str(self._keys), str(self._ports[number])]
+        if self.redis is not None:
+            arguments.append(self.redis.url)
+        server = await Actor.start("storm_server.py", arguments, {}, self.log)
+        self._ports[number] = urlsplit(json.loads(server.first)["url"]).port or 0
+        return server
+
+    async def start_servers(self) -> None:
+        """Start all of them."""
+        starting = [self.start_server(number) for number in range(len(self._ports))]
+        self.servers = list(await asyncio.gather(*starting))
 
     async def start_host(self, number: int) -> Actor:
         """Start a host; the last one comes by a line that is hurt."""
-        url = self.lines[1].url if number == HOSTS - 1 else self.url
+        url = self.lines[1].url if number == HOSTS - 1 else self.url(number)
         variables = {
             "TOOLBUS_URL": url,
             "TOOLBUS_ROOM": ROOM,
@@ -131,10 +152,16 @@ class Stage:
 
     async def end(self) -> None:
         """End all processes."""
-        for actor in [*self.hosts, *([] if self.server is None else [self.server])]:
+        for actor in [*self.hosts, *self.servers]:
             if actor.process.returncode is None:
                 actor.process.send_signal(signal.SIGCONT)
             await actor.end(signal.SIGKILL)
+
+    async def leave(self) -> None:
+        """Let all processes leave well."""
+        for actors in (self.hosts, self.servers):
+            codes = await asyncio.gather(*(each.end(signal.SIGTERM) for each in actors))
+            assert set(codes) == {0}, f"left with {codes}: {self.log.read_text()}"
 
     # Troubles
 
@@ -170,16 +197,38 @@ class Stage:
             process.send_signal(signal.SIGCONT)
 
     async def _drain_server(self, trouble: Trouble) -> None:
-        await self._restart(signal.SIGTERM, 0)
+        await self._restart(trouble, signal.SIGTERM, 0)
 
     async def _kill_server(self, trouble: Trouble) -> None:
-        await self._restart(signal.SIGKILL, -signal.SIGKILL)
+        await self._restart(trouble, signal.SIGKILL, -signal.SIGKILL)
 
-    async def _restart(self, number: signal.Signals, expected: int) -> None:
-        assert self.server is not None
-        code = await self.server.end(number)
-        assert code == expected, f"the server ended with {code}: {self.log.read_text()}"
-        await self.start_server()
+    async def _restart(self, trouble: Trouble, number: signal.Signals, expected: int) -> None:
+        place = trouble.target % len(self.servers)
+        code = await self.servers[place].end(number)
+        assert code == expected, f"a server ended with {code}: {self.log.read_text()}"
+        self.servers[place] = await self.start_server(place)
+
+    async def _stop_server(self, trouble: Trouble) -> None:
+        process = self.servers[trouble.target % len(self.servers)].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(trouble.lasts_s)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    async def _kill_redis(self, trouble: Trouble) -> None:
+        assert self.redis is not None
+        await self.redis.kill()
+        await asyncio.sleep(trouble.lasts_s)
+        await self.redis.start()
+
+    async def _stop_redis(self, trouble: Trouble) -> None:
+        assert self.redis is not None
+        self.redis.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(trouble.lasts_s)
+        finally:
+            self.redis.signal(signal.SIGCONT)
 
     async def _hurt(self, trouble: Trouble) -> None:
         line = self.lines[trouble.target % len(self.lines)]
@@ -224,6 +273,9 @@ _TROUBLES: dict[str, Callable[[Stage, Trouble], Awaitable[None]]] = {
     "drain host": Stage._drain_host,
     "drain server": Stage._drain_server,
     "kill server": Stage._kill_server,
+    "stop server": Stage._stop_server,
+    "kill redis": Stage._kill_redis,
+    "stop redis": Stage._stop_redis,
     "reset": Stage._reset,
     "half open": Stage._half_open,
     "refuse": Stage._refuse,
@@ -237,15 +289,19 @@ async def _pause(is_over: asyncio.Event, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def stage(folder: Path) -> AsyncIterator[Stage]:
+async def stage(folder: Path, redis: RedisServer | None = None) -> AsyncIterator[Stage]:
     """Start everybody, for as long as the block runs."""
-    made = Stage(folder)
+    made = Stage(folder, redis)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(made.end)
-        await made.start_server()
+        await made.start_servers()
+        target = made.url(0)
+        if redis is not None:
+            address: Balancer = await stack.enter_async_context(balancer())
+            address.lead_to(*made.urls)
+            target = address.url
         for number in range(2):
-            line = FaultProxy(made.url, seed=number)
+            line = FaultProxy(target, seed=number)
             made.lines.append(await stack.enter_async_context(line))
-        for number in range(HOSTS):
-            made.hosts.append(await made.start_host(number))
+        made.hosts += await asyncio.gather(*(made.start_host(number) for number in range(HOSTS)))
         yield made

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from support.storm_plan import IDEMPOTENT, STREAMS, Deed
 from support.storm_witness import Runs, pattern
 
-__all__ = ["GRACE_S", "LEFT", "OK", "Told", "problems"]
+__all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "Told", "problems"]
 
 OK, LEFT = "ok", "left"
 GRACE_S = 2.5
@@ -34,7 +34,9 @@ NEVER = frozenset(
         "too_large",
     }
 )
-"""Codes that no trouble explains."""
+"""Codes that no trouble of one server explains."""
+BETWEEN_NODES = frozenset({"stream_broken"})
+"""Codes of those that what is lost between nodes explains."""
 _BY_ITSELF = frozenset({"fail", "count", "count_in_thread"})
 """Tools that raise where they were asked to."""
 
@@ -67,9 +69,12 @@ class Told:
 
 
 def problems(
-    asked: Mapping[int, Deed], tellings: Sequence[Told], seen: Mapping[int, Runs]
+    asked: Mapping[int, Deed],
+    tellings: Sequence[Told],
+    seen: Mapping[int, Runs],
+    never: frozenset[str] = NEVER,
 ) -> list[str]:
-    """List what is wrong, each with the key of its call."""
+    """List what is wrong, each with the key of its call; codes in `never` are."""
     found: list[str] = []
     by_key: dict[int, list[Told]] = {}
     for told in tellings:
@@ -81,6 +86,8 @@ def problems(
             continue
         runs = seen.get(key, Runs())
         found += [f"{words}: {deed}, {ends[0]}, {runs}" for words in _of(deed, ends[0], runs)]
+        if ends[0].code in never:
+            found.append(f"an end that nothing explains: {deed}, {ends[0]}, {runs}")
     found += [f"call {key} was never asked for: {ends}" for key, ends in by_key.items()]
     found += [f"inner {words}: {key}" for key, runs in seen.items() for words in _inner(key, runs)]
     return found
@@ -166,8 +173,6 @@ def _good_end(deed: Deed, told: Told) -> Iterator[str]:
 
 
 def _bad_end(deed: Deed, told: Told) -> Iterator[str]:
-    if told.code in NEVER:
-        yield "an end that nothing explains"
     if deed.tool in STREAMS and told.chunks != told.got:
         yield f"an end that speaks of {told.chunks} chunks behind {told.got}"
     if told.code != "tool_failed":

@@ -25,6 +25,7 @@ __all__ = [
     "member_facts",
     "name_key",
     "owner_key",
+    "place_held_by",
     "place_of",
     "read_hosted",
     "read_member",
@@ -37,13 +38,26 @@ Change: TypeAlias = list[Any]
 
 def place_of(identity: Identity, instance: str) -> bytes:
     """Name what a newer connection of the same instance takes over; 16 bytes."""
-    parts = b"\0".join(part.encode() for part in (*identity, instance))
-    return blake2b(parts, digest_size=16).digest()
+    return _digest(*identity, instance)
+
+
+def place_held_by(member: Member) -> bytes:
+    """Name the place of a participant; 16 bytes.
+
+    Where its node is told to stop it stands aside: the place is free for its next connection.
+    """
+    if member.is_parting:
+        return _digest(*member.identity, member.instance, str(member.epoch))
+    return place_of(member.identity, member.instance)
+
+
+def _digest(*parts: str) -> bytes:
+    return blake2b("\0".join(parts).encode(), digest_size=16).digest()
 
 
 def owner_key(identity: Identity) -> bytes:
     """Name an identity; 16 bytes."""
-    return blake2b("\0".join(identity).encode(), digest_size=16).digest()
+    return _digest(*identity)
 
 
 def name_key(owner: Identity, name: str, public: bool) -> bytes:
@@ -69,6 +83,7 @@ def member_facts(member: Member, *, reads_chunks: bool) -> bytes:
             member.listens,
             member.attributes,
             list(member.offers.values()),
+            member.is_parting,
         ]
     )
 
@@ -90,6 +105,7 @@ def read_member(packed: bytes) -> tuple[Member, bool]:
     member.listens = fields[11]
     member.attributes = fields[12]
     member.offers = {pack_body(each): each for each in fields[13]}
+    member.is_parting = fields[14]
     return member, fields[10]
 
 

@@ -10,7 +10,13 @@ from typing import Any
 from toolbus.errors import AlreadyExists
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, OpenRoom
-from toolbus_server.nodes.far_facts import Snapshot, name_key, read_hosted, read_member
+from toolbus_server.nodes.far_facts import (
+    Snapshot,
+    name_key,
+    place_held_by,
+    read_hosted,
+    read_member,
+)
 from toolbus_server.room_view import Member
 
 __all__ = ["Far", "FarMembers", "drop_named"]
@@ -52,8 +58,8 @@ class FarMembers:
 
     def meet(self, snapshot: Snapshot) -> None:
         """Take the others and what they host as they are now."""
-        for place in [each for each in self.at if each not in snapshot.members]:
-            self.leave(place, keep=True)
+        for place in [each for each, far in self.at.items() if not _stands(far, each, snapshot)]:
+            self.leave(place, keep=True)  # one that stepped aside comes anew
         for place, (node, epoch, packed, _) in snapshot.members.items():
             self._come(node.decode(), place, epoch, packed)
         for place, far in self.at.items():
@@ -71,6 +77,8 @@ class FarMembers:
             self._come(writer, place, epoch, change[3])
         elif what == b"out":
             self.leave(place, keep=bool(change[3]))
+        elif what == b"aside":
+            self._step_aside(place, change[3], change[4])
         elif what == b"up":
             self._host(place, change[6], change[7])
         elif (far := self.at.get(place)) is not None:
@@ -79,7 +87,7 @@ class FarMembers:
     def _come(self, node: str, place: bytes, epoch: int, packed: bytes) -> None:
         newer, reads_chunks = read_member(packed)
         own = self._open.occupants.get((newer.identity, newer.instance))
-        if own is not None:
+        if own is not None and place_held_by(own.seat.member) == place:
             if own.seat.member.epoch >= epoch:
                 return
             own.replaced()
@@ -104,7 +112,15 @@ class FarMembers:
         member.listens = newer.listens
         if newer.is_draining and not was_draining:
             self._open.registry.publish(self._state.drain(member))
+        if newer.is_parting:
+            self._state.part(member)
         self._open.feeds.announce(member, was_there=True)
+
+    def _step_aside(self, place: bytes, packed: bytes, aside: bytes) -> None:
+        far = self.at.pop(place, None)
+        if far is not None:
+            self.at[aside] = far
+            self._revise(far.member, read_member(packed)[0])
 
     def leave(self, place: bytes, *, keep: bool) -> None:
         """Let one go who is there no more; with whether its names are kept. Idempotent."""
@@ -134,6 +150,12 @@ class FarMembers:
         """Let everybody go who was at a node that has ended."""
         for place in [place for place, far in self.at.items() if far.node == node]:
             self.leave(place, keep=True)
+
+
+def _stands(far: Far, place: bytes, snapshot: Snapshot) -> bool:
+    """Whether it is the same connection that has a place there."""
+    node, epoch, *_ = snapshot.members.get(place, (b"", 0))
+    return node == far.node.encode() and epoch == far.member.epoch
 
 
 def drop_named(room: OpenRoom, member: Member, key: bytes) -> list[str]:

@@ -19,7 +19,7 @@ from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 
 __all__ = ["NODES", "Fenced", "Lease", "Renewal"]
 
-_SCRIPTS = ("beat", "enter", "exit", "tell")
+_SCRIPTS = ("beat", "enter", "exit", "leave", "tell")
 NODES = "toolbus:nodes"
 """Where Redis has the leases: nodes with their incarnations, by when they end."""
 _NODES_VERSION, _GONE = "toolbus:nodes:version", "toolbus:gone"
@@ -132,8 +132,13 @@ class Lease:
         """Say that nothing is left of a node that has ended. Raises `RedisAway`."""
         await self.line.command("SREM", _GONE, dead)
 
-    async def end(self) -> None:
-        """Have the others take back at once what this node told. Raises `RedisAway`."""
-        await self.line.command("ZREM", NODES, self.me)
-        await self.line.command("INCR", _NODES_VERSION)
-        await self.line.command("SADD", _GONE, self.me)
+    async def end(self, rooms: str) -> None:
+        """Give the lease back; what this node told of rooms, the others take back at once.
+
+        Args:
+            rooms: The key of the rooms that it holds; where there are none nothing is left of it.
+
+        Raises:
+            RedisAway: Nothing came of it, or there is no lease.
+        """
+        await self.script("leave", (NODES, _NODES_VERSION, _GONE, rooms), self.me)

@@ -25,7 +25,7 @@ from toolbus_server.nodes.parcels import MARK, read_parcel
 from toolbus_server.nodes.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 from toolbus_server.nodes.relays import Relays
-from toolbus_server.nodes.shared_rooms import SharedRooms
+from toolbus_server.nodes.shared_rooms import SharedRooms, rooms_of
 
 __all__ = ["BEAT_S", "LEASE_S", "WINDOW_BYTES", "Node"]
 
@@ -36,6 +36,9 @@ LEASE_S = 10.0
 WINDOW_BYTES = 8 * 1024 * 1024
 """Bytes under way to one node from all others; Redis drops who has 8 MiB waiting for a minute."""
 _LEAST_WINDOW_BYTES = 64 * 1024
+_PART_S = 1.0
+"""How long a node that is told to stop waits until the others know, and at its end once more."""
+_MOST_ENDED = 1_000
 _START_S = 2.0
 """How long the start waits for Redis."""
 _ECHO = b"B"
@@ -69,6 +72,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(hub, self._loop)
         self._peers: dict[str, Peer] = {}
+        self._ended: dict[str, None] = {}
+        """Nodes whose lease has ended, the latest; one that sends all the same learns it soon."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.sessions: Iterator[int] = count(1)
         """Numbers for sessions with other nodes."""
@@ -76,7 +81,7 @@ class Node:
         self.is_joined = asyncio.Event()
         """Set while this node has a lease."""
         self._begin_anew()
-        self._rooms = SharedRooms(hub, lambda: self.lease, self._peer, self._task)
+        self._rooms = SharedRooms(hub, lambda: self.lease, self._living_peer, self._task)
         self._orders = FarOrders(administration, lambda: self._line, NODES, self._order, self._task)
 
     def _begin_anew(self) -> None:
@@ -84,6 +89,7 @@ class Node:
         self.me = f"{self.name} {self._family}{secrets.token_hex(8)}"
         self._line = RedisLine(self._pool, inbox_of(self.me), self)
         self.lease: Lease = Lease(self.me, self._line, self._family)
+        self._living: set[str] = set()
 
     async def start(self) -> None:
         """Join the others, and stay with them; where Redis is away, join when it is back.
@@ -102,13 +108,20 @@ class Node:
             await self.stop()
             raise
 
+    async def part(self) -> None:
+        """Tell the others that this node is told to stop.
+
+        From now on who is here may be at another node as well, and gets calls only where nobody
+        else is.
+        """
+        await self._rooms.part(_PART_S)
+
     async def stop(self) -> None:
         """Leave the others: what this node told is taken back by them at once."""
-        if self._line.is_up and self.lease.is_held:
-            with suppress(RedisAway, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._rooms.left()
-                    await self.lease.end()
+        await self._rooms.left(_PART_S)
+        with suppress(RedisAway, TimeoutError):
+            async with asyncio.timeout(_PART_S):
+                await self.lease.end(rooms_of(self.me))
         for task in (self._line_task, *self._tasks):
             if task is not None:
                 task.cancel()
@@ -122,7 +135,8 @@ class Node:
                 await asyncio.sleep(self._claim.contest(held))
             except Fenced:
                 _logger.warning("the lease of node %s had ended: it begins anew", self.name)
-                self._live(set())
+                for name in list(self._peers):
+                    self._part_with(name)
                 self._begin_anew()
 
     # Rooms, and other nodes
@@ -141,6 +155,9 @@ class Node:
             peer = Peer(node, self._line, self._hub.router, self)
             self._peers[node] = peer
         return peer
+
+    def _living_peer(self, node: str) -> Peer | None:
+        return None if node in self._ended else self._peer(node)
 
     def relay(self, peer: Peer, call: RelayedCall) -> None:
         """Take a call of a participant elsewhere to a host here. Raises what stops it."""
@@ -167,6 +184,7 @@ class Node:
         self.is_joined.set()
         self._claim.won()
         self._rooms.read_all()
+        self._rooms.tidy(self.me)
         while True:
             for peer in list(self._peers.values()):
                 peer.ask()
@@ -196,7 +214,9 @@ class Node:
         try:
             if data.startswith(MARK):
                 parcel = read_parcel(data)
-                self._peer(parcel.sender).on_parcel(parcel, len(data))
+                sender = self._living_peer(parcel.sender)
+                if sender is not None:  # else all between the two has ended here, and is to there
+                    sender.on_parcel(parcel, len(data))
                 return
             if data.startswith(_ECHO):
                 self.lease.hear_echo()
@@ -211,19 +231,39 @@ class Node:
 
     async def _beat(self) -> None:
         """Renew the lease, and hear of it through the inbox. Raises what ends the line."""
+        known = self._living | self._peers.keys()
         renewal = await self.lease.renew(LEASE_S)
         if renewal.living is not None:
-            self._live(renewal.living)
+            self._living = renewal.living
+            self._welcome_back(self._ended.keys() & renewal.living)
+        self._end_with(known - self._living)
         for dead in renewal.dead:
             self._rooms.tidy(dead)
         await self.lease.echoed()
 
-    def _live(self, living: set[str]) -> None:
-        """Take note of who lives; what was with others has ended."""
-        for name in [name for name in self._peers if name not in living]:
-            peer = self._peers.pop(name)
-            self._rooms.forget_node(name)
-            peer.gone()
+    def _end_with(self, ended: set[str]) -> None:
+        """Take note of nodes that were known, and whose lease has ended by now."""
+        self._ended |= dict.fromkeys(ended)
+        while len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        for name in ended & self._peers.keys():
+            self._part_with(name)
+
+    def _welcome_back(self, nodes: set[str]) -> None:
+        """Know nodes again that had ended: they have begun anew before they told or sent anything.
+
+        So it is with one that did not hear that it had a lease, and whose lease had ended when it
+        asked again.
+        """
+        for name in nodes:
+            del self._ended[name]
+        if nodes:
+            self._rooms.read_all()  # what they told since then was not heeded
+
+    def _part_with(self, node: str) -> None:
+        """End what was with a node: who is there has gone, and so have calls from and to there."""
+        self._rooms.forget_node(node)
+        self._peers.pop(node).gone()
 
     def _task(self, work: Any) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)

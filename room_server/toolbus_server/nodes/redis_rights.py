@@ -19,11 +19,18 @@ _SCRIPT = "EVALSHA 0000000000000000000000000000000000000000 1"
 # By key, what is done to it; a * stands for the name of a node or a room.
 _ON_KEYS = MappingProxyType(
     {
-        "toolbus:nodes": ("ZADD 0 m", "ZRANGE 0 -1", "ZRANGEBYSCORE 0 0", "ZREM m", "ZSCORE m"),
-        "toolbus:nodes:version": ("GET", "INCR"),
-        "toolbus:gone": ("SADD m", "SMEMBERS", "SREM m"),
+        "toolbus:nodes": (
+            "EXISTS",
+            "ZADD 0 m",
+            "ZRANGE 0 -1",
+            "ZRANGEBYSCORE 0 0",
+            "ZREM m",
+            "ZSCORE m",
+        ),
+        "toolbus:nodes:version": ("DEL", "GET", "INCR"),
+        "toolbus:gone": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
         "toolbus:revoked": ("EXPIRE 1", "SADD m", "SMEMBERS"),
-        "toolbus:rooms:*": ("SADD m", "SMEMBERS", "SREM m"),
+        "toolbus:rooms:*": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
         "toolbus:{r:*}:version": ("DEL", "GET", "INCR"),
         "toolbus:{r:*}:nodes": ("DEL", "SADD m", "SCARD", "SMEMBERS", "SREM m"),
         "toolbus:{r:*}:facts": ("DEL", "HDEL f", "HGET f", "HGETALL", "HSET f v"),

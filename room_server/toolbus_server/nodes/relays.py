@@ -37,9 +37,12 @@ class Relays:
         Raises:
             NoHost: The host is not here any more, or takes no more calls; the caller's node may
                 know of another one by now.
-            Unavailable: This node has not heard of the caller yet, or not of its principal.
+            Unavailable: This node has not heard of the caller yet, or not of its principal; or
+                either has gone.
             RoomException: It cannot be written to the host.
         """
+        if not self._hub.takes_calls:
+            raise NoHost("the host's server has left", retry_after_s=0.05)
         room_name, host_id, caller_id, principal_id, hops, dispatch = relayed
         open_room = self._hub.rooms.get(room_name)
         host = None if open_room is None else open_room.room.seats.get(host_id)

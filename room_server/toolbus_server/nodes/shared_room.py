@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from toolbus.errors import AlreadyExists, Unavailable
 from toolbus_server.flights import Offer
-from toolbus_server.hub import Hub, OpenRoom
+from toolbus_server.hub import Hub, Occupant, OpenRoom
 from toolbus_server.nodes.far_facts import (
     Change,
     Snapshot,
     name_key,
     offer_facts,
-    place_of,
+    place_held_by,
     up_change,
 )
 from toolbus_server.nodes.far_members import FarMembers, drop_named
@@ -71,7 +71,7 @@ class SharedRoom:
         self._tellings = Tellings(lambda member: room.room.seats[member.id].reads_chunks)
         self._touched: dict[bytes, Member] = {}
         self._left: list[Change] = []
-        """Of who left while nobody could be told."""
+        """Of who left while nobody could be told, or steps aside."""
         self._telling: asyncio.Task[None] | None = None
         self._far = FarMembers(room, hub, home.seat)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -82,7 +82,20 @@ class SharedRoom:
 
     def touch(self, member: Member) -> None:
         """Take note that a participant of this node came, changed or went."""
-        self._touched[place_of(member.identity, member.instance)] = member
+        place = place_held_by(member)
+        far = self._far.at.get(place)
+        if far is not None and far.member.epoch < member.epoch:
+            self._far.leave(place, keep=True)  # it was at another node before
+        self._touched[place] = member
+        self._begin_to_tell()
+
+    def part(self) -> None:
+        """Tell that this node is to stop: who is here may be at another one too from now on."""
+        for occupant in self._open.occupants.values():
+            member = occupant.seat.member
+            self._state.part(member)
+            if self.is_shared:
+                self._left += self._tellings.step_aside(member)
         self._begin_to_tell()
 
     def _begin_to_tell(self) -> None:
@@ -111,22 +124,34 @@ class SharedRoom:
         for change, result in zip(changes, results, strict=True):
             if change[0] == "in" and result == 0:
                 self._make_place(change[1], change[2])
-            if result == b"taken" and self._tellings.lost(change[1], change[3]):
+            elif change[0] == "aside" and result == 0:
+                self._tell_anew(change[4])
+            if result == b"taken" and self._tellings.lost(*change[1:4]):
                 self._lose(change[1], change[3])
 
     def _make_place(self, place: bytes, epoch: int) -> None:
         """Send away who came after a newer connection of its instance, at another node."""
-        for (identity, instance), occupant in list(self._open.occupants.items()):
-            if place_of(identity, instance) == place and occupant.seat.member.epoch == epoch:
-                occupant.replaced()
-                self._hub.leave(self.name, occupant)
+        occupant = self._at(place)
+        if occupant is not None and occupant.seat.member.epoch == epoch:
+            occupant.replaced()
+            self._hub.leave(self.name, occupant)
+
+    def _tell_anew(self, place: bytes) -> None:
+        """Tell of one whose next connection was told of before it had stepped aside."""
+        self._tellings.forget(place)
+        occupant = self._at(place)
+        if occupant is not None:
+            self._touched[place] = occupant.seat.member
 
     def _lose(self, place: bytes, key: bytes) -> None:
-        for occupant in self._open.occupants.values():
-            member = occupant.seat.member
-            if place_of(member.identity, member.instance) == place:
-                for lost in drop_named(self._open, member, key):
-                    _logger.warning("room %s: %s is another's", self.name, lost)
+        occupant = self._at(place)
+        if occupant is not None:
+            for lost in drop_named(self._open, occupant.seat.member, key):
+                _logger.warning("room %s: %s is another's", self.name, lost)
+
+    def _at(self, place: bytes) -> Occupant | None:
+        seated = self._open.occupants.values()
+        return next((each for each in seated if place_held_by(each.seat.member) == place), None)
 
     def say(self, to: str | None, message: dict[str, Any]) -> int:
         """Send a message to those of a name at other nodes, or to all; return how many listen."""
@@ -134,6 +159,7 @@ class SharedRoom:
             far
             for far in self._far.at.values()
             if far.member.listens and to in (None, far.member.identity.name)
+            if not self._state.is_told_elsewhere(far.member)
         ]
         for node in {far.node for far in listeners}:
             self._home.say(node, self.name, to, message)
@@ -162,9 +188,10 @@ class SharedRoom:
 
         Raises:
             AlreadyExists: The name is another identity's.
-            Unavailable: Redis is away, and this node does not hold the name already.
+            Unavailable: Redis is away, and this node does not hold the name already; or a newer
+                connection of the same instance is there.
         """
-        place = place_of(member.identity, member.instance)
+        place = place_held_by(member)
         key = name_key(member.identity, offer.name, offer.public)
         facts, digest = offer_facts(offer), offer.definition.digest
         changes = self._tellings.news_of(member)
@@ -177,6 +204,9 @@ class SharedRoom:
             raise Unavailable("the other servers cannot be asked", executed="no") from away
         if results[-1] == b"taken":
             raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
+        self._give_up_taken(changes[:-1], results[:-1])
+        if not results[-1]:
+            raise Unavailable("a newer connection of this instance is there", executed="no")
         await self._reached(version)
         self._tellings.claimed(member, key, facts)
         return int(results[-1])
@@ -209,11 +239,15 @@ class SharedRoom:
             self.hear(*news)
 
     def _begin_anew(self) -> None:
-        self.unread()
+        self._forget_version()
         self._home.read_anew(self)
 
     def unread(self) -> None:
         """Take note that what is known may not be so any more: the room is to be read."""
+        self._forget_version()
+        self._wake()  # what they wait for may never come
+
+    def _forget_version(self) -> None:
         self._version = None
         self._early = []
 
@@ -234,11 +268,9 @@ class SharedRoom:
         self._wake()
 
     def _wake(self) -> None:
-        version = self._version
-        assert version is not None
         still = []
         for needed, reached in self._waiting:
-            if needed > version:
+            if self._version is not None and needed > self._version:
                 still.append((needed, reached))
             elif not reached.done():
                 reached.set_result(None)

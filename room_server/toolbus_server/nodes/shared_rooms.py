@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from toolbus_server.nodes.redis_line import RedisAway
 from toolbus_server.nodes.shared_room import SharedRoom
 from toolbus_server.room_view import Member
 
-__all__ = ["SharedRooms", "Starter"]
+__all__ = ["SharedRooms", "Starter", "rooms_of"]
 
 _ENTER_S = 2.0
 """How long a participant waits for the room as the others have it."""
@@ -32,7 +33,7 @@ class SharedRooms:
     Args:
         hub: Where they are.
         lease: Gives the lease of the incarnation that there is now.
-        peer: Finds another node, or makes it.
+        peer: Finds another node, or makes it; gives None for one that has ended.
         start: Runs what has to be waited for.
     """
 
@@ -40,7 +41,7 @@ class SharedRooms:
         self,
         hub: Hub,
         lease: Callable[[], Lease],
-        peer: Callable[[str], Peer],
+        peer: Callable[[str], Peer | None],
         start: Starter,
     ) -> None:
         self._hub = hub
@@ -57,14 +58,19 @@ class SharedRooms:
 
         Where Redis is away it begins with nobody in it, and is joined with the others' later.
         """
-        shared = self._rooms.get(name)
-        if shared is None:
-            open_room = self._hub.open(name)
-            shared = SharedRoom(open_room, self._hub, self)
-            self._rooms[name] = open_room.room.share = shared
-            self.read_anew(shared)
-        if shared.entering is not None and not shared.is_shared:
-            await asyncio.wait([shared.entering], timeout=_ENTER_S)
+        while True:
+            shared = self._rooms.get(name) or self._begin(name)
+            if shared.entering is not None and not shared.is_shared:
+                await asyncio.wait([shared.entering], timeout=_ENTER_S)
+            if self._rooms.get(name) is shared:  # else it has ended meanwhile
+                return
+
+    def _begin(self, name: str) -> SharedRoom:
+        open_room = self._hub.open(name)
+        shared = SharedRoom(open_room, self._hub, self)
+        self._rooms[name] = open_room.room.share = shared
+        self.read_anew(shared)
+        return shared
 
     def read_all(self) -> None:
         """Read all rooms anew."""
@@ -77,13 +83,15 @@ class SharedRooms:
 
     async def _read(self, shared: SharedRoom) -> None:
         lease, room = self._lease(), shared.name
-        if not lease.is_held:
+        if not lease.is_held or self._rooms.get(room) is not shared:
             return
         parts = ("version", "nodes", "facts")
-        keys = (NODES, *(_key(room, part) for part in parts), _rooms_of(lease.me))
+        keys = (NODES, *(_key(room, part) for part in parts), rooms_of(lease.me))
         try:
             if room in self._exits:
                 await asyncio.wait([self._exits[room]])
+            if self._rooms.get(room) is not shared:
+                return
             answer = await lease.script("enter", keys, lease.me, room)
         except RedisAway:
             return
@@ -103,7 +111,7 @@ class SharedRooms:
 
     async def _tell_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
         parts = ("version", "nodes", "facts", "names")
-        keys = (NODES, *(_key(room, part) for part in parts))
+        keys = (NODES, *(_key(room, part) for part in parts), rooms_of(writer))
         kept_ms = self._hub.limits.reservation_ms
         answer = await self._lease().script("tell", keys, writer, room, kept_ms, changes)
         if not answer:
@@ -112,11 +120,14 @@ class SharedRooms:
 
     def say(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Send a message to the participants of a name at another node, or to all."""
-        self._peer(node).say(room, to, message)
+        peer = self._peer(node)
+        if peer is not None:
+            peer.say(room, to, message)
 
     def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat | None:
         """Make a seat for a participant of another node, or None where that node is gone."""
-        return self._peer(node).seat(room, member, reads_chunks=reads_chunks)
+        peer = self._peer(node)
+        return None if peer is None else peer.seat(room, member, reads_chunks=reads_chunks)
 
     def _exit(self, open_room: OpenRoom) -> None:
         name = open_room.room.state.name
@@ -133,18 +144,38 @@ class SharedRooms:
     async def _leave(self, shared: SharedRoom) -> None:
         lease = self._lease()
         parts = ("version", "nodes", "facts", "names")
-        keys = (*(_key(shared.name, part) for part in parts), _rooms_of(lease.me))
-        try:
-            await shared.told()
+        keys = (*(_key(shared.name, part) for part in parts), rooms_of(lease.me))
+        if shared.entering is not None:  # which waits for the exit before this one
+            await asyncio.wait([shared.entering])
+        await shared.told()
+        with suppress(RedisAway):  # then it is tidied when Redis is back
             if shared.is_shared:
                 await lease.script("exit", keys, lease.me, shared.name)
-        except RedisAway:
-            pass
+            else:
+                await self._tell_as(lease.me, shared.name, b"purge")
 
-    async def left(self) -> None:
-        """Wait until the others know of all rooms that this node has left."""
+    async def part(self, limit_s: float) -> None:
+        """Tell the others that this node is told to stop, and wait until they know.
+
+        Args:
+            limit_s: How long that may take at most.
+        """
+        rooms = list(self._rooms.values())
+        for shared in rooms:
+            shared.part()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for shared in rooms:
+                    await shared.told()
+
+    async def left(self, limit_s: float) -> None:
+        """Wait until the others know of all rooms that this node has left.
+
+        Args:
+            limit_s: How long that may take at most.
+        """
         if self._exits:
-            await asyncio.wait(self._exits.values())
+            await asyncio.wait(self._exits.values(), timeout=limit_s)
 
     # What it hears
 
@@ -170,20 +201,23 @@ class SharedRooms:
         for shared in self._rooms.values():
             shared.forget_node(node)
 
-    # What nodes leave behind that have ended
+    # What nodes leave behind
 
     def tidy(self, dead: str) -> None:
-        """Take back in Redis what a node told that has ended; once at a time."""
+        """Take back in Redis what a node told that has ended; once at a time.
+
+        Of this node itself it is what it told of rooms that it has left while Redis was away.
+        """
         if dead not in self._tidying:
             self._tidying.add(dead)
             self._start(self._tidy(dead))
 
     async def _tidy(self, dead: str) -> None:
-        lease, rooms = self._lease(), _rooms_of(dead)
+        lease, rooms = self._lease(), rooms_of(dead)
         try:
             for room in await lease.line.command("SMEMBERS", rooms):
-                await self._tell_as(dead, room.decode(), b"purge")
-                await lease.line.command("SREM", rooms, room)
+                if dead != lease.me or room.decode() not in self._rooms:
+                    await self._tell_as(dead, room.decode(), b"purge")
             await lease.forget(dead)
         except RedisAway:
             pass
@@ -191,7 +225,8 @@ class SharedRooms:
             self._tidying.discard(dead)
 
 
-def _rooms_of(node: str) -> str:
+def rooms_of(node: str) -> str:
+    """Name where Redis has the rooms that a node holds."""
     return f"toolbus:rooms:{node}"
 
 

@@ -13,6 +13,7 @@ from toolbus_server.nodes.far_facts import (
     hosted_facts,
     member_facts,
     name_key,
+    place_held_by,
     place_of,
     up_change,
 )
@@ -35,13 +36,13 @@ class Tellings:
     def begin_with(self, told: dict[bytes, Told], here: Iterable[Member]) -> list[Change]:
         """Take what the others know as they have it; return news of those who are not here."""
         self._told = told
-        places = {place_of(member.identity, member.instance) for member in here}
+        places = set(map(place_held_by, here))
         gone = [place for place in told if place not in places]
         return [["out", place, told.pop(place).epoch, True] for place in gone]
 
     def news_of(self, member: Member) -> list[Change]:
         """Compare what was told of a participant with what is so; from now on that was told."""
-        place = place_of(member.identity, member.instance)
+        place = place_held_by(member)
         told = self._told.get(place)
         if told is not None and told.epoch > member.epoch:
             return []
@@ -53,11 +54,14 @@ class Tellings:
         changes: list[Change] = []
         if told is None or told.epoch != member.epoch:
             told = self._told[place] = Told(member.epoch)
-        facts = member_facts(member, reads_chunks=self._reads_chunks(member))
+        facts = self._facts_of(member)
         if facts != told.facts:
             told.facts = facts
             changes.append(["in", place, member.epoch, facts])
         return changes + self._news_of_toolkits(member, place, told)
+
+    def _facts_of(self, member: Member) -> bytes:
+        return member_facts(member, reads_chunks=self._reads_chunks(member))
 
     def _news_of_toolkits(self, member: Member, place: bytes, told: Told) -> list[Change]:
         if member.is_draining:
@@ -77,13 +81,33 @@ class Tellings:
 
     def claimed(self, member: Member, key: bytes, facts: bytes) -> None:
         """Take note that a toolkit was told of before it is registered here."""
-        told = self._told.get(place_of(member.identity, member.instance))
-        if told is not None and told.epoch == member.epoch:
+        told = self._told_of(place_held_by(member), member.epoch)
+        if told is not None:
             told.hosted[key] = facts
 
-    def lost(self, place: bytes, key: bytes) -> bool:
-        """Take note that a toolkit's name is another's; return whether it was told of."""
-        told = self._told.get(place)
+    def lost(self, place: bytes, epoch: int, key: bytes) -> bool:
+        """Take note that a toolkit's name is another's; return whether its host was told of."""
+        told = self._told_of(place, epoch)
         if told is not None:
             told.hosted.pop(key, None)
         return told is not None
+
+    def _told_of(self, place: bytes, epoch: int) -> Told | None:
+        """Find what was told of the connection that has, or had, a place."""
+        told = self._told.get(place)
+        return told if told is not None and told.epoch == epoch else None
+
+    def step_aside(self, member: Member) -> list[Change]:
+        """Say that a participant, which is parting by now, makes its place free and stays."""
+        place = place_of(member.identity, member.instance)
+        told = self._told_of(place, member.epoch)
+        if told is None:
+            return []
+        aside = place_held_by(member)
+        self._told[aside] = self._told.pop(place)
+        told.facts = self._facts_of(member)
+        return [["aside", place, member.epoch, told.facts, aside]]
+
+    def forget(self, place: bytes) -> None:
+        """Take what was told of a place for untold."""
+        self._told.pop(place, None)

@@ -1,7 +1,8 @@
 -- Changes facts of a room, and tells all nodes that hold it.
--- KEYS: leases, room version, room nodes, facts, names.
+-- KEYS: leases, room version, room nodes, facts, names, rooms of the writer.
 -- ARGV: the writer ("node incarnation"), the room, how long a name is kept in ms, the changes, packed:
 --   {"in", place, epoch, facts}             a participant, new or changed
+--   {"aside", place, epoch, facts, place}   it holds another place from now on, with all that it hosts
 --   {"out", place, epoch, keep}             it has gone; its names are kept for it or not
 --   {"up", place, epoch, name, owner, digest, claimed, facts}    it hosts a toolkit; 0 claims nothing
 --   {"down", place, epoch, name, keep}      it does not any more
@@ -118,6 +119,20 @@ apply['in'] = function(change)
   return 1
 end
 
+apply['aside'] = function(change)
+  local place, aside = change[2], change[5]
+  local told = holds(place, change[3])
+  if not told then return 0 end
+  for _, name in ipairs(told[4]) do
+    local field = '\0' .. name
+    redis.call('HSET', facts, 't' .. aside .. field, redis.call('HGET', facts, 't' .. place .. field))
+    redis.call('HDEL', facts, 't' .. place .. field)
+  end
+  redis.call('HDEL', facts, 'm' .. place)
+  put(facts, 'm' .. aside, {writer, change[3], change[4], told[4]})
+  return 1
+end
+
 apply['out'] = function(change)
   if not holds(change[2], change[3]) then return 0 end
   out(change[2], change[4])
@@ -166,6 +181,7 @@ if is_purge then
     end
   end
   redis.call('SREM', KEYS[3], writer)
+  redis.call('SREM', KEYS[6], room)
 else
   changes = cmsgpack.unpack(ARGV[4])
 end
