@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from websockets.datastructures import Headers
 
+import toolbus.signatures  # noqa: F401 - loaded before anybody waits at the door for it
 from toolbus.grants import ApiScope, is_room_name
 from toolbus.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
 from toolbus.wire import SUBPROTOCOL, ParticipantId

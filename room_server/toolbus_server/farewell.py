@@ -1,7 +1,8 @@
 """How a server leaves: it tells everybody, lets calls in flight end, and ends what is left.
 
 Who is told goes elsewhere by itself, or waits. No connection is closed here: that is the server's
-work once this has ended. Nobody must come in any more by then (`Admission.draining`).
+work once this has ended. Nobody must come in any more by then (`Admission.draining`), and then the
+door is closed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 
+from websockets.asyncio.server import Server
+
 from toolbus.wire import Notice, encode
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub
 
-__all__ = ["STAY_S", "take_leave"]
+__all__ = ["STAY_S", "close_door", "take_leave"]
 
 STAY_S = 1.0
 """How long a server stays for those who are there, calls in flight or not (PROTOCOL.md, LEAVE-7).
@@ -63,3 +66,19 @@ async def _nothing_left(hub: Hub) -> None:
 async def _quiet(hub: Hub) -> None:
     await asyncio.sleep(STAY_S)
     await hub.router.quiet()
+
+
+async def close_door(server: Server) -> None:
+    """Listen no more, and return once `server` knows of everybody who was still taken.
+
+    asyncio takes a connection and tells of it a turn or two of its loop later. A server that is
+    closed in between forgets that one: its socket would stay open, and nobody would answer there.
+    """
+    loop = server.get_loop()
+    for listening in server.sockets:
+        with suppress(NotImplementedError):  # not each loop takes connections in a reader
+            loop.remove_reader(listening)
+    await asyncio.sleep(0)  # who was taken before gets a transport, which a closed server refuses
+    server.server.close()
+    for _ in range(2):  # it is told of in the next turn; its handler is known from then on
+        await asyncio.sleep(0)

@@ -33,7 +33,7 @@ from toolbus_server.administration import Administration
 from toolbus_server.admission import Admission, Admitted, offered_bearer
 from toolbus_server.counted_connection import CountedConnection
 from toolbus_server.crowd import LineCounts
-from toolbus_server.farewell import take_leave
+from toolbus_server.farewell import close_door, take_leave
 from toolbus_server.forwarding import TrustedProxies
 from toolbus_server.http_endpoints import AskWorkers, HttpEndpoints
 from toolbus_server.hub import Hub
@@ -212,6 +212,7 @@ class RoomServer:
         if self.node is not None:
             await self.node.part()
         await take_leave(self.hub, self._settings.drain_s)
+        await close_door(self._server)
         self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
         await self._server.wait_closed()
         if self.node is not None:

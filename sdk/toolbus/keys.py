@@ -27,27 +27,20 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from jwt import PyJWTError, api_jws
-from jwt.algorithms import HMACAlgorithm
+if TYPE_CHECKING:
+    from toolbus.signatures import PrivateKey, PublicKey
 
 __all__ = ["Algorithm", "Key", "KeyRing"]
 
 Algorithm: TypeAlias = Literal["HS256", "EdDSA", "ES256", "RS256"]
 """The signature algorithms that a key may have. EdDSA is Ed25519."""
 
-_PrivateKey: TypeAlias = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-_PublicKey: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey
-
 _ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 _MATERIALS = ("secret", "public", "private")
 _TABLE_FIELDS = ("kid", "alg", "iss", *_MATERIALS)
 _MIN_SECRET_BYTES = 32
-_MIN_RSA_BITS = 2048
 _MAX_LABEL_CHARS = 128
 _PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
 
@@ -72,8 +65,8 @@ class Key:
     """A public key in PEM. Checks only."""
     private: str | None = None
     """A private key in PEM, without a password. Signs and checks."""
-    _signer: str | _PrivateKey | None = field(init=False, compare=False)
-    _verifier: str | _PublicKey = field(init=False, compare=False)
+    _signer: str | PrivateKey | None = field(init=False, compare=False)
+    _verifier: str | PublicKey = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_label("kid", self.kid)
@@ -93,34 +86,25 @@ class Key:
         if not isinstance(getattr(self, given[0]), str):
             raise ValueError(f"{given[0]} must be text")
 
-    def _load(self) -> tuple[str | _PrivateKey | None, str | _PublicKey]:
+    def _load(self) -> tuple[str | PrivateKey | None, str | PublicKey]:
         if self.secret is not None:
             _check_secret(self.secret)
             return self.secret, self.secret
+        from toolbus.signatures import check_suits, load_private, load_public
+
         if self.private is not None:
-            private = _load_private(self.private)
-            return private, _check_suits(self.alg, private.public_key())
-        return None, _check_suits(self.alg, _load_public(self.public or ""))
+            private = load_private(self.private)
+            return private, check_suits(self.alg, private.public_key())
+        return None, check_suits(self.alg, load_public(self.public or ""))
 
     @classmethod
     def generate(cls, *, kid: str, iss: str, alg: Algorithm = "HS256") -> Key:
         """Make a new key that signs."""
-        private: _PrivateKey
-        match alg:
-            case "EdDSA":
-                private = ed25519.Ed25519PrivateKey.generate()
-            case "ES256":
-                private = ec.generate_private_key(ec.SECP256R1())
-            case "RS256":
-                private = rsa.generate_private_key(public_exponent=65537, key_size=_MIN_RSA_BITS)
-            case _:
-                return cls(kid=kid, alg=alg, iss=iss, secret=secrets.token_urlsafe(48))
-        pem = private.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        return cls(kid=kid, alg=alg, iss=iss, private=pem.decode())
+        if alg not in _ALGORITHMS or alg == "HS256":
+            return cls(kid=kid, alg=alg, iss=iss, secret=secrets.token_urlsafe(48))
+        from toolbus.signatures import new_private, private_pem
+
+        return cls(kid=kid, alg=alg, iss=iss, private=private_pem(new_private(alg)))
 
     @property
     def can_sign(self) -> bool:
@@ -131,24 +115,23 @@ class Key:
         """Return the key that only checks, for servers that mint nothing; ValueError for HS256."""
         if isinstance(self._verifier, str):
             raise ValueError("a key of HS256 has no public half")
-        pem = self._verifier.public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        return Key(kid=self.kid, alg=self.alg, iss=self.iss, public=pem.decode())
+        from toolbus.signatures import public_pem
+
+        return Key(kid=self.kid, alg=self.alg, iss=self.iss, public=public_pem(self._verifier))
 
     def sign(self, payload: bytes) -> str:
         """Return the payload as a compact JWS under this key; ValueError if it cannot sign."""
         if self._signer is None:
             raise ValueError(f"key {self.kid!r} is a public key: it cannot sign")
-        return api_jws.encode(payload, self._signer, self.alg, {"kid": self.kid})
+        from toolbus.signatures import sign_jws
+
+        return sign_jws(payload, self._signer, self.alg, self.kid)
 
     def check(self, jws: str) -> bytes:
         """Return the payload of a compact JWS; ValueError unless key and algorithm are its own."""
-        try:
-            payload = api_jws.decode_complete(jws, self._verifier, [self.alg])["payload"]
-        except (PyJWTError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError("the signature does not hold") from error
-        return bytes(payload)
+        from toolbus.signatures import check_jws
+
+        return check_jws(jws, self._verifier, self.alg)
 
     def __repr__(self) -> str:
         material = next(name for name in _MATERIALS if getattr(self, name) is not None)
@@ -165,45 +148,9 @@ def _check_label(name: str, value: object) -> None:
 def _check_secret(secret: str) -> None:
     if len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
         raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
-    try:
-        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
-    except (PyJWTError, ValueError):
-        raise ValueError("secret must be plain text, and no PEM or SSH key") from None
+    from toolbus.signatures import check_plain
 
-
-def _load_private(pem: str) -> _PrivateKey:
-    try:
-        key = serialization.load_pem_private_key(pem.encode(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("private must be a private key in PEM, without a password") from None
-    if not isinstance(key, _PrivateKey):
-        raise ValueError("private is a key of a kind that no algorithm here uses")
-    return key
-
-
-def _load_public(pem: str) -> _PublicKey:
-    try:
-        key = serialization.load_pem_public_key(pem.encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("public must be a public key in PEM") from None
-    if not isinstance(key, _PublicKey):
-        raise ValueError("public is a key of a kind that no algorithm here uses")
-    return key
-
-
-def _check_suits(alg: Algorithm, public: _PublicKey) -> _PublicKey:
-    match public:
-        case ed25519.Ed25519PublicKey():
-            suits = alg == "EdDSA"
-        case ec.EllipticCurvePublicKey():
-            suits = alg == "ES256" and isinstance(public.curve, ec.SECP256R1)
-        case _:
-            suits = alg == "RS256"
-            if suits and public.key_size < _MIN_RSA_BITS:
-                raise ValueError(f"a key of RS256 must have at least {_MIN_RSA_BITS} bits")
-    if not suits:
-        raise ValueError(f"this is no key of {alg}")
-    return public
+    check_plain(secret)
 
 
 class KeyRing:

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
 
-from jwt import DecodeError, PyJWTError, api_jws
-
 from toolbus.errors import PermissionDenied
 from toolbus.grants import ApiScope, check_room_pattern, is_participant_name, matches_room
 from toolbus.keys import Algorithm, Key, KeyRing
@@ -220,11 +218,13 @@ def _pinned_key(jwt: str, keys: KeyRing) -> Key:
 
 
 def _header(jwt: str) -> dict[str, Any]:
+    from toolbus.signatures import read_header
+
     try:
-        header = api_jws.get_unverified_header(jwt)
-    except (DecodeError, ValueError, RecursionError) as error:
+        header = read_header(jwt)
+    except ValueError as error:
         raise TokenRefused("malformed") from error
-    except PyJWTError as error:
+    except LookupError as error:
         raise TokenRefused("bad_header") from error
     if "crit" in header:  # we understand no extension, also not those that the library does
         raise TokenRefused("bad_header")

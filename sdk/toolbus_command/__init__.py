@@ -6,6 +6,7 @@ It imports nothing of toolbus before it hears Ctrl-C: a package of its own, beca
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from types import FrameType
@@ -21,6 +22,7 @@ def main() -> None:
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_heard:
         signal.signal(signal.SIGINT, _give_up)
+    gc.disable()  # until the command begins: what is loaded stays
     from toolbus.command_line import main as run
 
     if is_heard:

@@ -83,7 +83,7 @@ async def test_server_that_leaves_is_healthy_and_not_ready() -> None:
 
             assert (ready.status, ready.headers["retry-after"]) == (503, "1")
             assert health.status == 200
-            await leaving
+            await asyncio.gather(leaving, host.closed_by_both(), bob.closed_by_both())
 
 
 @pytest.mark.parametrize("path", PATHS)

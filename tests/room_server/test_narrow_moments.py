@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+from collections.abc import Callable
 
 import pytest
+import uvloop
 from websockets.asyncio.server import ServerConnection
 
 from support.bystanders import seats_of, unharmed_server
@@ -19,6 +23,8 @@ from support.room_watch import listed
 from toolbus import KeyRing, Toolkit
 from toolbus.wire import Call, CallId, Frame, Register, RequestId, Result, encode, pack_body
 from toolbus_server import RoomServer, ServerSettings
+from toolbus_server.farewell import take_leave
+from toolbus_server.hub import Hub
 from toolbus_server.limits import Limits
 from toolbus_server.testing import running_server
 
@@ -83,3 +89,37 @@ async def test_a_toolkit_that_is_registered_again_counts_once() -> None:
         for number in (1, 2):
             host.send_frame(register(number))
             assert isinstance(await host.reply_to(number), Result)
+
+
+@pytest.mark.parametrize(
+    "make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+@pytest.mark.parametrize("turns", range(6))
+def test_whoever_comes_in_as_a_server_stops_is_hung_up_on_before_it_has_stopped(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever asyncio has made of a connection by then, it has no socket open afterwards."""
+    settings = ServerSettings(keys=KeyRing([]), port=0, handshake_timeout_s=0.2)
+
+    async def stop_as_somebody_comes() -> socket.socket:
+        async def meet_one_more(hub: Hub, drain_s: float) -> None:
+            await take_leave(hub, drain_s)
+            late.connect(("127.0.0.1", running.server.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        late = socket.socket()
+        async with running_server(settings=settings) as running:
+            monkeypatch.setattr("toolbus_server.server.take_leave", meet_one_more)
+        return late
+
+    with (
+        asyncio.Runner(loop_factory=make_loop) as runner,
+        runner.run(stop_as_somebody_comes()) as late,
+    ):
+        late.settimeout(5)  # nothing runs here meanwhile that could still hang up
+        try:
+            assert late.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    gc.collect()  # an open socket would complain

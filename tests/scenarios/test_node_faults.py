@@ -19,13 +19,22 @@ from toolbus_server.nodes.node import LEASE_S
 TIME_S = 40
 
 
+# As `toolbus`, with leases that end sooner: nobody has to wait for the whole of one.
+SHORT_LEASES = """
+from toolbus_server.nodes import node
+node.LEASE_S, node.BEAT_S = 3.0, 0.5
+from toolbus_command import main
+main()
+"""
+
+
 @asynccontextmanager
 async def two_processes(
-    folder: Path, redis: RedisServer
+    folder: Path, redis: RedisServer, program: tuple[str, str] = ("-m", "toolbus")
 ) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
     """Run two servers that share a Redis."""
-    async with server_process(folder, "--redis", redis.url) as here:
-        async with server_process(folder, "--redis", redis.url) as there:
+    async with server_process(folder, "--redis", redis.url, program=program) as here:
+        async with server_process(folder, "--redis", redis.url, program=program) as there:
             yield here, there
 
 
@@ -94,7 +103,8 @@ async def test_a_node_that_was_frozen_for_longer_than_its_lease_joins_anew(
         """Give 1."""
         return 1
 
-    async with asyncio.timeout(TIME_S), two_processes(tmp_path, redis) as (here, there):
+    nodes_of = two_processes(tmp_path, redis, ("-c", SHORT_LEASES))
+    async with asyncio.timeout(TIME_S), nodes_of as (here, there):
         async with there.room("host") as host, here.room("me") as me:
             async with host.host(Toolkit("kit", [one])), me.events(["participants"]) as news:
                 await until_listed(me, "kit")

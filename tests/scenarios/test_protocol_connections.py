@@ -279,7 +279,7 @@ async def test_leaving_server_finishes_calls_and_closes_everybody() -> None:
             assert (head.status, head.headers["retry-after"]) == (503, "1")
         answer(host, dispatch)
         assert isinstance(await alice.reply_to(7), Result)
-        assert {await alice.close_code(), await host.close_code()} == {1012}
+        assert {await alice.closed_by_both(), await host.closed_by_both()} == {1012}
         await stopping
 
 

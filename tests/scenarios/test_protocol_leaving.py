@@ -230,7 +230,7 @@ async def test_leaving_server_tells_everybody_and_takes_no_new_calls() -> None:
                 assert (head.status, head.headers["retry-after"]) == (503, "1")
             answer(host, running)
             assert isinstance(await alice.reply_to(7), Result)
-            assert {await alice.close_code(), await host.close_code()} == {1012}
+            assert {await alice.closed_by_both(), await host.closed_by_both()} == {1012}
 
 
 @pytest.mark.row(71)
@@ -262,9 +262,10 @@ async def test_leaving_server_stays_a_moment_for_those_who_were_not_told_yet() -
         began = asyncio.get_running_loop().time()
         async with leaving(server, host):
             assert (await refusal(alice, call_of())).code == "unavailable"
-            assert await alice.close_code() == 1012
+            assert await alice.closed_by_both() == 1012
             took_s = asyncio.get_running_loop().time() - began
             assert 1.0 <= took_s < 6.0  # though nothing was in flight
+            assert await host.closed_by_both() == 1012
 
 
 @pytest.mark.row(71)
@@ -304,4 +305,4 @@ async def test_call_that_outlives_a_leaving_server_ends_by_phase(idempotent: boo
             assert told == ("unavailable", "maybe", idempotent)
             assert details_of(failed) == {"digest": digest}
             assert await next_of(host, Cancel) == Cancel(running.id, "leaving")
-            assert {await alice.close_code(), await host.close_code()} == {1012}
+            assert {await alice.closed_by_both(), await host.closed_by_both()} == {1012}

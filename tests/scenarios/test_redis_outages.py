@@ -19,6 +19,7 @@ from toolbus.errors import NoHost, NotFound, PermissionDenied, Unavailable
 from toolbus.keys import KeyRing
 from toolbus_server import testing
 from toolbus_server.nodes import node as node_module
+from toolbus_server.nodes.far_orders import FarOrders
 from toolbus_server.nodes.node import BEAT_S, LEASE_S
 from toolbus_server.nodes.redis_line import ANSWER_S
 from toolbus_server.settings import ServerSettings
@@ -273,6 +274,33 @@ async def test_of_two_who_took_a_name_meanwhile_the_first_to_tell_keeps_it_at_ev
         assert event.toolkit.owner == "winner"
         assert await loser.call("kit.say") == "winner"
         assert await winner.call("kit.say") == "winner"
+
+
+async def test_a_revocation_that_cannot_be_read_keeps_nobody_from_joining(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:
+        await client.sadd("toolbus:revoked", b"\xc1")
+        async with nodes(redis) as (here, there):
+            async with hosted(there, add), here.room("me") as me:
+                await until_listed(me, "kit")
+        assert "a revocation in Redis cannot be read" in caplog.text
+
+
+async def test_a_node_whose_line_meets_a_bug_says_so_and_joins_again(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "_AFTER_BUG_S", 0.1)
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, add), here.room("me") as me, Redis.from_url(redis.url) as client:
+            await until_listed(me, "kit")
+            with monkeypatch.context() as broken:
+                broken.setattr(FarOrders, "agree", None)
+                await client.client_kill_filter(_type="pubsub")
+                while caplog.text.count("met a bug") < 2:
+                    await me.participants()
+            await is_joined(here)
+            await until_works(me)
 
 
 async def test_nodes_of_a_test_say_that_their_redis_does_not_answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -66,6 +67,35 @@ def test_broken_command_of_others_leaves_ours_alone(
     assert listed.exit_code == 0
     assert "ZeroDivisionError" in listed.stdout
     assert CliRunner().invoke(make_app(), ["token", "create", "--help"]).exit_code == 0
+
+
+_NEWCOMER = """
+import gc
+
+def look() -> None:
+    print(gc.isenabled(), gc.get_freeze_count() > 10_000)
+"""
+
+
+def test_command_of_a_process_of_its_own_is_spared_a_search_of_what_was_loaded_for_garbage(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("garbage")
+    (folder / "newcomer.py").write_text(_NEWCOMER)
+    program = (
+        "from importlib.metadata import EntryPoint; import toolbus.command_line as it; "
+        "it.entry_points = lambda group: [EntryPoint('look', 'newcomer:look', group)]; it.main()"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, "look"], cwd=folder, capture_output=True, text=True
+    )
+    assert (told.stdout, told.stderr) == ("True True\n", "")
+
+
+def test_command_within_another_process_leaves_its_garbage_to_it() -> None:
+    before = gc.get_freeze_count()
+    assert CliRunner().invoke(make_app(), ["token", "--help"]).exit_code == 0
+    assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)
 
 
 @pytest.mark.parametrize(

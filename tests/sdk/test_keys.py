@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import stat
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +68,32 @@ def test_generated_key_signs_what_it_checks(alg: Algorithm) -> None:
     key = Key.generate(kid="k1", iss="acme", alg=alg)
 
     assert key.check(key.sign(b"payload")) == b"payload"
+
+
+@pytest.mark.parametrize("start", ["ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256"])
+def test_a_secret_that_begins_as_an_ssh_key_does_is_refused(start: str) -> None:
+    with pytest.raises(ValueError, match="no PEM or SSH key"):
+        shared_key(secret=start + "A" * 32)
+
+
+_LOADED = "; import sys; print(not {'jwt', 'cryptography'} & set(sys.modules))"
+
+
+@pytest.mark.parametrize(
+    ("program", "spares_them"),
+    [
+        ("import toolbus", True),
+        ("import toolbus_server", False),
+    ],
+    ids=["whoever shows a token", "a server, before anybody waits"],
+)
+def test_the_libraries_for_signatures_are_loaded_where_one_is_checked(
+    program: str, spares_them: bool
+) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", program + _LOADED], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == str(spares_them)
 
 
 @pytest.mark.row(3)

@@ -224,6 +224,15 @@ class RawClient:
             return ABNORMAL
         return _code_of(raw.payload)
 
+    async def closed_by_both(self) -> int:
+        """Read to the end, close too, and return the code that the server closed with.
+
+        A server whose peer keeps its socket waits for a while before it gives the connection up.
+        """
+        code = await self.close_code()
+        self.writer.close()
+        return code
+
 
 def _code_of(payload: bytes) -> int:
     return int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005

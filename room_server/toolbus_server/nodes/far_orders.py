@@ -89,5 +89,10 @@ class FarOrders:
         for revocation in self._revoked.keys() - set(told):
             self.give("revoke", msgpack.unpackb(revocation))
         for revocation in told:
+            try:
+                options = msgpack.unpackb(revocation)
+            except ValueError:
+                _logger.error("a revocation in Redis cannot be read: %r", revocation[:100])
+                continue
             if self._remember(revocation):
-                self._administration.carry_out("revoke", msgpack.unpackb(revocation))
+                self._administration.carry_out("revoke", options)

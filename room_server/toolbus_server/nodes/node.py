@@ -41,6 +41,7 @@ _PART_S = 1.0
 _MOST_ENDED = 1_000
 _START_S = 2.0
 """How long the start waits for Redis."""
+_AFTER_BUG_S = 1.0
 _ECHO = b"B"
 """What a node hears of its own beat: its inbox is heard, by the Redis that has its lease."""
 _logger = logging.getLogger(__name__)
@@ -138,6 +139,9 @@ class Node:
                 for name in list(self._peers):
                     self._part_with(name)
                 self._begin_anew()
+            except Exception:  # it is to be one of many again, whatever that was
+                _logger.exception("the line of node %s met a bug", self.name)
+                await asyncio.sleep(_AFTER_BUG_S)
 
     # Rooms, and other nodes
 
