@@ -30,7 +30,7 @@ from toolbus.wire import (
 )
 from toolbus_server.unfolding import unfolds_beyond
 
-__all__ = ["Definition", "check_schema", "name_in", "read_definition"]
+__all__ = ["Definition", "KnownDefinition", "check_schema", "name_in", "read_definition"]
 
 # A description carries a manifest one level deeper than it was sent (BODY-1).
 _MAX_LEVELS = MAX_DEPTH - 1
@@ -54,6 +54,70 @@ class Definition:
     tools: dict[str, ToolManifest]
     words: str = ""
     """All that a search looks at, as it compares it: what is not in here need not be looked for."""
+
+    @property
+    def name(self) -> str:
+        """What the toolkit is called."""
+        return self.manifest.name
+
+
+class KnownDefinition(Definition):
+    """A definition that another server has checked and named; read when it is first asked for.
+
+    A room may have thousands of toolkits that nobody at this server ever asks for. What it says
+    where its manifest is none that this server can read is InvalidArguments.
+
+    Args:
+        name: What the toolkit is called.
+        digest: What names the definition.
+        packed: The manifest.
+    """
+
+    __slots__ = ("_name", "_packed", "_whole")
+    _name: str
+    _packed: bytes
+    _whole: Definition | None
+
+    def __init__(self, name: str, digest: str, packed: bytes) -> None:
+        put = object.__setattr__  # nobody else changes it
+        put(self, "digest", digest)
+        put(self, "_name", name)
+        put(self, "_packed", packed)
+        put(self, "_whole", None)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody has asked for what it says."""
+        return self._whole is not None
+
+    @property
+    def name(self) -> str:
+        """What the toolkit is called."""
+        return self._name
+
+    @property
+    def manifest(self) -> ToolkitManifest:
+        """What its host says of it."""
+        return self._read().manifest
+
+    @property
+    def tools(self) -> dict[str, ToolManifest]:
+        """Its tools by name."""
+        return self._read().tools
+
+    @property
+    def words(self) -> str:
+        """All that a search looks at."""
+        return self._read().words
+
+    def _read(self) -> Definition:
+        whole = self._whole
+        if whole is None:
+            manifest = _parse(self._packed)
+            tools = {tool.name: tool for tool in manifest.tools}
+            whole = Definition(manifest, self.digest, tools, _words_of(manifest))
+            object.__setattr__(self, "_whole", whole)
+        return whole
 
 
 def name_in(packed: bytes) -> str:
@@ -86,13 +150,15 @@ def read_definition(packed: bytes) -> Definition:
             if schema is not None and packed_schema not in checked:
                 check_schema(schema, f"/tools/{index}/{part}")
                 checked.add(packed_schema)
-    return Definition(manifest, _digest(manifest), tools, "\n".join(_words_of(manifest)).casefold())
+    return Definition(manifest, _digest(manifest), tools, _words_of(manifest))
 
 
-def _words_of(manifest: ToolkitManifest) -> Iterator[str]:
-    yield from (manifest.name, manifest.title, manifest.description)
+def _words_of(manifest: ToolkitManifest) -> str:
+    """Put together all that a search looks at."""
+    words = [manifest.name, manifest.title, manifest.description]
     for tool in manifest.tools:
-        yield from (tool.name, tool.title, tool.description)
+        words += (tool.name, tool.title, tool.description)
+    return "\n".join(words).casefold()
 
 
 def _refused(path: str, message: str) -> InvalidArguments:

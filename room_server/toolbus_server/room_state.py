@@ -161,7 +161,7 @@ class RoomState(RoomView):
         Raises:
             AlreadyExists: The public name belongs to another identity.
         """
-        name = definition.manifest.name
+        name = definition.name
         existing = self.existing(member.identity, name, public)
         toolkit = existing or Toolkit(name, member.identity, public)
         joined = self._join_generation(toolkit, member, definition, generation)

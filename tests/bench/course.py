@@ -15,9 +15,11 @@ from typing import TypeVar
 
 from bench.bouts import LegFailed, run_bout
 from bench.contention import Contention
+from bench.crossing import run_crossing
 from bench.gathering import GatheringRefused, gather
 from bench.legs import Leg
 from bench.passages import run_passage
+from bench.redis_watch import RedisMissing
 from bench.rounds import run_round
 from bench.turns import run_turns
 from bench.verdict import Results
@@ -45,6 +47,7 @@ class Course:
         self._legs = legs
         self._participants = participants
         self._gathering_loops = gathering_loops if participants else ()
+        self._is_again = False
         self.rounds = 0
         self._bouts = 0
         self.contention = Contention()
@@ -65,6 +68,7 @@ class Course:
 
     async def run_again(self, loop: str, names: set[str], *, gathers: bool) -> None:
         """Run one round more of some legs, and a gathering where its figure is among them."""
+        self._is_again = True
         await self._run_legs(loop, [leg for leg in self._legs[loop] if leg.name in names])
         if gathers and loop in self._gathering_loops:
             await self._gather(loop)
@@ -103,6 +107,8 @@ class Course:
         self._say(leg.name, loop)
         try:
             self.took_s[leg.name] += await self._run_leg(leg, loop)
+        except RedisMissing as missing:
+            self._miss(leg.name, str(missing))
         except (RuntimeError, TimeoutError) as error:
             if not leg.is_rival:
                 raise
@@ -119,6 +125,12 @@ class Course:
             passage = await run_passage(leg, loop)
             self.results.passages.setdefault((loop, leg.name), []).append(passage)
             return passage.took_s
+        if leg.crosses_nodes:
+            crossings = self.results.crossings.setdefault((loop, leg.name), [])
+            # What is counted, and joins, spread little: once, and wherever something was missed.
+            is_whole = not crossings or self._is_again
+            crossings.append(await run_crossing(leg, loop, is_whole=is_whole))
+            return crossings[-1].took_s
         round_ = await run_round(leg, loop)
         self.results.rounds.setdefault((loop, leg.name), []).append(round_)
         return round_.took_s

@@ -42,6 +42,8 @@ class Leg:
     """Whether it is measured by passages, instead of by loads."""
     bout: str = ""
     """Legs of one bout are measured side by side, as their ratios are promised."""
+    crosses_nodes: bool = False
+    """Whether it is measured by crossings, instead of by loads."""
     is_rival: bool = False
     """Whether it runs in an environment of its own, from `requirements-NAME.txt`."""
     on_both_loops: bool = True
@@ -173,6 +175,16 @@ LEGS = (
         roles=(*ROLES, "other"),
         loads=(),
         moves_files=True,
+        on_both_loops=False,
+    ),
+    Leg(
+        "toolbus-nodes",
+        "bench.crossing_leg",
+        "one caller beside a host at its own node, at another one, and at a node without Redis",
+        environment=_sampling(0),
+        roles=("router", "far", "host", "caller"),
+        loads=(),
+        crosses_nodes=True,
         on_both_loops=False,
     ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.crossing_report import crossing_tables
 from bench.gathering import Gathering
 from bench.legs import ALONE, IN_FLIGHT, LEGS, ROLES
 from bench.passages import QUIET, Passage, Transfer
@@ -17,7 +18,7 @@ from bench.promises import PROMISES
 from bench.rounds import Figures, Round
 from bench.shares import KINDS, OTHER
 from bench.turns import TURN_S, Turn, Turns
-from bench.verdict import OfPassages, OfTurns, Promise, Ratio, Results, span_cpu_us
+from bench.verdict import OfCrossings, OfPassages, OfTurns, Promise, Ratio, Results, span_cpu_us
 
 DEAREST = 12
 """Functions of each process that the report names."""
@@ -53,6 +54,7 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
             _turns(results, loop),
             _passages(results, loop),
             _delays(results, loop),
+            *crossing_tables(results, loop),
             _gatherings(results, loop),
             _promises(results, loop),
             _shares(results, loop),
@@ -62,7 +64,8 @@ def render(results: Results, loops: Sequence[str], facts: Mapping[str, str]) -> 
 
 
 def _legend(results: Results) -> list[str]:
-    legs = {leg for _, leg in (*results.rounds, *results.turns, *results.passages)}
+    every = (*results.rounds, *results.turns, *results.passages, *results.crossings)
+    legs = {leg for _, leg in every}
     return [
         "Medians over the rounds, with least and greatest; the ratio of legs that ran side by side",
         "is the median of theirs, any other one is of two medians.",
@@ -266,7 +269,7 @@ def _promise_row(promise: Promise, results: Results, loop: str) -> str:
         return _missing_row(promise, results)
     by_cpu = (
         figure.of(results, loop, by_cpu=True)
-        if isinstance(figure, Ratio | OfTurns | OfPassages)
+        if isinstance(figure, Ratio | OfTurns | OfPassages | OfCrossings)
         else None
     )
     cells = (
@@ -296,4 +299,4 @@ def _bounds(promise: Promise) -> tuple[str, str]:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:.2f}{unit}" if unit == "x" else f"{value:.1f}{unit}"
+    return f"{value:.2f}{unit}" if unit in ("x", "") else f"{value:.1f}{unit}"

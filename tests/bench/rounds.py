@@ -127,7 +127,7 @@ async def running(
             starting = started(leg, role, where, "--loop", loop, *added.get(role, ()))
             processes[role] = await stack.enter_async_context(starting)
             said = await processes[role].hear(START_TIMEOUT_S)
-            where = where or said
+            where = {**said, **where}  # what was said first counts
         yield processes
 
 
@@ -193,7 +193,7 @@ async def figures_of(
     everybody = [process for tree in trees for process in tree]
     # Of one call at a time only one process is ever awake. On one core its time is what the three
     # do; over idle cores it is mostly how long a virtual machine takes to wake another core.
-    with _on_one_core(everybody) if load.in_flight == 1 else contextlib.nullcontext():
+    with on_one_core(everybody) if load.in_flight == 1 else contextlib.nullcontext():
         before_s = [cpu_s(tree) for tree in trees]
         await processes["caller"].tell(load.as_json())
         sample = Sample(**await processes["caller"].hear(LOAD_TIMEOUT_S))
@@ -216,7 +216,8 @@ def cpu_s(tree: Sequence[psutil.Process]) -> float:
 
 
 @contextlib.contextmanager
-def _on_one_core(processes: Sequence[psutil.Process]) -> Iterator[None]:
+def on_one_core(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Keep processes on one core for as long as the block runs; where the system can."""
     if sys.platform != "linux":
         yield
         return

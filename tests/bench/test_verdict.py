@@ -1,12 +1,16 @@
 """What the bench says of figures that are known."""
 
+import dataclasses
+
 import pytest
 
+from bench.crossing import Counts, Crossing, Idle, Joins, Leap
 from bench.gathering import Gathering
 from bench.measure import Load, Sample
 from bench.options import chosen_promises, legs_of
 from bench.passages import QUIET, Delays, Passage, Transfer, delays_of
 from bench.promises import PROMISES
+from bench.redis_watch import RedisCounts
 from bench.report import render
 from bench.rivals import pip_error
 from bench.rounds import Figures, Round
@@ -66,6 +70,34 @@ def passage_of(down_per_s: float, *, up_per_s: float = 100.0, cpu_us: float = 2_
 def passing(*, toolbus: list[Passage], relay: list[Passage]) -> Results:
     legs = {"toolbus-file": toolbus, "relay-file": relay}
     return Results(passages={("uvloop", name): passages for name, passages in legs.items()})
+
+
+def leaps_of(*per_s: float, cpu_us: float = 10.0) -> list[Leap]:
+    """Turns of a second each that came to so many calls."""
+    cpu, redis = (cpu_us, cpu_us, cpu_us, 50.0, 60.0), RedisCounts(20, 0, 30, 4_000, 5_000, 0.001)
+    return [Leap(int(rate), 1.0, 1e6 / rate, cpu, redis) for rate in per_s]
+
+
+GOOD_IDLE = Idle(sent=0.4, published=0.3, run=2.7)
+GOOD_COUNTS = Counts(2.0, 0.0, 0.0, GOOD_IDLE, GOOD_IDLE)
+GOOD_JOINS = Joins([2.0, 3.0, 4.0], [5.0, 6.0, 7.0], [3.0], [300.0])
+
+
+def crossing_of(
+    *,
+    far: float = 50.0,
+    shared_cpu_us: float = 10.0,
+    counts: Counts | None = GOOD_COUNTS,
+    joins: Joins | None = GOOD_JOINS,
+) -> Crossing:
+    """A round whose figures hold, but for what is named; 100 calls/s are made within a node."""
+    near, across = leaps_of(100.0, 100.0), leaps_of(far)
+    shared = leaps_of(100.0, cpu_us=shared_cpu_us)
+    return Crossing(near, shared, near, across, near, across, counts, joins)
+
+
+def crossed(*rounds: Crossing) -> Results:
+    return Results(crossings={("uvloop", "toolbus-nodes"): list(rounds)})
 
 
 def promises_of(row: str) -> list[Promise]:
@@ -188,6 +220,66 @@ def test_files_are_lost_only_when_even_the_kindest_passages_miss() -> None:
     assert promise.is_lost(passing(toolbus=[passage_of(47.0)], relay=theirs), "uvloop")
 
 
+@pytest.mark.parametrize(
+    ("crossing", "titles"),
+    [
+        (crossing_of(), []),
+        (crossing_of(far=35.0), []),
+        (crossing_of(far=34.0), ["64 in flight, calls/s"]),
+        (crossing_of(far=24.0), ["one at a time, p50", "64 in flight, calls/s"]),
+        (crossing_of(shared_cpu_us=10.5), []),
+        (crossing_of(shared_cpu_us=10.6), ["64 in flight, CPU per call"]),
+        (crossing_of(joins=Joins([2.0], [4.1], [1.0], [1.0])), ["a join"]),
+        (
+            crossing_of(counts=dataclasses.replace(GOOD_COUNTS, far_publishes=2.01)),
+            ["PUBLISH, for each call between nodes"],
+        ),
+        (
+            crossing_of(counts=dataclasses.replace(GOOD_COUNTS, local=0.005)),
+            ["others, for each call of any kind"],
+        ),
+        (
+            crossing_of(counts=dataclasses.replace(GOOD_COUNTS, far_others=0.005)),
+            ["others, for each call of any kind"],
+        ),
+        (
+            crossing_of(counts=dataclasses.replace(GOOD_COUNTS, idle_in_rooms=Idle(0.7, 0.4, 2.0))),
+            ["of an idle node, per second"],
+        ),
+    ],
+)
+def test_each_promise_on_nodes_is_judged_by_itself(crossing: Crossing, titles: list[str]) -> None:
+    failed = missed(promises_of("nodes"), crossed(crossing), "uvloop")
+    assert [promise.title for promise in failed] == titles
+
+
+def test_what_is_counted_has_to_hold_in_every_round() -> None:
+    bad = crossing_of(counts=dataclasses.replace(GOOD_COUNTS, far_publishes=3.0))
+    good = crossing_of()
+    (promise,) = missed(promises_of("nodes"), crossed(good, good, bad), "uvloop")
+    assert promise.title == "PUBLISH, for each call between nodes"
+    assert promise.is_lost(crossed(good, good, bad), "uvloop")
+
+
+def test_a_ratio_of_nodes_is_the_median_over_bouts() -> None:
+    results = crossed(crossing_of(far=30.0), crossing_of(far=40.0), crossing_of(far=90.0))
+    rate = next(each for each in promises_of("nodes") if each.title == "64 in flight, calls/s")
+    assert rate.figure.of(results, "uvloop") == pytest.approx(0.4)
+    assert rate.figure.best(results, "uvloop") == pytest.approx(0.9)
+
+
+def test_rounds_of_nodes_that_count_nothing_take_nothing_away() -> None:
+    plain = crossing_of(counts=None, joins=None)
+    assert missed(promises_of("nodes"), crossed(crossing_of(), plain), "uvloop") == []
+    failed = missed(promises_of("nodes"), crossed(plain), "uvloop")
+    assert [promise.title for promise in failed] == [
+        "a join",
+        "PUBLISH, for each call between nodes",
+        "others, for each call of any kind",
+        "of an idle node, per second",
+    ]
+
+
 def test_of_delays_one_in_a_hundred_is_beyond_p99() -> None:
     assert delays_of([*range(1, 1_000)]) == Delays(500, 990)
 
@@ -279,6 +371,17 @@ def test_report_shows_what_went_by_and_how_long_calls_beside_took() -> None:
     assert f"| {beside} |" in text
     assert "MB/s | **1.20x** | 1.78x | >= 0.6x | 0.9x | aim met |" in text
     assert "- `relay-file`: a relay on our transport that moves" in text
+
+
+def test_report_shows_calls_between_nodes_and_what_redis_did_for_them() -> None:
+    text = render(crossed(crossing_of()), ["uvloop"], {})
+    assert "| at another node | **20,000** [20,000-20,000] | 10 + 10 + 10 + 50 + 60 |" in text
+    kinds = "**0.40** [0.40-0.40] | **80** [80-80] | **100** [100-100] | **20.0** [20.0-20.0] |"
+    assert f"| one at a time | {kinds}" in text
+    assert "| PUBLISH for a call between nodes | 2.000 |" in text
+    assert "| the first of its node, with 5,000 | **300.0** [300.0-300.0] |" in text
+    assert "| between nodes / within one: 64 in flight, calls/s | **0.50x** |" in text
+    assert "| **2.00** | - | <= 2 | 2 | aim met |" in text
 
 
 def test_report_names_what_is_missing_and_why() -> None:

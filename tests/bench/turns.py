@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bench.legs import IN_FLIGHT, ROLES, Leg
 from bench.rounds import (
@@ -35,6 +36,7 @@ TURN_S = 2.0
 """Four times as long as a process keeps spans before it sends them: nearly all go out as in use."""
 RECORDED_TURNS = 6
 """Of one round."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,17 @@ class Turns:
 
     def ratios(self, measure: Callable[[Turn], float]) -> list[float]:
         """Compare each recorded turn with the mean of its two neighbours."""
-        between = zip(self.plain, self.recorded, self.plain[1:], strict=False)
-        return [
-            2 * measure(turn) / (measure(before) + measure(after))
-            for before, turn, after in between
-        ]
+        return by_neighbours(self.plain, self.recorded, measure)
+
+
+def by_neighbours(
+    plain: Sequence[T], others: Sequence[T], measure: Callable[[T], float]
+) -> list[float]:
+    """Compare each of the others with the mean of the plain ones before and after it."""
+    return [
+        2 * measure(turn) / (measure(before) + measure(after))
+        for before, turn, after in zip(plain, others, plain[1:], strict=False)
+    ]
 
 
 async def run_turns(leg: Leg, loop: str) -> Turns:

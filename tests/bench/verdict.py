@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol, TypeAlias
 
+from bench.crossing import Crossing
 from bench.gathering import Gathering
 from bench.passages import Passage, Transfer
 from bench.rounds import Figures, Round, rate_by_cpu
@@ -29,6 +30,8 @@ class Results:
     """By loop and leg, of those that take turns."""
     passages: dict[tuple[str, str], list[Passage]] = field(default_factory=dict)
     """By loop and leg, of those that move files."""
+    crossings: dict[tuple[str, str], list[Crossing]] = field(default_factory=dict)
+    """By loop and leg, of those that go from node to node."""
     gatherings: dict[str, list[Gathering]] = field(default_factory=dict)
     """By loop."""
     shares: dict[str, Shares] = field(default_factory=dict)
@@ -226,6 +229,50 @@ class OfPassages:
     def _rates(self, results: Results, loop: str, leg: str, *, by_cpu: bool = False) -> list[float]:
         transfers = [self.way(each) for each in results.passages.get((loop, leg), ())]
         return [rate_by_cpu(each.cpu_us) if by_cpu else each.per_s for each in transfers]
+
+
+@dataclass(frozen=True, slots=True)
+class OfCrossings:
+    """What nodes that share a Redis cost: the median over bouts of their turns, or counted."""
+
+    name: str
+    measure: Callable[[Crossing], Sequence[float]]
+    """The numbers of one round; none where it did not measure them."""
+    unit: str = "x"
+    less_is_better: bool = True
+    is_counted: bool = False
+    """Whether every number has to hold, not only the one in the middle."""
+    by_cpu: Callable[[Crossing], Sequence[float]] | None = None
+    """The same by processor time, where that is another figure."""
+    legs: tuple[str, ...] = ("toolbus-nodes",)
+
+    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
+        measure = self.by_cpu if by_cpu else self.measure
+        if measure is None:
+            return None
+        rounds = self._rounds(results, loop, measure)
+        if not rounds:
+            return None
+        if self.is_counted:
+            return self._worst(list(itertools.chain(*rounds)))
+        return statistics.median(map(statistics.median, rounds))
+
+    def best(self, results: Results, loop: str) -> float | None:
+        if self.is_counted:
+            return self.of(results, loop)
+        rounds = self._rounds(results, loop, self.measure)
+        kindest = min if self.less_is_better else max
+        return kindest(map(statistics.median, rounds)) if rounds else None
+
+    def _worst(self, numbers: Sequence[float]) -> float:
+        return max(numbers) if self.less_is_better else min(numbers)
+
+    def _rounds(
+        self, results: Results, loop: str, measure: Callable[[Crossing], Sequence[float]]
+    ) -> list[Sequence[float]]:
+        (leg,) = self.legs
+        rounds = (measure(each) for each in results.crossings.get((loop, leg), ()))
+        return [each for each in rounds if each]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from support.facts import definition, member
 from support.still_clock import Notebook
-from toolbus.errors import Unavailable
-from toolbus.wire import ParticipantId
+from toolbus.errors import InvalidArguments, Unavailable
+from toolbus.wire import ParticipantId, pack_body
+from toolbus_server.definition import KnownDefinition
 from toolbus_server.flights import Offer
 from toolbus_server.hub import Hub
 from toolbus_server.limits import Limits
+from toolbus_server.nodes import far_facts
 from toolbus_server.nodes.far_facts import (
     member_facts,
     name_key,
     offer_facts,
     place_held_by,
     place_of,
+    read_hosted,
 )
 from toolbus_server.nodes.shared_room import SharedRoom
-from toolbus_server.room_view import Member
+from toolbus_server.room_state import RoomState
+from toolbus_server.room_view import Generation, Member, Toolkit
 from toolbus_server.routing import Seat
 from toolbus_server.telemetry import ServerTelemetry
 
@@ -62,6 +67,17 @@ class Desk:
         self.told += changes
         results, self.results = self.results or [1] * len(changes), []
         return 0, results
+
+    def sits_here(self, host: Member) -> None:
+        """Let a participant of this node in."""
+        self.hub.open("lab").room.seats[host.id] = Seat(host, Notebook())
+        self.state.join(host)
+
+    async def registers(self, host: Member, name: str, version: str = "") -> None:
+        """Let it host a toolkit, and wait until that is told."""
+        self.state.register(host, definition(name, version=version), public=True)
+        self.room.touch(host)
+        await self.room.told()
 
     def seat(self, _room: str, _node: str, far: Member, reads_chunks: bool) -> Seat:
         return Seat(far, Notebook(), reads_chunks=reads_chunks)
@@ -215,3 +231,71 @@ async def test_whoever_was_followed_by_a_newer_connection_registers_nothing() ->
     with pytest.raises(Unavailable) as refused:
         await desk.room.claim(member("host"), offer, 3)
     assert refused.value.executed == "no"
+
+
+async def test_of_a_host_with_many_toolkits_each_is_packed_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed: list[str] = []
+
+    def pack(toolkit: Toolkit, generation: Generation) -> bytes:
+        packed.append(toolkit.name)
+        return hosted_facts(toolkit, generation)
+
+    hosted_facts = far_facts.hosted_facts
+    monkeypatch.setattr(far_facts, "hosted_facts", pack)
+    desk, host = Desk(), member("host")
+    desk.room.load(1, "me 1", {})
+    desk.sits_here(host)
+    names = [f"kit{number}" for number in range(50)]
+    for name in names:
+        await desk.registers(host, name)
+    assert packed == names
+    assert [change[3] for change in desk.told[1:]] == [b"+" + name.encode() for name in names]
+
+
+async def test_another_version_of_a_toolkit_is_told_and_so_is_its_end() -> None:
+    desk, host = Desk(), member("host")
+    desk.room.load(1, "me 1", {})
+    desk.sits_here(host)
+    await desk.registers(host, "kit")
+    await desk.registers(host, "kit", version="2")
+    desk.state.unregister(host, "kit", public=True)
+    desk.room.touch(host)
+    await desk.room.told()
+    await desk.registers(host, "kit", version="2")
+    assert [change[0] for change in desk.told[1:]] == ["up", "up", "down", "up"]
+
+
+def test_what_another_node_reads_of_a_toolkit_is_what_its_host_registered() -> None:
+    registered = definition("kit", "run", "walk", version="3", title="A Kit", description="Goes.")
+    offer = Offer("kit", False, frozenset({"name:ann"}), registered)
+    read = read_hosted(offer_facts(offer))
+    assert read[:3] == offer[:3]
+    assert read.definition.manifest == registered.manifest
+    assert read.definition.digest == registered.digest
+    assert read.definition.words == registered.words
+    assert read.definition.tools == registered.tools
+
+
+def test_what_another_node_hosts_is_read_only_when_somebody_asks_for_it() -> None:
+    registered = definition("kit", "run")
+    read = read_hosted(offer_facts(Offer("kit", True, frozenset(), registered))).definition
+    state = RoomState("lab", Random(1))
+    host = member("host")
+    state.join(host)
+    state.register(host, read, public=True)
+    assert isinstance(read, KnownDefinition)
+    assert not read.is_read
+    assert state.tool(host, state.resolve(host, "kit", None), "run").name == "run"
+    assert read.is_read
+
+
+def test_a_manifest_that_this_node_cannot_read_harms_only_who_asks_for_it() -> None:
+    state, host = RoomState("lab", Random(1)), member("host")
+    state.join(host)
+    state.register(host, KnownDefinition("odd", "d" * 64, pack_body({"name": 7})), public=True)
+    state.register(host, definition("kit", "run"), public=True)
+    assert state.tool(host, state.resolve(host, "kit", None), "run").name == "run"
+    with pytest.raises(InvalidArguments):
+        state.tool(host, state.resolve(host, "odd", None), "run")

@@ -78,10 +78,10 @@ async def test_what_a_node_had_not_read_when_it_lost_its_inbox_never_ran() -> No
             async with host.host(Toolkit("kit", [add, run])):
                 await until_listed(me, "kit")
                 await me.invoke("kit", "add", {"a": 1, "b": 1})
-                nodes.there_way.coming(carries(Dispatch), Fate.HELD)
+                held = nodes.there_way.coming(carries(Dispatch), Fate.HELD)
                 passed = nodes.here_way.going(carries(Dispatch), Fate.PASSED)
                 call = asyncio.create_task(me.invoke("kit", "run", retry=False))
-                await passed.met.wait()
+                await asyncio.gather(passed.met.wait(), held.met.wait())
                 nodes.there_way.drop_inbox()
                 error = await error_of(call)
                 assert (error.code, error.executed, error.retryable) == ("unavailable", "no", True)

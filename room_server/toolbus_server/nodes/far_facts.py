@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from toolbus.grants import ApiScope
 from toolbus.wire import ParticipantId, pack_body, unpack_body
-from toolbus_server.definition import Definition, read_definition
+from toolbus_server.definition import Definition, KnownDefinition
 from toolbus_server.flights import Offer
 from toolbus_server.room_view import Generation, Identity, Member, Toolkit
 
@@ -128,13 +128,13 @@ def read_hosted(packed: bytes) -> Offer:
     """Read what a host at another node says of a toolkit."""
     fields: list[Any] = unpack_body(packed, binary=True)
     name, public, shared, digest, manifest = fields
-    return Offer(name, public, frozenset(shared), _definition(digest, manifest))
+    return Offer(name, public, frozenset(shared), _definition(name, digest, manifest))
 
 
 @lru_cache(maxsize=256)
-def _definition(_digest: str, manifest: bytes) -> Definition:
-    """Read a definition once for all hosts that have it."""
-    return read_definition(manifest)
+def _definition(name: str, digest: str, manifest: bytes) -> Definition:
+    """Keep a definition once for all hosts that have it."""
+    return KnownDefinition(name, digest, manifest)
 
 
 def up_change(
@@ -152,6 +152,16 @@ class Told:
     facts: bytes = b""
     hosted: dict[bytes, bytes] = field(default_factory=dict)
     """Facts of toolkits, by the key of the name."""
+    packed: dict[bytes, tuple[Definition, frozenset[str], bytes]] = field(default_factory=dict)
+    """What those facts were packed from here: a host of many would cost too much to pack anew."""
+
+    def facts_of(self, key: bytes, toolkit: Toolkit, generation: Generation) -> bytes:
+        """Pack what one host says of a toolkit, unless that is known."""
+        source = generation.definition, generation.shared_with
+        known = self.packed.get(key)
+        if known is None or known[0] is not source[0] or known[1] != source[1]:
+            known = self.packed[key] = (*source, hosted_facts(toolkit, generation))
+        return known[2]
 
 
 class Snapshot(NamedTuple):

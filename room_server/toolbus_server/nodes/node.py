@@ -62,7 +62,12 @@ class Node:
     """
 
     def __init__(
-        self, hub: Hub, pool: ConnectionPool, administration: Administration, name: str, family: str
+        self,
+        hub: Hub,
+        pool: ConnectionPool,
+        administration: Administration,
+        name: str = "",
+        family: str = "",
     ) -> None:
         check_node_name(name)
         self._hub = hub

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
-from math import inf
+from functools import partial
 from random import uniform
 from typing import Any, Protocol, TypeAlias
 
@@ -27,6 +27,8 @@ from redis.exceptions import (
     RedisError,
 )
 from redis.exceptions import TimeoutError as TooSlow
+
+from toolbus_server.nodes.redis_wire import RedisWire
 
 __all__ = ["ANSWER_S", "RedisAway", "RedisLine", "Subscriber"]
 
@@ -86,9 +88,7 @@ class RedisLine:
         self._pool = pool
         self._inbox = inbox
         self._subscriber = subscriber
-        self._out: list[bytes] = []
         self._answers: _Waiting = deque()
-        self._has_work = asyncio.Event()
         self._was_up = False
         self._said = ""
         self.is_up = False
@@ -104,8 +104,7 @@ class RedisLine:
             raise RedisAway("Redis is away")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
-        self._out += self._commands.pack_command(*words)
-        self._has_work.set()
+        self._commands.send(*words)
         return answer
 
     async def run(self) -> None:
@@ -132,31 +131,35 @@ class RedisLine:
     async def _live(self) -> None:
         """Be connected once, until one of the two connections ends."""
         self._was_up = False
-        self._commands: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        commands: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         inbox: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(_OPEN_S):
-                await self._open(inbox)
-            self.is_up = self._was_up = True
-            await _first_to_end(
-                self._write(), self._read(), self._hear(inbox), self._greet(), self._watch()
-            )
+                heard = await self._open(commands, inbox)
+            await _first_to_end(self._commands.ended, heard.ended, self._greet(), self._watch())
         finally:
             was_up, self.is_up = self.is_up, False
             self._fail_all()
             if was_up:
                 self._subscriber.line_is_down()
-            for connection in (self._commands, inbox):
+            for connection in (commands, inbox):
                 with suppress(Exception):
                     await connection.disconnect(nowait=True)
 
-    async def _open(self, inbox: Connection) -> None:
-        await self._commands.connect()  # type: ignore[no-untyped-call]
+    async def _open(self, commands: Connection, inbox: Connection) -> RedisWire:
+        """Connect both, and have the inbox heard, with which the line is up; return what hears."""
+        await commands.connect()  # type: ignore[no-untyped-call]
+        self._commands = RedisWire(commands, self._on_answer)
         await inbox.connect()  # type: ignore[no-untyped-call]
-        if _place_of(inbox) != _place_of(self._commands):
+        if _place_of(inbox) != _place_of(commands):
             raise LostConnection("another one became the primary meanwhile")
-        await inbox.send_command("SUBSCRIBE", self._inbox)
-        await inbox.read_response()
+        subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heard = RedisWire(inbox, partial(self._on_heard, subscribed))
+        heard.send("SUBSCRIBE", self._inbox)
+        await asyncio.wait([subscribed, heard.ended], return_when=asyncio.FIRST_COMPLETED)
+        if heard.ended.done():
+            heard.ended.result()
+        return heard
 
     async def _watch(self) -> None:
         """End the line when Redis owes an answer and none comes, whatever TCP makes of that.
@@ -176,41 +179,28 @@ class RedisLine:
         await self._subscriber.line_is_up()
         await asyncio.Event().wait()
 
-    async def _write(self) -> None:
-        while True:
-            await self._has_work.wait()
-            self._has_work.clear()
-            out, self._out = self._out, []
-            if out:
-                await self._commands.send_packed_command(out, check_health=False)
+    def _on_answer(self, answer: Any) -> None:
+        if isinstance(answer, _USELESS):
+            raise answer
+        future = self._answers.popleft()
+        if future.done():
+            return
+        if isinstance(answer, RedisError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
-    async def _read(self) -> None:
-        while True:
-            answer: Any = None
-            error: RedisError | None = None
-            try:
-                answer = await self._commands.read_response(timeout=inf)
-            except RedisError as raised:
-                if isinstance(raised, _USELESS):
-                    raise
-                error = raised
-            future = self._answers.popleft()
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(answer)
-            else:
-                future.set_exception(error)
-
-    async def _hear(self, inbox: Connection) -> None:
-        while True:
-            message = await inbox.read_response(timeout=inf)
-            if message[0] == b"message":
-                self._subscriber.on_inbox(message[2])
+    def _on_heard(self, subscribed: asyncio.Future[None], answer: Any) -> None:
+        if isinstance(answer, RedisError):
+            raise answer
+        if answer[0] == b"message":
+            self._subscriber.on_inbox(answer[2])
+        elif not subscribed.done():
+            self.is_up = self._was_up = True  # what comes behind this may have to be answered
+            subscribed.set_result(None)
 
     def _fail_all(self) -> None:
         answers, self._answers = self._answers, deque()
-        self._out = []
         for answer in answers:
             if not answer.done():
                 answer.set_exception(RedisAway("Redis went away"))

@@ -29,6 +29,7 @@ _ON_KEYS = MappingProxyType(
         ),
         "toolbus:nodes:version": ("DEL", "GET", "INCR"),
         "toolbus:gone": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
+        "toolbus:tidying:*": ("SET m",),
         "toolbus:revoked": ("EXPIRE 1", "SADD m", "SMEMBERS"),
         "toolbus:rooms:*": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
         "toolbus:{r:*}:version": ("DEL", "GET", "INCR"),

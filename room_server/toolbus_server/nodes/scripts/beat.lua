@@ -3,8 +3,8 @@
 -- 1 where this is its first beat, how the incarnations of former nodes of its name begin that are known
 -- to have ended: their leases end now; '' for none.
 -- Returns {0, another that has this node's name, how many ms its lease lives}, {2} where its lease
--- had ended, else
--- {1, version, living or false, gone}.
+-- had ended, else {1, version, living or false, gone}: of those that are gone the ones that nobody
+-- else tidies up after. Who was told so has the life of a lease for it; then another one is told.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local me = ARGV[1] .. ' ' .. ARGV[2]
@@ -35,4 +35,8 @@ if not was_there then redis.call('INCR', KEYS[2]) end
 local version = tonumber(redis.call('GET', KEYS[2]) or 0)
 local living = false
 if version ~= tonumber(ARGV[4]) then living = redis.call('ZRANGE', KEYS[1], 0, -1) end
-return {1, version, living, redis.call('SMEMBERS', KEYS[3])}
+local gone = {}
+for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if redis.call('SET', 'toolbus:tidying:' .. each, me, 'PX', ARGV[3], 'NX') then table.insert(gone, each) end
+end
+return {1, version, living, gone}

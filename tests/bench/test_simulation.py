@@ -1,0 +1,108 @@
+"""A simulation of few nodes, and what is said of it from figures that are known."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from bench import simulation
+from bench.simulation import NAME_BYTES, PHASES, Cost, Phase, Run, Shape, deviations, run, shares
+from bench.simulation_report import report
+from support.missing_parts import not_verified
+from support.redis_server import redis_program
+
+ONE = Cost(*(1.0 for _ in simulation.MEASURES))
+
+
+def run_of(nodes: int, events: int, cost: Cost) -> Run:
+    """A run in which each event cost so much, and each second of a node one of everything.
+
+    One node is killed; all others read once who is left.
+    """
+    whole = cost.times(events).plus(ONE, 2.0 * nodes)
+    read = dataclasses.replace(whole, bytes_out=whole.bytes_out + NAME_BYTES * (nodes - 1) ** 2)
+    phases = {**dict.fromkeys(PHASES, Phase(events, 2.0, whole)), "death": Phase(events, 2.0, read)}
+    return Run(Shape(nodes, events, 1), ONE, phases, [1.0, 2.0], 1, 10.0)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    if redis_program() is None:
+        not_verified("the simulation of many nodes", "there is no Redis")
+    monkeypatch.setattr(simulation, "IDLE_S", 0.5)
+
+
+@pytest.mark.usefixtures("short")
+async def test_everybody_comes_changes_is_seen_and_leaves_nothing_behind() -> None:
+    small = await run(Shape(nodes=5, rooms=30, processes=2), is_killed=False)
+    events = {what: phase.events for what, phase in small.phases.items()}
+    assert events == {"join": 90, "register": 30, "change": 90, "leave": 90}
+    units = {what: phase.unit(small.idle, 5) for what, phase in small.phases.items()}
+    assert units["join"].scripts == pytest.approx(2.0, abs=0.2)  # it reads the room, and tells
+    assert units["register"].publishes == pytest.approx(3.0, abs=0.2)  # to all who hold the room
+    assert units["change"].scripts == pytest.approx(1.0, abs=0.2)
+    assert len(small.delays_ms) == 18  # of two watched rooms with three people each
+    assert "5 nodes, 30 rooms" in report([small])
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("short")
+async def test_a_node_that_lost_its_lease_ends_the_simulation(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expire = simulation.Bus._do
+
+    async def lose(bus: simulation.Bus, what: str) -> list[dict[str, Any]]:
+        if what == "change":
+            async with Redis.from_url(bus._redis.url) as client:
+                await client.delete("toolbus:nodes")  # with its next beat each begins anew
+                while not await client.exists("toolbus:nodes"):
+                    pass
+        return await expire(bus, what)
+
+    monkeypatch.setattr(simulation.Bus, "_do", lose)
+    with pytest.raises(RuntimeError, match="ended without its word"):
+        await run(Shape(nodes=4, rooms=30, processes=2), is_killed=False)
+    assert "lost its lease: too many nodes for this machine" in capfd.readouterr().err
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("short")
+async def test_nodes_that_are_killed_are_forgotten_within_a_lease_and_a_beat() -> None:
+    small = await run(Shape(nodes=6, rooms=60, processes=3))
+    assert small.dead_nodes == 1
+    assert 5.0 < small.forgotten_s < 15.0
+
+
+def test_costs_that_grow_with_the_number_of_events_are_predicted() -> None:
+    small, large = run_of(10, 100, ONE.times(5)), run_of(200, 4_000, ONE.times(6))
+    every = [each for each in deviations(small, large) if each.what != "death"]
+    assert all(each.share == pytest.approx(0.2, abs=0.02) for each in every)
+    assert all(each.is_near for each in deviations(small, large))
+
+
+def test_that_all_nodes_read_who_is_left_is_predicted_with_the_square_of_their_number() -> None:
+    alike = deviations(run_of(10, 100, ONE.times(5)), run_of(200, 4_000, ONE.times(5)))
+    lists = next(each for each in alike if (each.what, each.measure) == ("death", "bytes_out"))
+    assert lists.predicted == pytest.approx(lists.measured, rel=0.001)
+    assert lists.measured > NAME_BYTES * 199**2
+
+
+def test_a_cost_that_grows_faster_is_off() -> None:
+    costly = dataclasses.replace(ONE.times(5), redis_cpu_us=7.0)
+    small, large = run_of(10, 100, ONE.times(5)), run_of(200, 4_000, costly)
+    off = [each for each in deviations(small, large) if not each.is_near]
+    assert {each.measure for each in off} == {"redis_cpu_us"}
+    assert {each.what for each in off} == set(PHASES)
+    assert {each.what for each in off if not each.is_judged} == {"death"}
+    table = report([small, large])
+    assert "| OFF |" in table
+    assert "| not judged |" in table
+
+
+def test_every_node_is_in_one_process() -> None:
+    assert shares(Shape(nodes=10, rooms=1, processes=4)) == [(0, 2), (2, 3), (5, 3), (8, 2)]
+    *others, killed = shares(Shape(nodes=200, rooms=1, processes=4))
+    assert others == [(0, 63), (63, 63), (126, 64)]
+    assert killed == (190, 10)

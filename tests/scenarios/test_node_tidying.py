@@ -1,0 +1,62 @@
+"""What a node that has ended leaves behind in Redis is taken away by one of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from scenarios.test_nodes import nodes
+from support.redis_server import RedisServer, redis_server
+from toolbus_server.nodes import node
+
+TIME_S = 20
+ROOMS = 40
+
+
+@pytest.fixture
+async def redis(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisServer]:
+    monkeypatch.setattr(node, "BEAT_S", 0.05)
+    async with redis_server() as server:
+        yield server
+
+
+async def end_a_node(client: Redis) -> None:
+    """Leave what a node leaves that held rooms and was killed, once its lease has been taken."""
+    await client.sadd("toolbus:rooms:dead 1", *(f"room{number}" for number in range(ROOMS)))
+    await client.sadd("toolbus:gone", "dead 1")
+
+
+async def until_tidy(client: Redis) -> None:
+    """Wait until nothing of it is left."""
+    while await client.exists("toolbus:gone", "toolbus:rooms:dead 1"):
+        pass
+
+
+async def purges(client: Redis) -> int:
+    """Count how often a room was read to take somebody's facts away: nobody else reads one here."""
+    stats = await client.info("commandstats")
+    return int(stats.get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+async def test_of_many_nodes_one_tidies_up_after_another_that_has_ended(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis, 4), Redis.from_url(redis.url) as client:
+        await end_a_node(client)
+        await until_tidy(client)
+        assert await purges(client) == ROOMS
+        assert 0 < await client.pttl("toolbus:tidying:dead 1") <= 1000 * node.LEASE_S
+
+
+async def test_a_node_that_ends_while_it_tidies_is_followed_by_another_one(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis), Redis.from_url(redis.url) as client:
+        await client.set("toolbus:tidying:dead 1", "one that ended too", px=500)
+        await end_a_node(client)
+        assert await client.scard("toolbus:rooms:dead 1") == ROOMS
+        await until_tidy(client)
+        assert await purges(client) == ROOMS
