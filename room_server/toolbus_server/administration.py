@@ -6,20 +6,32 @@ revocation, which ends tokens wherever they are shown, needs a token for all roo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from toolbus.errors import PermissionDenied
 from toolbus.grants import matches_room
 from toolbus.wire import Admin
+from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, Occupant, OpenRoom
-from toolbus_server.request_options import bad_option
+from toolbus_server.request_options import bad_option, cursor_text, read_cursor, read_option
 from toolbus_server.revocations import Revocations
 from toolbus_server.room_view import Identity, Member
 
-__all__ = ["Administration"]
+__all__ = ["Administration", "RoomsElsewhere"]
 
 _MAX_CHARS = 256
+_MAX_ROOMS = 1_000
+_Answer: TypeAlias = dict[str, Any]
+
+
+class RoomsElsewhere(NamedTuple):
+    """Rooms that other nodes hold, this one's among them."""
+
+    rooms: dict[str, tuple[int, int]]
+    """How many participants and toolkits there are in each, in the order of their names."""
+    is_all: bool
+    """Whether there are no more behind them."""
 
 
 class Administration:
@@ -34,16 +46,20 @@ class Administration:
     def __init__(self, hub: Hub, revocations: Revocations, now: Callable[[], float]) -> None:
         self.elsewhere: Callable[[str, dict[str, Any]], None] | None = None
         """Has the same done at all other nodes, where there are any."""
+        self.rooms_elsewhere: Callable[[str, int], Awaitable[RoomsElsewhere]] | None = None
+        """Gives the rooms behind a name, so many at most, where there are other nodes."""
         self._hub = hub
         self._revocations = revocations
         self._now = now
-        self._actions: dict[str, Callable[[Member, dict[str, Any]], dict[str, Any]]] = {
+        self._actions: dict[
+            str, Callable[[Member, dict[str, Any]], _Answer | Awaitable[_Answer]]
+        ] = {
             "rooms": self._rooms,
             "kick": self._kick,
             "revoke": self._revoke,
         }
 
-    def act(self, asker: Member, request: Admin) -> dict[str, Any]:
+    def act(self, asker: Member, request: Admin) -> _Answer | Awaitable[_Answer]:
         """Do what an administrator asks for.
 
         Raises:
@@ -57,9 +73,39 @@ class Administration:
             raise bad_option("action", f"is one of {', '.join(self._actions)}")
         return action(asker, request.options)
 
-    def _rooms(self, asker: Member, _: dict[str, Any]) -> dict[str, Any]:
-        seen = sorted(name for name in self._hub.rooms if matches_room(asker.rooms, name))
-        return {"rooms": [_facts_of(self._hub.rooms[name]) for name in seen]}
+    def _rooms(self, asker: Member, options: dict[str, Any]) -> _Answer | Awaitable[_Answer]:
+        place = read_cursor(options, (str,))
+        after = "" if place is None else str(place[0])
+        limit = read_option(options, "limit", int)
+        count = _MAX_ROOMS if limit is None else max(1, min(int(limit), _MAX_ROOMS))
+        if self.rooms_elsewhere is not None:
+            return self._page_of_all(asker, after, count, self.rooms_elsewhere(after, count))
+        return self._page(asker, after, count, RoomsElsewhere({}, is_all=True))
+
+    async def _page_of_all(
+        self, asker: Member, after: str, count: int, elsewhere: Awaitable[RoomsElsewhere]
+    ) -> _Answer:
+        return self._page(asker, after, count, await elsewhere)
+
+    def _page(self, asker: Member, after: str, count: int, elsewhere: RoomsElsewhere) -> _Answer:
+        """Make one page of the rooms here and elsewhere, as far as both are known."""
+        here, there = self._hub.rooms, elsewhere.rooms
+        last = None if elsewhere.is_all else max(there)
+        peopled = {name for name, (participants, _) in there.items() if participants}
+        seen = [
+            name
+            for name in sorted(peopled.union(here))
+            if name > after and (last is None or name <= last) and matches_room(asker.rooms, name)
+        ]
+        page = seen[:count]
+        ends_at = page[-1] if len(seen) > count else last
+        return {
+            "rooms": [
+                _facts_of(here[name]) if name in here else _far_facts(name, *there[name])
+                for name in page
+            ],
+            "cursor": None if ends_at is None else cursor_text((ends_at,)),
+        }
 
     def _kick(self, asker: Member, options: dict[str, Any]) -> dict[str, Any]:
         name, wanted = _text(options, "room"), _text(options, "participant")
@@ -130,13 +176,22 @@ def _send_away(occupants: Iterable[Occupant]) -> int:
 
 
 def _facts_of(open_room: OpenRoom) -> dict[str, Any]:
-    seats = open_room.room.seats.values()
     return {
         "name": open_room.room.state.name,
-        "participants": len(seats),
+        "participants": len(open_room.room.seats),
         "toolkits": open_room.room.state.toolkit_count,
-        "calls": sum(len(seat.calls) for seat in seats),
+        "calls": sum(_calls_of(each.seat) for each in open_room.occupants.values()),
     }
+
+
+def _calls_of(seat: Seat) -> int:
+    """Count the calls that a participant makes, and those it runs for others at other nodes."""
+    far = sum(flight.caller.member.is_far for flight in seat.dispatched.values())
+    return len(seat.calls) + far
+
+
+def _far_facts(name: str, participants: int, toolkits: int) -> dict[str, Any]:
+    return {"name": name, "participants": participants, "toolkits": toolkits, "calls": 0}
 
 
 def _text(options: dict[str, Any], name: str) -> str:

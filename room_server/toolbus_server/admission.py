@@ -141,6 +141,8 @@ class Admission:
         """How many there are of one address and of one identity, and in one room."""
         self.revocations: Revocations = Revocations()
         """Which tokens count no more."""
+        self.elsewhere: Callable[[str, Identity, str], int] | None = None
+        """Counts the participants of a room at other nodes, where there are any."""
         self.refused: Counter[str] = Counter()
         """How many were refused, by reason: a closed set of words."""
 
@@ -178,14 +180,17 @@ class Admission:
         if current is not None and request.epoch <= current:
             raise _Refused(_REPLACED, "old_epoch")
         if current is None:  # a successor takes a place that is taken already
-            self._check_crowd(identity, request.room)
+            self._check_crowd(identity, request)
         member = _member_of(token, request.instance, request.epoch)
         return _admitted(request.room, member, token, reads_chunks=request.reads_chunks)
 
-    def _check_crowd(self, identity: Identity, room: str) -> None:
+    def _check_crowd(self, identity: Identity, request: _Request) -> None:
         if self.crowd.is_full(identity):
             raise _Refused(_TOO_MANY, "identity_full")
-        if self.crowd.is_room_full(room):
+        far = 0
+        if self.elsewhere is not None:
+            far = self.elsewhere(request.room, identity, request.instance)
+        if self.crowd.is_room_full(request.room, far):
             raise _Refused(_TOO_MANY, "room_full")
 
     def renew(self, member: Member, room: str, jwt: str) -> Admitted | None:

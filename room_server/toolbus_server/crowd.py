@@ -67,9 +67,9 @@ class Crowd:
         """Whether an identity has all the participants it may have."""
         return self._exceeds(identity, self._max_per_identity, -1)
 
-    def is_room_full(self, room: str) -> bool:
-        """Whether a room has all the participants it may have."""
-        return self._exceeds(room, self._max_per_room, -1)
+    def is_room_full(self, room: str, elsewhere: int = 0) -> bool:
+        """Whether a room has all the participants it may have, with so many at other nodes."""
+        return self._exceeds(room, self._max_per_room, -1 - elsewhere)
 
     def _exceeds(self, key: Hashable, most: int, spare: int = 0) -> bool:
         return most > 0 and self._counts.get(key, 0) > most + spare

@@ -26,9 +26,10 @@ def explain(router: Router, room: Room, caller: Seat, request: Explain) -> dict[
     except RoomException as error:
         facts = {"code": error.code, "message": error.message, "details": error.details}
         return {"would_run": False, **facts}
-    member = host.member
+    member, share = host.member, room.share
     return {
         "would_run": True,
+        **({} if share is None else {"node": member.node or share.node}),
         "host": {
             "id": member.id,
             "name": member.identity.name,

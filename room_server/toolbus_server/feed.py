@@ -109,6 +109,7 @@ class Feed:
 
     __slots__ = (
         "_counts",
+        "_in_flight",
         "_loop",
         "_number",
         "_people",
@@ -135,6 +136,8 @@ class Feed:
         """Set until all of that is told that was due when it ended."""
         self._counts: CallCounts | None = None
         """Of calls, as the subscriber was told last, or as they were when it came."""
+        self._in_flight = 0
+        """How many calls were in flight when it was told last."""
         self._ticket: _Ticket | None = None
         """Of what it was last told of calls."""
 
@@ -206,7 +209,8 @@ class Feed:
             Whether the subscriber now knows how things stand.
         """
         known, last = self._counts, self._ticket
-        if known is None or (last is not None and watch.counts == known):
+        is_so = (watch.counts, watch.in_flight) == (known, self._in_flight)
+        if known is None or (last is not None and is_so):
             return True
         if last is not None and not last.written:
             return False
@@ -215,7 +219,7 @@ class Feed:
         if not self._seat.port.offer_message(data, ticket):
             return False
         self._number += 1
-        self._counts, self._ticket = watch.counts, ticket
+        self._counts, self._in_flight, self._ticket = watch.counts, watch.in_flight, ticket
         return True
 
     def close(self) -> None:
@@ -305,16 +309,21 @@ class Feeds:
         self._feeds: dict[str, Feed] = {}
         self._watchers: dict[str, Feed] = {}
         """Those who are told of calls."""
-        self._watch = CallWatch(room, loop, self._tell_of_calls)
+        self.calls: CallWatch = CallWatch(room, loop, self._tell_of_calls)
+        """What becomes of the room's calls."""
 
     def add(self, member: Member, feed: Feed) -> None:
         """Let a participant hear of things from now on, instead of what it heard before."""
-        self.forget(member)
+        if member.id in self._feeds:
+            self._feeds[member.id].close()
         self._feeds[member.id] = feed
-        if feed.hears("calls"):
-            self._watch.begin()
-            feed.watch_from(self._watch.counts)
-            self._watchers[member.id] = feed
+        if not feed.hears("calls"):
+            self._stop_watching(member)
+            return
+        self.calls.begin()  # or go on: other nodes report to the watch that they know
+        feed.watch_from(self.calls.counts)
+        self._watchers[member.id] = feed
+        member.watches = self.calls.number
 
     def forget(self, member: Member) -> None:
         """Drop the subscription of a participant, if it has one."""
@@ -332,11 +341,12 @@ class Feeds:
                 self._stop_watching(member)
 
     def _stop_watching(self, member: Member) -> None:
+        member.watches = 0
         if self._watchers.pop(member.id, None) is not None and not self._watchers:
-            self._watch.end()
+            self.calls.end()
 
     def _tell_of_calls(self) -> bool:
-        told = [feed.tell_of_calls(self._watch) for feed in self._watchers.values()]
+        told = [feed.tell_of_calls(self.calls) for feed in self._watchers.values()]
         return all(told)
 
     def publish(self, changes: Iterable[Change]) -> None:

@@ -86,6 +86,9 @@ class Watch(Protocol):
 class Share(Protocol):
     """What is told of a room that other nodes may hold too."""
 
+    node: str
+    """The name of this node among them."""
+
     def touch(self, member: Member) -> None:
         """Learn that a participant of this node came, changed or went."""
 

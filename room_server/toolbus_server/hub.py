@@ -18,7 +18,7 @@ from toolbus_server.feed import Feeds
 from toolbus_server.limits import Limits
 from toolbus_server.people import People
 from toolbus_server.registry import Registry
-from toolbus_server.room_state import RoomState
+from toolbus_server.room_state import Change, RoomState
 from toolbus_server.room_view import Identity, Member, Reservation, Toolkit
 from toolbus_server.rounds import Rounds
 from toolbus_server.routing import Room, Router, Seat
@@ -49,6 +49,8 @@ class OpenRoom:
     feeds: Feeds
     occupants: dict[tuple[Identity, str], Occupant] = field(default_factory=dict)
     """By identity and instance."""
+    has_ended: bool = False
+    """Whether its last participant of this node has left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +63,7 @@ class _Held:
     @property
     def ended(self) -> bool:
         """Whether the name is served again, or free, or its room is gone."""
-        return self.reservation.ended or not self.room.occupants
+        return self.reservation.ended or self.room.has_ended
 
 
 class Hub:
@@ -189,6 +191,7 @@ class Hub:
 
     def _close(self, open_room: OpenRoom) -> None:
         del self.rooms[open_room.room.state.name]
+        open_room.has_ended = True
         self.denied += open_room.registry.denied
         if self.on_close is not None:
             self.on_close(open_room)
@@ -212,18 +215,40 @@ class Hub:
         for change in changes:
             self._keep(open_room, change.toolkit)
 
+    def keep_far(self, open_room: OpenRoom, kept: list[Change], left_s: float) -> None:
+        """Keep names that were lost at other nodes before this one held the room."""
+        open_room.registry.publish(kept)
+        for change in kept:
+            self._keep(open_room, change.toolkit, left_s)
+
+    def elsewhere(self, room: str, identity: Identity, instance: str) -> int:
+        """Count the participants of a room at other nodes; an older one of this instance not.
+
+        Whoever takes a place over is no further one, nor does anybody count at a node that is told
+        to stop, and is to find a place here. A room that this node does not hold has none.
+        """
+        open_room = self.rooms.get(room)
+        if open_room is None or not open_room.room.state.far_members:
+            return 0
+        state, place = open_room.room.state, (identity, instance)
+        own = (
+            each.is_far and not each.is_parting and (each.identity, each.instance) == place
+            for each in state.all_named(identity.name)
+        )
+        return state.far_members - state.parting_members - sum(own)
+
     async def deserted(self) -> None:
         """Wait until nobody is in any room."""
         self._deserted = asyncio.Event()
         if self.rooms:
             await self._deserted.wait()
 
-    def _keep(self, open_room: OpenRoom, toolkit: Toolkit) -> None:
+    def _keep(self, open_room: OpenRoom, toolkit: Toolkit, left_s: float | None = None) -> None:
         """Free a reserved name when its time is up; a room that ends takes its names along."""
         if toolkit.reservation is not None:
             held = _Held(open_room, toolkit.reservation)
-            ends_at = self._loop.time() + self.limits.reservation_ms / 1000
-            self._reservations.add(ends_at, held)
+            kept_s = self.limits.reservation_ms / 1000 if left_s is None else left_s
+            self._reservations.add(self._loop.time() + kept_s, held)
 
     def _release(self, held: _Held) -> None:
         held.room.registry.publish(held.room.room.state.release(held.reservation))

@@ -15,10 +15,10 @@ from toolbus.errors import AlreadyExists, NotFound
 from toolbus_server.definition import Definition
 from toolbus_server.room_view import Generation, Identity, Member, Reservation, RoomView, Toolkit
 
-__all__ = ["Change", "Registration", "RoomState"]
+__all__ = ["MAX_RESERVED", "Change", "Registration", "RoomState"]
 
-# Of one identity; names beyond it are free as soon as their last host is lost.
-_MAX_RESERVED = 1_024
+MAX_RESERVED = 1_024
+"""Names kept of one identity; those beyond it are free as soon as their last host is lost."""
 # What a host claims beyond it counts for its own toolkit alone: no claim uses the numbers up.
 _MAX_REMEMBERED_GENERATION = 2**40
 _MAX_REMEMBERED_OWNERS = 65_536
@@ -93,6 +93,35 @@ class RoomState(RoomView):
     def _reserve(self, toolkit: Toolkit) -> None:
         toolkit.reservation = Reservation(toolkit)
         self._reserved.setdefault(toolkit.owner, set()).add(toolkit)
+
+    def keep(self, owner: Identity, generation: Generation, *, public: bool) -> list[Change]:
+        """Take note of a name that is kept since before this room was known here.
+
+        Args:
+            owner: Who may take it up again.
+            generation: What was served last; it has no hosts.
+            public: Whether the whole room sees it.
+
+        Returns:
+            What changed: nothing where the name is there, or its owner has too many that are kept.
+            Else the toolkit has a `reservation`, which `release` ends.
+        """
+        name = generation.definition.manifest.name
+        is_there = name in self._public if public else (owner, name) in self._private
+        if is_there or len(self._reserved.get(owner, ())) >= MAX_RESERVED:
+            return []
+        toolkit = Toolkit(name, owner, public)
+        toolkit.serving = generation
+        self._add(toolkit)
+        self._reserve(toolkit)
+        return [Change("toolkit_added", toolkit)]
+
+    def yield_name(self, name: str, to: Identity) -> list[Change]:
+        """Give a public name free that is kept for another than the one who has it now."""
+        toolkit = self._public.get(name)
+        if toolkit is None or toolkit.reservation is None or toolkit.owner == to:
+            return []
+        return self.release(toolkit.reservation)
 
     def _end_reservation(self, toolkit: Toolkit) -> None:
         if toolkit.reservation is not None:
@@ -255,7 +284,7 @@ class RoomState(RoomView):
             toolkit.draining.remove(member)
         if toolkit.generations or toolkit.draining:
             return [Change("toolkit_changed", toolkit)]
-        if reserve and len(self._reserved.get(toolkit.owner, ())) < _MAX_RESERVED:
+        if reserve and len(self._reserved.get(toolkit.owner, ())) < MAX_RESERVED:
             self._reserve(toolkit)
             return [Change("toolkit_changed", toolkit)]
         # What is gone keeps its last definition, so that its end can be told to those who saw it.

@@ -81,6 +81,10 @@ class Member:
     """Whether it takes messages."""
     is_far: bool = False
     """Whether it is connected to another node."""
+    node: str = ""
+    """The name of that node."""
+    watches: int = 0
+    """Which watch of the room's calls it is told of, by its node's number for that; 0 for none."""
     is_parting: bool = False
     """Whether its node is told to stop, so that it may be at another node too by now."""
     keeps_names: bool = True
@@ -118,7 +122,7 @@ class Member:
         return self.rights.may_see(toolkit, tool) or self.rights.may_call(toolkit, tool)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Generation:
     """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
 

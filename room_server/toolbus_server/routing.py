@@ -29,13 +29,7 @@ from toolbus.errors import (
     TooLarge,
     Unavailable,
 )
-from toolbus.telemetry import (
-    TRACESTATE,
-    call_attributes,
-    forwarded,
-    is_unsampled,
-    read_trace_context,
-)
+from toolbus.telemetry import TRACESTATE, is_unsampled, read_trace_context
 from toolbus.wire import (
     Call,
     Cancel,
@@ -114,6 +108,7 @@ class Router:
 
     def call(self, room: Room, caller: Seat, call: Call) -> None:
         """Send a call to the host that shall run it, or answer it with why not."""
+        flight: Flight | None = None
         try:
             options = call.options or _NO_OPTIONS
             if options:
@@ -138,15 +133,18 @@ class Router:
             if room.watch is not None:
                 room.watch.follow(flight)
         except RoomException as error:
-            self._refuse(room, caller, call, error)
+            span = None if flight is None else flight.span
+            self._refuse(room, caller, call, error, is_recorded=span is not None)
 
-    def _refuse(self, room: Room, caller: Seat, call: Call, error: RoomException) -> None:
+    def _refuse(
+        self, room: Room, caller: Seat, call: Call, error: RoomException, *, is_recorded: bool
+    ) -> None:
         self._count(error)
         caller.port.send_message(encode(failed(call.id, error)))
         if room.watch is not None:
             room.watch.refused(caller, call, error)
-        if not isinstance(error, TooLarge | Overloaded):  # these end the span that they met
-            self._telemetry.refuse_call(room.state, caller.member, call, error)
+        if not is_recorded:
+            self._telemetry.refuse_call(room, caller.member, call, error)
 
     def judge(
         self, room: Room, caller: Seat, call: Call | Explain, options: Mapping[str, Any]
@@ -174,21 +172,23 @@ class Router:
 
     def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> str | None:
         """Begin the span of a sampled call; return the `traceparent` that travels on."""
-        caller = flight.caller.member
         received = read_trace_context(call.traceparent, call.options)
         if received is None:
             return None
-        span = None
-        if received.sampled:
-            facts = _facts_of(room, flight)
-            flight.span = span = self._telemetry.open_call(call, received, facts, caller)
-        context = forwarded(span, received, trusted=caller.scope.trace)
-        if context is None:
-            return None
-        flight.traceparent = context.traceparent if context.sampled else None
-        if context.tracestate is not None:
-            header[TRACESTATE] = context.tracestate
-        return context.traceparent
+        trusted = flight.caller.member.scope.trace
+        return self._telemetry.begin(room, flight, received, header, trusted=trusted)
+
+    def relay(self, room: Room, flight: Flight, call: Dispatch, header: dict[str, Any]) -> None:
+        """Hand over a call of a participant elsewhere, whose own node has judged it and its trace.
+
+        Raises as `hand_over` does.
+        """
+        traceparent = call.traceparent
+        if traceparent and (TRACESTATE in header or not is_unsampled(traceparent)):
+            received = read_trace_context(traceparent, header)
+            if received is not None:
+                traceparent = self._telemetry.begin(room, flight, received, header, trusted=True)
+        self.hand_over(flight, call, header, traceparent)
 
     def _open(self, caller: Seat, call: Call, judged: Judgement) -> Flight:
         toolkit, tool, authority, host = judged
@@ -387,14 +387,4 @@ def _lost(kind: type[RoomException], words: str, flight: Flight) -> RoomExceptio
         executed=flight.executed,
         retryable=flight.tool.idempotent or not flight.written,
         details={"digest": flight.definition.digest},
-    )
-
-
-def _facts_of(room: Room, flight: Flight) -> dict[str, str]:
-    principal = flight.principal
-    return call_attributes(
-        room=room.state.name,
-        caller=flight.caller.member.identity.name,
-        on_behalf_of=principal.identity.name if principal else None,
-        host=flight.host.member.id,
     )

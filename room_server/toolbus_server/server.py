@@ -123,6 +123,7 @@ class RoomServer:
         self._desk = Desk(self.admission, administration, loop, time.time)
         self._prepare_door()
         if self.node is not None:
+            self.admission.elsewhere = self.hub.elsewhere
             await self.node.start()
         try:
             await self._listen(listener)

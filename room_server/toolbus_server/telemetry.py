@@ -1,17 +1,28 @@
-"""The server's spans: one SERVER span for each sampled call, and nothing for others."""
+"""The server's spans: one SERVER span for each sampled call, and nothing for others.
+
+Where nodes are one bus each of the two that a call passes has one, the host's below the caller's:
+what the hop takes is what lies between them. There is no CLIENT span for it, as there is none
+between a server and a host: it would begin and end with the SERVER span above it.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from toolbus.errors import NotFound, RoomException
+from toolbus.semantics import CALLER_NODE, HOST_NODE, NODE
 from toolbus.telemetry import (
+    TRACESTATE,
     CallSpan,
     TraceContext,
     Tracing,
     call_attributes,
+    forwarded,
     read_trace_context,
     recorded_method,
 )
 from toolbus.wire import Call
+from toolbus_server.flights import Flight, Room
 from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Member
 
@@ -28,38 +39,63 @@ class ServerTelemetry:
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._tracing = tracing or Tracing()
 
-    def open_call(
+    def begin(
         self,
-        call: Call,
+        room: Room,
+        flight: Flight,
         received: TraceContext,
-        attributes: dict[str, str],
-        caller: Member,
+        header: dict[str, Any],
         *,
-        registered: bool = True,
-    ) -> CallSpan | None:
-        """Begin the span of a sampled call.
+        trusted: bool,
+    ) -> str | None:
+        """Begin the span of a call that is to be handed over, if it is sampled.
 
-        Without the caller's grant `trace` it is a new root with a link. A name that nobody
-        registered is not recorded.
+        Args:
+            room: Where it is made.
+            flight: The call, which then has the span.
+            received: What its sender sent.
+            header: Gets the `tracestate` that travels on.
+            trusted: Whether the span continues the sender's trace; else it is a new root with a
+                link, and what was sent goes no further.
+
+        Returns:
+            The `traceparent` that travels on.
         """
-        return self._tracing.start_server(
+        span = None
+        if received.sampled:
+            method = f"{flight.definition.manifest.name}.{flight.tool.name}"
+            flight.span = span = self._tracing.start_server(
+                method,
+                flight.call_id,
+                received=received,
+                trusted=trusted,
+                attributes=_facts_of(room, flight),
+            )
+        context = forwarded(span, received, trusted=trusted)
+        if context is None:
+            return None
+        flight.traceparent = context.traceparent if context.sampled else None
+        if context.tracestate is not None:
+            header[TRACESTATE] = context.tracestate
+        return context.traceparent
+
+    def refuse_call(self, room: Room, caller: Member, call: Call, error: RoomException) -> None:
+        """Record a sampled call that ended before a host had it.
+
+        A name that nobody registered is not recorded.
+        """
+        received = read_trace_context(call.traceparent, call.options)
+        if received is None or not received.sampled:
+            return
+        registered = _is_registered(room.state, caller, call)
+        attributes = call_attributes(room=room.state.name, caller=caller.identity.name)
+        span = self._tracing.start_server(
             recorded_method(f"{call.toolkit}.{call.tool}", registered=registered),
             call.call_id,
             received=received,
             trusted=caller.scope.trace,
-            attributes=attributes,
+            attributes=attributes | _own_node(room),
         )
-
-    def refuse_call(
-        self, room: RoomState, caller: Member, call: Call, error: RoomException
-    ) -> None:
-        """Record a sampled call that ended before a host had it."""
-        received = read_trace_context(call.traceparent, call.options)
-        if received is None or not received.sampled:
-            return
-        attributes = call_attributes(room=room.name, caller=caller.identity.name)
-        registered = _is_registered(room, caller, call)
-        span = self.open_call(call, received, attributes, caller, registered=registered)
         if span is not None:
             span.end(error)
 
@@ -74,3 +110,23 @@ def _is_registered(room: RoomState, caller: Member, call: Call) -> bool:
     except NotFound:
         return False
     return call.tool in toolkit.serving.definition.tools
+
+
+def _facts_of(room: Room, flight: Flight) -> dict[str, str]:
+    principal, caller, host = flight.principal, flight.caller.member, flight.host.member
+    facts = call_attributes(
+        room=room.state.name,
+        caller=caller.identity.name,
+        on_behalf_of=principal.identity.name if principal else None,
+        host=host.id,
+    )
+    facts |= _own_node(room)
+    if caller.is_far:
+        facts[CALLER_NODE] = caller.node
+    if host.is_far:
+        facts[HOST_NODE] = host.node
+    return facts
+
+
+def _own_node(room: Room) -> dict[str, str]:
+    return {} if room.share is None else {NODE: room.share.node}

@@ -27,6 +27,8 @@ class Explanation:
     """Names the definition that would run."""
     affinity: bool = False
     """Whether the tool keeps calls that belong together at one host."""
+    node: str = ""
+    """The server that the host is connected to, where several are one bus."""
     code: str = ""
     """The code of the error that the call would end with."""
     message: str = ""
@@ -47,4 +49,5 @@ class Explanation:
             generation=body["generation"],
             digest=body["digest"],
             affinity=body["affinity"],
+            node=body.get("node", ""),
         )

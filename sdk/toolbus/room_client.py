@@ -299,10 +299,11 @@ class RoomClient(Room):
 
         Args:
             action: "rooms", "kick" or "revoke".
-            options: `room` and `participant` of "kick"; `issuer` and `name`, or `jti`, of "revoke".
+            options: `limit` and `cursor` of "rooms", which gives 1,000 at most at a time; `room`
+                and `participant` of "kick"; `issuer` and `name`, or `jti`, of "revoke".
 
         Returns:
-            `rooms` of "rooms", `closed`, how many connections, of the others.
+            `rooms` of "rooms", with the next page's `cursor` or None; else `closed`, how many.
 
         Raises:
             PermissionDenied: The grant is missing, or my token does not name the room.

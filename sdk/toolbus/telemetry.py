@@ -3,7 +3,7 @@
 ::
 
     caller CLIENT  weather.forecast                Tracing.start_client
-      node SERVER  weather.forecast                Tracing.start_server, forwarded
+      node SERVER  weather.forecast                Tracing.start_server, forwarded; each of two
         host SERVER  weather.forecast              Tracing.start_host
           host INTERNAL  execute_tool forecast     HostCall.executing
             the tool's own spans

@@ -55,9 +55,10 @@ async def test_lease_of_a_former_node_of_the_family_ends_with_the_next_ones_firs
     await beats.beat("lab-1 f1-a", family="f1-")
     await beats.beat("lab-11 f1-b", family="f1-")
     _, known, *_ = await beats.beat("other c")
-    assert (await beats.beat("lab-1 f1-d", family="f1-"))[0] == 1
+    got, _, _, gone = await beats.beat("lab-1 f1-d", family="f1-")
+    assert (got, gone) == (1, [b"lab-1 f1-a"])  # which it is to tidy up after, and nobody else
     _, _, living, gone = await beats.beat("other c", known, first=False)
-    assert (sorted(living), gone) == ([b"lab-1 f1-d", b"lab-11 f1-b", b"other c"], [b"lab-1 f1-a"])
+    assert (sorted(living), gone) == ([b"lab-1 f1-d", b"lab-11 f1-b", b"other c"], [])
     assert await beats.beat("lab-1 f1-a", first=False, family="f1-") == [2]
 
 

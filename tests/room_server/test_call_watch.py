@@ -10,7 +10,7 @@ import pytest
 from support.router_table import Table, port_of
 from toolbus.grants import ApiScope
 from toolbus.wire import Call, Cancel, Event, Failed, Result, unpack_body
-from toolbus_server.call_watch import FLUSH_S, MAX_CALLS
+from toolbus_server.call_watch import FLUSH_S, MAX_CALLS, CallReport
 from toolbus_server.feed import Feed, Feeds
 from toolbus_server.rounds import Rounds
 from toolbus_server.routing import Seat
@@ -250,3 +250,170 @@ def test_who_loses_the_grant_is_told_no_more(table: Watched) -> None:
     table.call(alice, 1)
     table.clock.advance(1)
     assert port_of(eve).sent == []
+
+
+# Over nodes
+
+
+class Pair:
+    """Two nodes that hold one room: each reports to the other, where that has a watcher."""
+
+    def __init__(self, here: Watched, there: Watched) -> None:
+        self.here, self.there = here, there
+        self.is_cut = False
+        self.reports: list[CallReport] = []
+
+    def watch(self) -> Seat:
+        """Let somebody watch here, and the other node learn of it."""
+        eve = self.here.watcher()
+        self.there.feeds.calls.report_to("here", eve.member.watches, self._send)
+        return eve
+
+    def _send(self, report: CallReport) -> bool:
+        if not self.is_cut:
+            self.reports.append(report)
+            self.here.feeds.calls.take_report("there", report)
+        return not self.is_cut
+
+    def news(self, eve: Seat) -> dict[str, Any]:
+        self.there.clock.advance(FLUSH_S)
+        return self.here.news(eve)
+
+
+@pytest.fixture
+def pair(table: Watched) -> Iterator[Pair]:
+    pair = Pair(table, Watched())
+    yield pair
+    pair.there.feeds.calls.report_no_more("here")
+    assert pair.there.room.watch is None
+
+
+def test_calls_of_another_node_are_told_as_ones_own(pair: Pair) -> None:
+    """WATCH-2: those that were under way there before are in flight here too."""
+    host, ann = pair.there.host("host", "t"), pair.there.seat("ann")
+    pair.there.call(ann, 1)
+    eve = pair.watch()
+    assert counts(pair.news(eve)) == (1, 0, 0, 0)
+    pair.there.call(ann, 2)
+    pair.there.call(ann, 3, "t.missing")
+    pair.there.answer(host)
+    pair.there.answer(host)
+    news = pair.news(eve)
+    assert counts(news) == (0, 2, 3, 1)
+    assert {call[0]: call[5] for call in news["calls"]} == {
+        "call-1": None,
+        "call-2": None,
+        "call-3": "not_found",
+    }
+
+
+def test_calls_under_way_elsewhere_are_told_where_nothing_else_is_new(pair: Pair) -> None:
+    """WATCH-1."""
+    pair.there.host("host", "t")
+    pair.there.call(pair.there.seat("ann"), 1)
+    eve = pair.watch()
+    assert counts(pair.here.news(eve)) == (0, 0, 0, 0)
+    assert counts(pair.news(eve)) == (1, 0, 0, 0)
+
+
+def test_counts_are_right_again_after_reports_that_could_not_be_sent(pair: Pair) -> None:
+    """WATCH-3: their calls are not told."""
+    host, ann = pair.there.host("host", "t"), pair.there.seat("ann")
+    eve = pair.watch()
+    pair.news(eve)
+    pair.is_cut = True
+    for number in range(3):
+        pair.there.call(ann, number)
+        pair.there.answer(host)
+        pair.there.clock.advance(FLUSH_S)
+    pair.is_cut = False
+    assert counts(pair.news(eve)) == (0, 3, 3, 0)
+
+
+def test_a_report_for_an_earlier_watch_counts_for_nothing(pair: Pair) -> None:
+    ann = pair.there.seat("ann")
+    eve = pair.watch()
+    pair.news(eve)
+    pair.there.call(ann, 1, "t.missing")
+    pair.there.clock.advance(FLUSH_S)
+    late = pair.reports[-1]
+    pair.here.feeds.forget(eve.member)
+    pair.there.feeds.calls.report_no_more("here")
+    eve = pair.watch()
+    pair.here.feeds.calls.take_report("there", late)
+    assert counts(pair.news(eve)) == (0, 0, 0, 0)
+
+
+def test_who_subscribes_again_hears_of_all_calls_elsewhere_since(pair: Pair) -> None:
+    """WATCH-2: the other node need not hear of it first."""
+    ann, eve = pair.there.seat("ann"), pair.watch()
+    pair.news(eve)
+    pair.here.subscribe(eve)
+    pair.there.call(ann, 1, "t.missing")
+    assert counts(pair.news(eve)) == (0, 1, 1, 1)
+
+
+def test_a_report_that_may_have_been_lost_is_made_once_more(pair: Pair) -> None:
+    """WATCH-3: what came twice counts once."""
+    pair.there.host("host", "t")
+    eve = pair.watch()
+    pair.there.call(pair.there.seat("ann"), 1)
+    assert counts(pair.news(eve)) == (1, 1, 0, 0)
+    reports = len(pair.reports)
+    pair.there.feeds.calls.report_anew("elsewhere")
+    pair.there.clock.advance(FLUSH_S)
+    assert len(pair.reports) == reports
+    pair.there.feeds.calls.report_anew("here")
+    pair.there.clock.advance(FLUSH_S)
+    pair.here.clock.advance(FLUSH_S)
+    assert len(pair.reports) == reports + 1
+    assert port_of(eve).sent == []
+
+
+def test_calls_that_ended_while_nobody_reported_them_have_ended(pair: Pair) -> None:
+    """WATCH-2: as where the other node has left the room, with its last report lost."""
+    host, ann = pair.there.host("host", "t"), pair.there.seat("ann")
+    eve = pair.watch()
+    for number in range(2):
+        pair.there.call(ann, number)
+    assert counts(pair.news(eve)) == (2, 2, 0, 0)
+    pair.there.feeds.calls.report_no_more("here")
+    pair.there.answer(host)
+    pair.there.feeds.calls.report_to("here", eve.member.watches, pair._send)
+    assert counts(pair.news(eve)) == (1, 0, 1, 1)
+
+
+def test_the_calls_of_a_node_that_ends_have_ended(pair: Pair) -> None:
+    """WATCH-2: also where its watchers hear of nothing else."""
+    pair.there.host("host", "t")
+    ann = pair.there.seat("ann")
+    eve = pair.watch()
+    for number in range(2):
+        pair.there.call(ann, number)
+    assert counts(pair.news(eve)) == (2, 2, 0, 0)
+    pair.here.feeds.calls.forget_node("there")
+    assert counts(pair.here.news(eve)) == (0, 0, 2, 2)
+
+
+def test_a_node_that_leaves_a_room_reports_how_its_calls_ended(pair: Pair) -> None:
+    pair.there.host("host", "t")
+    ann = pair.there.seat("ann")
+    eve = pair.watch()
+    pair.there.call(ann, 1)
+    assert counts(pair.news(eve)) == (1, 1, 0, 0)
+    pair.there.leave(ann)
+    pair.there.feeds.calls.end_reports()
+    assert pair.there.room.watch is None
+    news = pair.here.news(eve)
+    assert counts(news) == (0, 0, 1, 1)
+    assert news["calls"][0][5:7] == ["cancelled", "maybe"]
+
+
+def test_participants_of_other_nodes_are_not_counted_for_them(table: Watched) -> None:
+    """A call that comes from another node is told by that one, also to who comes in mid-call."""
+    table.host("host", "t")
+    ann = table.seat("ann")
+    ann.member.is_far = True
+    table.call(ann, 1)
+    eve = table.watcher()
+    assert counts(table.news(eve)) == (0, 0, 0, 0)

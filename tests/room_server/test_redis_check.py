@@ -227,7 +227,7 @@ LACKS = (
     ("~toolbus:* %R~toolbus:rev* &* +@all", None),
     (
         "~toolbus:[^r]* %R~toolbus:r* &toolbus:* +@all",
-        "may not touch the keys toolbus:revoked, toolbus:rooms:*",
+        "may not touch the keys toolbus:revoked, toolbus:rooms, toolbus:rooms:*",
     ),
     (
         "&toolbus:* -@all +script|load +evalsha +subscribe",

@@ -11,7 +11,7 @@ from support.facts import definition, member, scope
 from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
 from toolbus_server.definition import Definition
-from toolbus_server.room_state import _MAX_RESERVED, RoomState
+from toolbus_server.room_state import MAX_RESERVED, RoomState
 from toolbus_server.room_view import Member, Toolkit, affinity_of, words_of
 
 V1 = definition(version="1")
@@ -403,14 +403,14 @@ def test_a_reservation_keeps_no_room_alive() -> None:
 def test_the_names_that_one_identity_can_keep_are_bounded() -> None:
     bob = member("bob")
     state = room_with(bob)
-    for number in range(_MAX_RESERVED + 3):
+    for number in range(MAX_RESERVED + 3):
         alice = member("alice", str(number))
         state.join(alice)
         state.register(alice, definition(f"t{number}"), public=True)
         state.leave(alice, reserve=True)
 
-    assert len(listed(state, bob)) == _MAX_RESERVED
-    assert state.register(bob, definition(f"t{_MAX_RESERVED}"), public=True).changes
+    assert len(listed(state, bob)) == MAX_RESERVED
+    assert state.register(bob, definition(f"t{MAX_RESERVED}"), public=True).changes
 
 
 # Choosing a host

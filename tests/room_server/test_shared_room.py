@@ -13,12 +13,14 @@ from support.facts import definition, member
 from support.still_clock import Notebook
 from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.wire import ParticipantId, pack_body
+from toolbus_server.call_watch import CallReport
 from toolbus_server.definition import KnownDefinition
 from toolbus_server.flights import Offer
 from toolbus_server.hub import Hub
 from toolbus_server.limits import Limits
 from toolbus_server.nodes import far_facts
 from toolbus_server.nodes.far_facts import (
+    hosted_facts,
     member_facts,
     name_key,
     offer_facts,
@@ -28,7 +30,7 @@ from toolbus_server.nodes.far_facts import (
 )
 from toolbus_server.nodes.shared_room import SharedRoom
 from toolbus_server.room_state import RoomState
-from toolbus_server.room_view import Generation, Member, Toolkit
+from toolbus_server.room_view import Generation, Identity, Member, Toolkit
 from toolbus_server.routing import Seat
 from toolbus_server.telemetry import ServerTelemetry
 
@@ -54,6 +56,7 @@ class Desk:
         self.told: list[list[Any]] = []
         self.hub = hub = Hub(asyncio.get_running_loop(), Limits(), ServerTelemetry())
         self.state = hub.open("lab").room.state
+        self.name = "me"
         self.room = hub.open("lab").room.share = SharedRoom(hub.open("lab"), hub, self)
 
     def names(self) -> set[str]:
@@ -63,7 +66,7 @@ class Desk:
         """Hear that somebody came to another node."""
         self.room.hear(version, "other 1", False, [[b"in", *_fact(name)]])
 
-    async def tell(self, _room: str, changes: list[list[Any]]) -> tuple[int, list[Any]]:
+    async def tell(self, room: str, changes: list[list[Any]]) -> tuple[int, list[Any]]:
         self.told += changes
         results, self.results = self.results or [1] * len(changes), []
         return 0, results
@@ -79,13 +82,16 @@ class Desk:
         self.room.touch(host)
         await self.room.told()
 
-    def seat(self, _room: str, _node: str, far: Member, reads_chunks: bool) -> Seat:
-        return Seat(far, Notebook(), reads_chunks=reads_chunks)
+    def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat:
+        return Seat(member, Notebook(), reads_chunks=reads_chunks)
 
-    def read_anew(self, _room: SharedRoom) -> None:
+    def read_anew(self, shared: SharedRoom) -> None:
         self.reads += 1
 
-    def say(self, *_: object) -> None: ...
+    def say(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None: ...
+
+    def report(self, node: str, room: str, report: CallReport) -> bool:
+        return False
 
 
 def _fact(name: str) -> tuple[bytes, int, bytes]:
@@ -152,6 +158,27 @@ async def test_who_steps_aside_stays_while_its_next_connection_comes() -> None:
     assert desk.state.parting_members == 0
 
 
+async def test_who_stepped_aside_takes_no_room_from_anybody() -> None:
+    """CONN-5: nor does one whose own place is taken over."""
+    desk = Desk()
+    desk.room.load(0, "me 1", {})
+    desk.comes(1, "ann")
+    desk.comes(2, "bob")
+    old = next(each for each in desk.state.people(None) if each.identity.name == "ann")
+    place, epoch, _ = _fact("ann")
+    leaving = replace(old, is_parting=True)
+    facts = member_facts(leaving, reads_chunks=True)
+    aside = [b"aside", place, epoch, facts, place_held_by(leaving)]
+
+    def others() -> list[int]:
+        who = [member(name) for name in ("ann", "bob", "cem")]
+        return [desk.hub.elsewhere("lab", each.identity, each.instance) for each in who]
+
+    assert others() == [1, 1, 2]
+    desk.room.hear(3, "other 1", False, [aside])
+    assert others() == [1, 0, 1]
+
+
 async def test_who_stepped_aside_unheard_is_there_beside_its_next_connection() -> None:
     """As where that news is lost, and the room is read anew."""
     desk = Desk()
@@ -200,7 +227,7 @@ async def test_a_host_that_drains_is_known_as_one_to_a_node_that_comes_later() -
     place = place_of(host.identity, host.instance)
     told = [b"other 1", host.epoch, member_facts(host, reads_chunks=True), []]
     offer = Offer("kit", True, frozenset(), definition("kit"))
-    hosted = [b"other 1", host.epoch, b"", 1, offer_facts(offer)]
+    hosted = [b"other 1", host.epoch, b"", 1, offer_facts(host.identity, offer)]
     key = name_key(host.identity, "kit", True)
     facts = {b"m" + place: told, b"t" + place + b"\0" + key: hosted}
     for version in (7, 8):  # a room may be read anew, too
@@ -238,12 +265,11 @@ async def test_of_a_host_with_many_toolkits_each_is_packed_and_told_once(
 ) -> None:
     packed: list[str] = []
 
-    def pack(toolkit: Toolkit, generation: Generation) -> bytes:
-        packed.append(toolkit.name)
-        return hosted_facts(toolkit, generation)
+    def pack(owner: Identity, offer: Offer) -> bytes:
+        packed.append(offer.name)
+        return offer_facts(owner, offer)
 
-    hosted_facts = far_facts.hosted_facts
-    monkeypatch.setattr(far_facts, "hosted_facts", pack)
+    monkeypatch.setattr(far_facts, "offer_facts", pack)
     desk, host = Desk(), member("host")
     desk.room.load(1, "me 1", {})
     desk.sits_here(host)
@@ -270,7 +296,7 @@ async def test_another_version_of_a_toolkit_is_told_and_so_is_its_end() -> None:
 def test_what_another_node_reads_of_a_toolkit_is_what_its_host_registered() -> None:
     registered = definition("kit", "run", "walk", version="3", title="A Kit", description="Goes.")
     offer = Offer("kit", False, frozenset({"name:ann"}), registered)
-    read = read_hosted(offer_facts(offer))
+    read = read_hosted(offer_facts(member("host").identity, offer))
     assert read[:3] == offer[:3]
     assert read.definition.manifest == registered.manifest
     assert read.definition.digest == registered.digest
@@ -280,7 +306,9 @@ def test_what_another_node_reads_of_a_toolkit_is_what_its_host_registered() -> N
 
 def test_what_another_node_hosts_is_read_only_when_somebody_asks_for_it() -> None:
     registered = definition("kit", "run")
-    read = read_hosted(offer_facts(Offer("kit", True, frozenset(), registered))).definition
+    read = read_hosted(
+        offer_facts(member("host").identity, Offer("kit", True, frozenset(), registered))
+    ).definition
     state = RoomState("lab", Random(1))
     host = member("host")
     state.join(host)
@@ -299,3 +327,46 @@ def test_a_manifest_that_this_node_cannot_read_harms_only_who_asks_for_it() -> N
     assert state.tool(host, state.resolve(host, "kit", None), "run").name == "run"
     with pytest.raises(InvalidArguments):
         state.tool(host, state.resolve(host, "odd", None), "run")
+
+
+def _hosted(name: str, toolkit: str = "t") -> tuple[bytes, bytes, bytes]:
+    """Give the place of a host, the key of its toolkit's name, and what it says of that."""
+    who, kit = member(name), definition(toolkit)
+    facts = offer_facts(who.identity, Offer(toolkit, True, frozenset(), kit))
+    return place_of(who.identity, who.instance), name_key(who.identity, toolkit, True), facts
+
+
+async def test_a_name_that_was_kept_before_is_kept_here_for_the_time_that_is_left() -> None:
+    """REG-18."""
+    desk = Desk()
+    _, key, facts = _hosted("ann")
+    desk.room.load(7, "me 1", {b"k" + key: [1_050, 3, facts]}, now_ms=1_000)
+    toolkit = desk.state.resolve(member("bob"), "t")
+    assert (toolkit.owner.name, toolkit.serving.number, toolkit.serving.hosts) == ("ann", 3, [])
+    assert toolkit.reservation is not None
+    async with asyncio.timeout(5):
+        while toolkit.is_there:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.005)
+    assert desk.state.toolkit_count == 0
+
+
+async def test_a_name_that_redis_gave_to_another_is_kept_no_longer() -> None:
+    """REG-18: the clocks of two nodes may differ by as long as news takes."""
+    desk = Desk()
+    _, key, facts = _hosted("ann")
+    desk.room.load(7, "me 1", {b"k" + key: [60_000, 3, facts]}, now_ms=1_000)
+    desk.comes(8, "bob")
+    place, key, facts = _hosted("bob")
+    up = [b"up", place, 1, key, b"", b"", 1, facts]
+    desk.room.hear(9, "other 1", False, [up])
+    toolkit = desk.state.resolve(member("bob"), "t")
+    assert (toolkit.owner.name, len(toolkit.serving.hosts)) == ("bob", 1)
+
+
+def test_what_is_said_of_a_toolkit_is_packed_once_for_those_it_is_shared_with() -> None:
+    kept = Toolkit("t", member("ann").identity, public=False)
+    generation = Generation(1, definition("t"))
+    facts = hosted_facts(kept, generation)
+    assert hosted_facts(kept, generation) is facts
+    generation.shared_with = frozenset({"name:bob"})
+    assert read_hosted(hosted_facts(kept, generation)).shared_with == {"name:bob"}

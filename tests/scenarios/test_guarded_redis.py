@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from scenarios import test_kept_names as names
 from scenarios import test_nodes as life
+from scenarios import test_watching_nodes as looking
 from support.command_line import CommandLine
 from support.missing_parts import not_verified
 from support.own_authority import Pki, make_pki
@@ -58,7 +60,9 @@ LIVES: tuple[Callable[[RedisServer], Awaitable[None]], ...] = (
     life.test_a_public_name_has_one_owner_on_all_nodes,
     life.test_people_and_messages_are_seen_at_all_nodes,
     life.test_a_newer_connection_elsewhere_takes_the_place,
-    life.test_who_is_sent_away_goes_from_every_node,
+    names.test_the_owner_takes_a_kept_name_up_at_another_node,
+    looking.test_calls_of_a_room_are_counted_once_where_they_are_made_or_run,
+    life.test_who_is_sent_away_goes_from_every_node,  # and is refused for a moment
 )
 
 

@@ -314,6 +314,7 @@ async def test_a_room_explains_its_calls(server: TestServer) -> None:
             assert explained.affinity
             assert explained.host is not None
             assert explained.host.name == "host"
+            assert explained.node == ""
             pinned = await bob.explain("carts", "add", {"customer": "c"}, pin="0" * 64)
             assert pinned.code == "definition_changed"
             assert pinned.details["digest"] == explained.digest

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.test_nodes import Holding, add, hosted, nodes, until_listed
+from scenarios.test_nodes import add, hosted, nodes, until_listed
 from support.redis_server import RedisServer
 from support.server_process import ServerProcess, server_process
-from toolbus import HostLost, NoHost, RoomClient, Toolkit, Unavailable, tool
-from toolbus_server.nodes.node import LEASE_S
+from toolbus import NoHost, RoomClient, Toolkit, Unavailable, tool
 
 TIME_S = 40
 
@@ -47,26 +46,6 @@ async def until_works(room: RoomClient) -> None:
             await asyncio.sleep(0)
         else:
             return
-
-
-@pytest.mark.row(72)
-async def test_a_node_that_is_killed_is_noticed_within_its_lease(
-    redis: RedisServer, tmp_path: Path
-) -> None:
-    holding = Holding()
-    async with asyncio.timeout(TIME_S), two_processes(tmp_path, redis) as (here, there):
-        async with there.room("host") as host, here.room("me") as me:
-            async with host.host(Toolkit("kit", [holding.tool])):
-                await until_listed(me, "kit")
-                call = asyncio.create_task(me.invoke("kit", "hold", {}))
-                await holding.began.wait()
-                began_s = asyncio.get_running_loop().time()
-                await there.end(signal.SIGKILL)
-                with pytest.raises(HostLost) as raised:
-                    await call
-                assert raised.value.executed == "maybe"
-                assert asyncio.get_running_loop().time() - began_s < LEASE_S + 5
-                assert [each.name for each in await me.participants()] == ["me"]
 
 
 @pytest.mark.redis

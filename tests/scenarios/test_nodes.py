@@ -90,10 +90,13 @@ class Holding:
 
 @asynccontextmanager
 async def nodes(
-    redis: RedisPlace, count: int = 2, drain_s: float = 1.0
+    redis: RedisPlace, count: int = 2, drain_s: float = 1.0, **more: Any
 ) -> AsyncIterator[list[TestServer]]:
-    """Run servers that share a Redis, and wait until each has joined the others."""
-    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=drain_s)
+    """Run servers that share a Redis, and wait until each has joined the others.
+
+    What is `more` are further settings.
+    """
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=drain_s, **more)
     async with running_nodes(redis.url, count, settings=settings) as servers:
         yield list(servers)
 

@@ -77,6 +77,16 @@ TESTS = {
         "scenarios/test_token_ends.py::"
         "test_the_calls_of_a_revoked_caller_are_given_up_where_they_run",
     ],
+    "host's server is killed, one of many": [
+        "scenarios/test_node_losses.py::"
+        "test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others",
+    ],
+    "Redis is away, between many servers": [
+        "scenarios/test_node_losses.py::"
+        "test_calls_between_nodes_end_when_redis_is_lost_and_others_go_on",
+        "scenarios/test_node_faults.py::"
+        "test_while_redis_is_away_a_node_goes_on_by_itself_and_comes_back",
+    ],
     "slow reader": [
         "scenarios/test_calls_in_pieces.py::test_slow_reader_slows_its_host_down",
         "scenarios/test_line_faults.py::"

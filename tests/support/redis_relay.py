@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from toolbus.wire import Frame, Unknown, decode_from_server
-from toolbus_server.nodes.losses import DISPATCH, FRAME, LOST
+from toolbus_server.nodes.losses import CALLS, DISPATCH, FRAME, LOST
 from toolbus_server.nodes.parcels import MARK, read_parcel
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "is_loss",
     "is_news",
     "is_parcel",
+    "is_report",
     "redis_relay",
 ]
 
@@ -215,6 +216,11 @@ def carries(*kinds: type[Frame], tool: str | None = None) -> Match:
 def is_loss(message: bytes) -> bool:
     """Match parcels which say that an answer was lost."""
     return any(entry[0] == LOST for entry in _entries_in(message))
+
+
+def is_report(message: bytes) -> bool:
+    """Match parcels which say what has become of calls."""
+    return any(entry[0] == CALLS for entry in _entries_in(message))
 
 
 def is_parcel(message: bytes) -> bool:

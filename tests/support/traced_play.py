@@ -54,9 +54,9 @@ class Play(NamedTuple):
 
 
 @contextmanager
-def playing(folder: Path) -> Iterator[Play]:
-    """Run the processes and the collector for as long as the block runs."""
-    with collecting() as collector, stage(folder, collector.endpoint) as running:
+def playing(folder: Path, redis: str = "") -> Iterator[Play]:
+    """Run the processes and the collector for as long as the block runs; see `stage`."""
+    with collecting() as collector, stage(folder, collector.endpoint, redis) as running:
         yield Play(running, collector)
 
 

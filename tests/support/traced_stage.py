@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,17 @@ class Stage:
         return ended
 
 
+NODES = ("first", "second")
+"""The names of the servers where there are two."""
+
+
 @contextmanager
-def stage(folder: Path, endpoint: str, **variables: str) -> Iterator[Stage]:
-    """Run the three processes for as long as the block runs."""
+def stage(folder: Path, endpoint: str, redis: str = "", **variables: str) -> Iterator[Stage]:
+    """Run the three processes for as long as the block runs.
+
+    Where they share a Redis there are two servers: the caller is at the first, the host at the
+    second.
+    """
     line = CommandLine(
         folder,
         {
@@ -86,12 +94,15 @@ def stage(folder: Path, endpoint: str, **variables: str) -> Iterator[Stage]:
             **variables,
         },
     )
-    with line.serving() as (server, url):
+    with ExitStack() as running:
+        flags: list[tuple[str, ...]] = [()]
+        if redis:
+            flags = [("--dev", "--redis", redis, "--node", name) for name in NODES]
+        servers = [running.enter_context(line.serving(*each)) for each in flags]
+        (server, url), (_, hosts_url) = servers[0], servers[-1]
         environment = line.at(url).environment({"TOOLBUS_NAME": "alice"})
-        with (
-            _caller(folder, environment) as caller,
-            line.at(url).hosting("support.traced_host:weather", "--name", "station") as host,
-        ):
+        hosting = line.at(hosts_url).hosting("support.traced_host:weather", "--name", "station")
+        with _caller(folder, environment) as caller, hosting as host:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "ready\n"
             yield Stage(folder, url, caller, server, host)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from toolbus.grants import ApiScope
 from toolbus.wire import ParticipantId, pack_body, unpack_body
@@ -24,16 +25,20 @@ __all__ = [
     "hosted_facts",
     "member_facts",
     "name_key",
+    "offer_facts",
     "owner_key",
     "place_held_by",
     "place_of",
     "read_hosted",
+    "read_kept",
     "read_member",
     "up_change",
 ]
 
 Change: TypeAlias = list[Any]
 """As `tell.lua` takes it: what, which place, which epoch, and more."""
+# Who hosts a thousand toolkits says something of each whenever one of them changes.
+_hosted: WeakKeyDictionary[Generation, tuple[frozenset[str], bytes]] = WeakKeyDictionary()
 
 
 def place_of(identity: Identity, instance: str) -> bytes:
@@ -84,6 +89,7 @@ def member_facts(member: Member, *, reads_chunks: bool) -> bytes:
             member.attributes,
             list(member.offers.values()),
             member.is_parting,
+            member.watches,
         ]
     )
 
@@ -105,30 +111,41 @@ def read_member(packed: bytes) -> tuple[Member, bool]:
     member.listens = fields[11]
     member.attributes = fields[12]
     member.offers = {pack_body(each): each for each in fields[13]}
-    member.is_parting = fields[14]
+    member.is_parting, member.watches = fields[14], fields[15]
     return member, fields[10]
 
 
 def hosted_facts(toolkit: Toolkit, generation: Generation) -> bytes:
-    """Pack what one host says of a toolkit."""
-    return offer_facts(
-        Offer(toolkit.name, toolkit.public, generation.shared_with, generation.definition)
-    )
+    """Pack what one host says of a toolkit; once, as long as it is so."""
+    shared_with, facts = _hosted.get(generation, (None, b""))
+    if shared_with != generation.shared_with:
+        shared_with = generation.shared_with
+        offer = Offer(toolkit.name, toolkit.public, shared_with, generation.definition)
+        facts = offer_facts(toolkit.owner, offer)
+        _hosted[generation] = shared_with, facts
+    return facts
 
 
-def offer_facts(offer: Offer) -> bytes:
+def offer_facts(owner: Identity, offer: Offer) -> bytes:
     """Pack what a participant offers to host."""
     definition = offer.definition
     manifest = pack_body(definition.manifest.model_dump(mode="json", exclude_defaults=True))
     shared = sorted(offer.shared_with)
-    return pack_body([offer.name, offer.public, shared, definition.digest, manifest])
+    return pack_body([offer.name, offer.public, shared, definition.digest, manifest, *owner])
 
 
 def read_hosted(packed: bytes) -> Offer:
     """Read what a host at another node says of a toolkit."""
     fields: list[Any] = unpack_body(packed, binary=True)
-    name, public, shared, digest, manifest = fields
+    name, public, shared, digest, manifest = fields[:5]
     return Offer(name, public, frozenset(shared), _definition(name, digest, manifest))
+
+
+def read_kept(number: int, packed: bytes) -> tuple[Identity, bool, Generation]:
+    """Read what the last host said of a toolkit whose name is kept: owner, whether public, what."""
+    offer, fields = read_hosted(packed), unpack_body(packed, binary=True)
+    kept = Generation(number, offer.definition, shared_with=offer.shared_with)
+    return Identity(*fields[5:7]), offer.public, kept
 
 
 @lru_cache(maxsize=256)
@@ -152,16 +169,6 @@ class Told:
     facts: bytes = b""
     hosted: dict[bytes, bytes] = field(default_factory=dict)
     """Facts of toolkits, by the key of the name."""
-    packed: dict[bytes, tuple[Definition, frozenset[str], bytes]] = field(default_factory=dict)
-    """What those facts were packed from here: a host of many would cost too much to pack anew."""
-
-    def facts_of(self, key: bytes, toolkit: Toolkit, generation: Generation) -> bytes:
-        """Pack what one host says of a toolkit, unless that is known."""
-        source = generation.definition, generation.shared_with
-        known = self.packed.get(key)
-        if known is None or known[0] is not source[0] or known[1] != source[1]:
-            known = self.packed[key] = (*source, hosted_facts(toolkit, generation))
-        return known[2]
 
 
 class Snapshot(NamedTuple):
@@ -173,14 +180,18 @@ class Snapshot(NamedTuple):
     """Of the others: node, epoch and facts, by place."""
     hosted: dict[tuple[bytes, bytes], list[Any]]
     """What those host, by place and name; with the generation's number and the facts at the end."""
+    kept: dict[bytes, list[Any]]
+    """Names that nobody serves: until when, by the clock of Redis in ms, number and facts."""
 
     @classmethod
     def of(cls, me: str, facts: dict[bytes, list[Any]]) -> Snapshot:
         """Sort the facts of a room, by their keys."""
-        snapshot = cls({}, {}, {})
+        snapshot = cls({}, {}, {}, {})
         for key, fact in facts.items():
             is_member, place, name = key.startswith(b"m"), key[1:17], key[18:]
-            if fact[0] == me.encode():
+            if key.startswith(b"k"):
+                snapshot.kept[key[1:]] = fact
+            elif fact[0] == me.encode():
                 told = snapshot.own.setdefault(place, Told(fact[1]))
                 if is_member:
                     told.facts = fact[2]

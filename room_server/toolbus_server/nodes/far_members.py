@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolbus.errors import AlreadyExists
-from toolbus_server.flights import Seat
+from toolbus_server.flights import Offer, Seat
 from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.nodes.far_facts import (
     Snapshot,
@@ -19,7 +19,7 @@ from toolbus_server.nodes.far_facts import (
 )
 from toolbus_server.room_view import Member
 
-__all__ = ["Far", "FarMembers", "drop_named"]
+__all__ = ["Far", "FarMembers", "drop_named", "yield_name"]
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class FarMembers:
         room: The room here.
         hub: Where it is.
         seat: Makes a seat for one at a node, or None where that node is gone.
+        note: Told of each at a node that came, changed or went.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class FarMembers:
         room: OpenRoom,
         hub: Hub,
         seat: Callable[[str, str, Member, bool], Seat | None],
+        note: Callable[[str, Member], None],
     ) -> None:
         self._open = room
         self._name = room.room.state.name
         self._state = room.room.state
         self._hub = hub
         self._seat = seat
+        self._note = note
         self.at: dict[bytes, Far] = {}
         """By place."""
 
@@ -95,21 +98,23 @@ class FarMembers:
         known = self.at.get(place)
         if known is not None and known.node == node and known.member.epoch == epoch:
             self._revise(known.member, newer)
+            self._note(node, known.member)
             return
         if known is not None:
             self.leave(place, keep=True)
         seat = self._seat(self._name, node, newer, reads_chunks)
         if seat is None:
             return
-        newer.is_far = True
+        newer.is_far, newer.node = True, node.rpartition(" ")[0]
         self.at[place] = Far(node, newer)
         self._hub.join_far(self._open, seat)
+        self._note(node, newer)
 
     def _revise(self, member: Member, newer: Member) -> None:
         was_draining = member.is_draining
         member.revise(newer)
         member.attributes, member.offers = newer.attributes, newer.offers
-        member.listens = newer.listens
+        member.listens, member.watches = newer.listens, newer.watches
         if newer.is_draining and not was_draining:
             self._open.registry.publish(self._state.drain(member))
         if newer.is_parting:
@@ -121,18 +126,21 @@ class FarMembers:
         if far is not None:
             self.at[aside] = far
             self._revise(far.member, read_member(packed)[0])
+            self._note(far.node, far.member)
 
     def leave(self, place: bytes, *, keep: bool) -> None:
         """Let one go who is there no more; with whether its names are kept. Idempotent."""
         far = self.at.pop(place, None)
         if far is not None:
             self._hub.leave_far(self._open, far.member, reserve=keep)
+            self._note(far.node, far.member)
 
     def _host(self, place: bytes, number: int, packed: bytes) -> None:
         far = self.at.get(place)
         if far is None:
             return
         offer = read_hosted(packed)
+        yield_name(self._open, far.member, offer)
         try:
             done = self._state.register(
                 far.member,
@@ -165,3 +173,9 @@ def drop_named(room: OpenRoom, member: Member, key: bytes) -> list[str]:
     for toolkit in named:
         room.registry.publish(state.unregister(member, toolkit.name, public=toolkit.public))
     return [toolkit.name for toolkit in named]
+
+
+def yield_name(room: OpenRoom, owner: Member, offer: Offer) -> None:
+    """Keep a public name no longer for another than the one whom Redis has given it to."""
+    if offer.public:
+        room.registry.publish(room.room.state.yield_name(offer.name, owner.identity))

@@ -19,7 +19,7 @@ from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 
 __all__ = ["NODES", "Fenced", "Lease", "Renewal"]
 
-_SCRIPTS = ("beat", "enter", "exit", "leave", "tell")
+_SCRIPTS = ("beat", "enter", "exit", "leave", "rooms", "tell")
 NODES = "toolbus:nodes"
 """Where Redis has the leases: nodes with their incarnations, by when they end."""
 _NODES_VERSION, _GONE = "toolbus:nodes:version", "toolbus:gone"

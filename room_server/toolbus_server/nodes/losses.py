@@ -28,12 +28,13 @@ from toolbus_server.flights import Flight, Seat
 from toolbus_server.nodes.parcels import Entry
 from toolbus_server.routing import Router
 
-__all__ = ["DISPATCH", "FRAME", "LOST", "MESSAGE", "ORDER", "Losses"]
+__all__ = ["CALLS", "DISPATCH", "FRAME", "LOST", "MESSAGE", "ORDER", "Losses"]
 
-DISPATCH, FRAME, MESSAGE, ORDER, LOST = 1, 2, 3, 4, 5
+DISPATCH, FRAME, MESSAGE, ORDER, LOST, CALLS = 1, 2, 3, 4, 5, 6
 """What an entry begins with; a dispatch and a frame end with a packed frame.
 
-`LOST` has the id of a dispatch whose answer was lost, and what that said of `executed`.
+`LOST` has the id of a dispatch whose answer was lost, and what that said of `executed`. `CALLS` has
+what has become of calls: another report makes up for one that is lost.
 """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode

@@ -16,7 +16,8 @@ import msgpack
 import msgspec
 from redis.asyncio.connection import ConnectionPool
 
-from toolbus_server.administration import Administration
+from toolbus_server.administration import Administration, RoomsElsewhere
+from toolbus_server.call_watch import CallReport
 from toolbus_server.hub import Hub
 from toolbus_server.nodes.far_orders import FarOrders
 from toolbus_server.nodes.lease import NODES, Fenced, Lease
@@ -25,6 +26,7 @@ from toolbus_server.nodes.parcels import MARK, read_parcel
 from toolbus_server.nodes.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 from toolbus_server.nodes.relays import Relays
+from toolbus_server.nodes.room_index import rooms_elsewhere
 from toolbus_server.nodes.shared_rooms import SharedRooms, rooms_of
 
 __all__ = ["BEAT_S", "LEASE_S", "WINDOW_BYTES", "Node"]
@@ -87,8 +89,9 @@ class Node:
         self.is_joined = asyncio.Event()
         """Set while this node has a lease."""
         self._begin_anew()
-        self._rooms = SharedRooms(hub, lambda: self.lease, self._living_peer, self._task)
+        self._rooms = SharedRooms(self.name, hub, lambda: self.lease, self._living_peer, self._task)
         self._orders = FarOrders(administration, lambda: self._line, NODES, self._order, self._task)
+        administration.rooms_elsewhere = self._rooms_elsewhere
 
     def _begin_anew(self) -> None:
         """Be another incarnation from now on: what the former one told counts no more."""
@@ -157,6 +160,17 @@ class Node:
     def hear(self, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Hand a message of a participant elsewhere to those here whom it is for."""
         self._rooms.hear(room, to, message)
+
+    def hear_calls(self, node: str, room: str, report: CallReport) -> None:
+        """Hand what has become of calls at another node to those here who watch."""
+        self._rooms.hear_calls(node, room, report)
+
+    def report_anew(self, node: str) -> None:
+        """Have another node hear again what has become of calls, where it is to know that."""
+        self._rooms.report_anew(node)
+
+    async def _rooms_elsewhere(self, after: str, most: int) -> RoomsElsewhere:
+        return await rooms_elsewhere(self.lease.script, after, most)
 
     def _peer(self, node: str) -> Peer:
         peer = self._peers.get(node)

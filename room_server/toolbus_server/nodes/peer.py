@@ -20,8 +20,9 @@ from toolbus.grants import ApiScope
 from toolbus.transport import Ticket
 from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
 from toolbus_server.call_frames import CALL_FRAMES
+from toolbus_server.call_watch import CallReport
 from toolbus_server.flights import Flight, Seat
-from toolbus_server.nodes.losses import DISPATCH, FRAME, LOST, MESSAGE, ORDER, Losses
+from toolbus_server.nodes.losses import CALLS, DISPATCH, FRAME, LOST, MESSAGE, ORDER, Losses
 from toolbus_server.nodes.parcels import Arrived, Entry, Parcels, Sent
 from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 from toolbus_server.room_view import Identity, Member
@@ -58,6 +59,12 @@ class Home(Protocol):
 
     def hear(self, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Take a message of a participant there: for those of a name, or for all."""
+
+    def hear_calls(self, node: str, room: str, report: CallReport) -> None:
+        """Take what has become of the calls of participants there."""
+
+    def report_anew(self, node: str) -> None:
+        """Learn that something that went there was lost, maybe a report of calls."""
 
     def obey(self, action: str, options: dict[str, Any]) -> None:
         """Do what an administrator asked for there."""
@@ -142,6 +149,13 @@ class Peer:
         if not self.is_away and not self.is_full:
             self._put(Entry(_encode((MESSAGE, room, to, message))))
 
+    def report(self, room: str, report: CallReport) -> bool:
+        """Send what has become of calls; return whether there was a way and room."""
+        if self.is_away or self.is_full:
+            return False
+        self._put(Entry(_encode((CALLS, room, report))))
+        return True
+
     def order(self, action: str, options: dict[str, Any]) -> None:
         """Have an administrator's wish done there."""
         self._put(Entry(_encode((ORDER, action, options))))
@@ -198,6 +212,7 @@ class Peer:
             _logger.error("a parcel for %s was refused: %s", self.name, error)
         if error is not None or answer.result() == 0:
             self._losses.unheard(self._parcels.give_up(sent))
+            self._home.report_anew(self.name)
         self._pump()
 
     def ask(self) -> None:
@@ -216,6 +231,8 @@ class Peer:
             self._end_all("the other server had lost its way here")
         else:
             self._losses.missed(arrival.lost)
+        if arrival.has_broken or arrival.lost:
+            self._home.report_anew(self.name)
         for entry in arrival.entries:
             try:
                 self._on_entry(_decode(entry))
@@ -241,6 +258,8 @@ class Peer:
             self._home.hear(*entry[1:])
         elif entry[0] == ORDER:
             self._home.obey(*entry[1:])
+        elif entry[0] == CALLS:
+            self._home.hear_calls(self.name, entry[1], CallReport(*entry[2]))
         elif entry[0] == LOST:
             self._losses.answer_lost(*entry[1:])
         else:

@@ -31,11 +31,13 @@ _ON_KEYS = MappingProxyType(
         "toolbus:gone": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
         "toolbus:tidying:*": ("SET m",),
         "toolbus:revoked": ("EXPIRE 1", "SADD m", "SMEMBERS"),
+        "toolbus:rooms": ("ZADD 0 m", "ZRANGEBYLEX - +", "ZREM m"),
         "toolbus:rooms:*": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
         "toolbus:{r:*}:version": ("DEL", "GET", "INCR"),
         "toolbus:{r:*}:nodes": ("DEL", "SADD m", "SCARD", "SMEMBERS", "SREM m"),
-        "toolbus:{r:*}:facts": ("DEL", "HDEL f", "HGET f", "HGETALL", "HSET f v"),
-        "toolbus:{r:*}:names": ("DEL", "HDEL f", "HGET f", "HSET f v"),
+        "toolbus:{r:*}:facts": ("DEL", "HDEL f", "HGET f", "HGETALL", "HKEYS", "HSET f v"),
+        "toolbus:{r:*}:names": ("DEL", "HDEL f", "HGET f", "HINCRBY f 1", "HSET f v"),
+        "toolbus:{r:*}:kept": ("DEL", "ZADD 0 m", "ZCOUNT 0 0", "ZRANGEBYSCORE 0 0", "ZREM m"),
     }
 )
 _SOME_KEY = "toolbus:nodes"

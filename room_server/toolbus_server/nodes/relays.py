@@ -60,7 +60,7 @@ class Relays:
         options = {name: header[name] for name in STREAM_OPTIONS.keys() & header.keys()}
         if options:
             self._hub.router.streams.open(flight, options | {"idle_ms": 0}, header)
-        self._hub.router.hand_over(flight, dispatch, header, dispatch.traceparent)
+        self._hub.router.relay(room, flight, dispatch, header)
 
     def _flight(
         self,

@@ -14,15 +14,17 @@ from typing import Any, Protocol
 from toolbus.errors import AlreadyExists, Unavailable
 from toolbus_server.flights import Offer
 from toolbus_server.hub import Hub, Occupant, OpenRoom
+from toolbus_server.nodes.audience import Audience, Post
 from toolbus_server.nodes.far_facts import (
     Change,
     Snapshot,
     name_key,
     offer_facts,
     place_held_by,
+    read_kept,
     up_change,
 )
-from toolbus_server.nodes.far_members import FarMembers, drop_named
+from toolbus_server.nodes.far_members import FarMembers, drop_named, yield_name
 from toolbus_server.nodes.redis_line import RedisAway
 from toolbus_server.nodes.tellings import Tellings
 from toolbus_server.room_view import Member
@@ -33,14 +35,13 @@ __all__ = ["Home", "SharedRoom"]
 _logger = logging.getLogger(__name__)
 
 
-class Home(Protocol):
+class Home(Post, Protocol):
     """The node whose room it is."""
+
+    name: str
 
     async def tell(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
         """Tell all nodes; give the version and what came of each change. Raises `RedisAway`."""
-
-    def say(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
-        """Send a message to the participants of a name at another node, or to all."""
 
     def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat | None:
         """Make a seat for a participant of another node, or None where that node is gone."""
@@ -60,6 +61,8 @@ class SharedRoom:
 
     def __init__(self, room: OpenRoom, hub: Hub, home: Home) -> None:
         self.name = room.room.state.name
+        self.node: str = home.name
+        """The name of this node."""
         self._open = room
         self._state = room.room.state
         self._hub = hub
@@ -73,7 +76,9 @@ class SharedRoom:
         self._left: list[Change] = []
         """Of who left while nobody could be told, or steps aside."""
         self._telling: asyncio.Task[None] | None = None
-        self._far = FarMembers(room, hub, home.seat)
+        self._far = FarMembers(room, hub, home.seat, self._note)
+        self.audience: Audience = Audience(room, self._far.at, home)
+        """Who is told what without being called."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.entering: asyncio.Task[None] | None = None
         """Reads the room, as long as it takes."""
@@ -155,21 +160,10 @@ class SharedRoom:
 
     def say(self, to: str | None, message: dict[str, Any]) -> int:
         """Send a message to those of a name at other nodes, or to all; return how many listen."""
-        listeners = [
-            far
-            for far in self._far.at.values()
-            if far.member.listens and to in (None, far.member.identity.name)
-            if not self._state.is_told_elsewhere(far.member)
-        ]
-        for node in {far.node for far in listeners}:
-            self._home.say(node, self.name, to, message)
-        return len(listeners)
+        return self.audience.say(to, message)
 
-    def take_message(self, to: str | None, message: dict[str, Any]) -> None:
-        """Hand a message of a participant elsewhere to those here whom it is for."""
-        seats = (occupant.seat.member for occupant in self._open.occupants.values())
-        named = [member for member in seats if to in (None, member.identity.name)]
-        self._open.feeds.deliver(message, named)
+    def _note(self, node: str, member: Member) -> None:
+        self.audience.note(node, member)
 
     async def told(self) -> None:
         """Wait until all that was to be told has been."""
@@ -193,7 +187,7 @@ class SharedRoom:
         """
         place = place_held_by(member)
         key = name_key(member.identity, offer.name, offer.public)
-        facts, digest = offer_facts(offer), offer.definition.digest
+        facts, digest = offer_facts(member.identity, offer), offer.definition.digest
         changes = self._tellings.news_of(member)
         changes.append(up_change(member, place, key, digest, number or 0, facts))
         try:
@@ -209,6 +203,7 @@ class SharedRoom:
             raise Unavailable("a newer connection of this instance is there", executed="no")
         await self._reached(version)
         self._tellings.claimed(member, key, facts)
+        yield_name(self._open, member, offer)
         return int(results[-1])
 
     async def _reached(self, version: int) -> None:
@@ -221,15 +216,24 @@ class SharedRoom:
 
     # What it hears
 
-    def load(self, version: int, me: str, facts: dict[bytes, list[Any]]) -> None:
-        """Take the room as it stands, and tell what is not so any more of this node's own."""
+    def load(self, version: int, me: str, facts: dict[bytes, list[Any]], now_ms: int = 0) -> None:
+        """Take the room as it stands, and tell what is not so any more of this node's own.
+
+        Args:
+            version: Of the room.
+            me: This node with its incarnation.
+            facts: What Redis holds of it.
+            now_ms: The clock of Redis.
+        """
         if self._version is not None and version < self._version:
             return  # it was read twice, and what was asked for first came last
         snapshot = Snapshot.of(me, facts)
         self._far.meet(snapshot)
+        self._keep(snapshot, now_ms)
         here = [occupant.seat.member for occupant in self._open.occupants.values()]
         self._left += self._tellings.begin_with(snapshot.own, here)
         self._version = version
+        self.audience.report_anew()
         for member in here:
             self.touch(member)
         self._begin_to_tell()
@@ -237,6 +241,13 @@ class SharedRoom:
         early, self._early = self._early, []
         for news in early:
             self.hear(*news)
+
+    def _keep(self, snapshot: Snapshot, now_ms: int) -> None:
+        """Keep the names that nobody serves, for the time that is left to them."""
+        for until_ms, number, packed in snapshot.kept.values():
+            owner, public, kept = read_kept(number, packed)
+            changes = self._state.keep(owner, kept, public=public)
+            self._hub.keep_far(self._open, changes, (until_ms - now_ms) / 1000)
 
     def _begin_anew(self) -> None:
         self._forget_version()
@@ -279,8 +290,10 @@ class SharedRoom:
     def forget_node(self, node: str) -> None:
         """Let everybody go who was at a node that has ended."""
         self._far.forget_node(node)
+        self.audience.forget_node(node)
 
     def close(self) -> None:
         """Hear nothing more: the room has ended here."""
+        self.audience.close()
         for _, reached in self._waiting:
             reached.cancel()

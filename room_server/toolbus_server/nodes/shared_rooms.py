@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgpack
 
+from toolbus_server import room_state
+from toolbus_server.call_watch import CallReport
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, OpenRoom
 from toolbus_server.nodes.far_facts import Change
 from toolbus_server.nodes.lease import NODES, Lease
 from toolbus_server.nodes.peer import Peer
 from toolbus_server.nodes.redis_line import RedisAway
+from toolbus_server.nodes.room_index import ROOMS
 from toolbus_server.nodes.shared_room import SharedRoom
 from toolbus_server.room_view import Member
 
@@ -23,6 +26,7 @@ __all__ = ["SharedRooms", "Starter", "rooms_of"]
 
 _ENTER_S = 2.0
 """How long a participant waits for the room as the others have it."""
+_PARTS = ("version", "nodes", "facts", "names", "kept")
 Starter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Runs what has to be waited for, as long as the node lives."""
 
@@ -31,6 +35,7 @@ class SharedRooms:
     """All rooms of a node.
 
     Args:
+        name: What this node is called.
         hub: Where they are.
         lease: Gives the lease of the incarnation that there is now.
         peer: Finds another node, or makes it; gives None for one that has ended.
@@ -39,11 +44,14 @@ class SharedRooms:
 
     def __init__(
         self,
+        name: str,
         hub: Hub,
         lease: Callable[[], Lease],
         peer: Callable[[str], Peer | None],
         start: Starter,
     ) -> None:
+        self.name: str = name
+        """What this node is called."""
         self._hub = hub
         self._lease = lease
         self._peer = peer
@@ -85,8 +93,7 @@ class SharedRooms:
         lease, room = self._lease(), shared.name
         if not lease.is_held or self._rooms.get(room) is not shared:
             return
-        parts = ("version", "nodes", "facts")
-        keys = (NODES, *(_key(room, part) for part in parts), rooms_of(lease.me))
+        keys = (NODES, *_keys(room), rooms_of(lease.me), ROOMS)
         try:
             if room in self._exits:
                 await asyncio.wait([self._exits[room]])
@@ -100,7 +107,7 @@ class SharedRooms:
         keys_and_facts = iter(answer[1])
         packed = dict(zip(keys_and_facts, keys_and_facts, strict=True))
         facts = {key: msgpack.unpackb(fact, raw=True) for key, fact in packed.items()}
-        shared.load(int(answer[0]), lease.me, facts)
+        shared.load(int(answer[0]), lease.me, facts, int(answer[2]))
 
     # What this node tells
 
@@ -110,10 +117,9 @@ class SharedRooms:
         return await self._tell_as(me, room, msgpack.packb(changes, use_bin_type=False))
 
     async def _tell_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
-        parts = ("version", "nodes", "facts", "names")
-        keys = (NODES, *(_key(room, part) for part in parts), rooms_of(writer))
-        kept_ms = self._hub.limits.reservation_ms
-        answer = await self._lease().script("tell", keys, writer, room, kept_ms, changes)
+        keys = (NODES, *_keys(room), rooms_of(writer), ROOMS)
+        kept_ms, most = self._hub.limits.reservation_ms, room_state.MAX_RESERVED
+        answer = await self._lease().script("tell", keys, writer, room, kept_ms, changes, most)
         if not answer:
             raise RedisAway("this node's lease has ended")
         return int(answer[0]), list(answer[1])
@@ -123,6 +129,11 @@ class SharedRooms:
         peer = self._peer(node)
         if peer is not None:
             peer.say(room, to, message)
+
+    def report(self, node: str, room: str, report: CallReport) -> bool:
+        """Tell another node, where somebody watches, what has become of calls."""
+        peer = self._peer(node)
+        return peer is not None and peer.report(room, report)
 
     def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat | None:
         """Make a seat for a participant of another node, or None where that node is gone."""
@@ -143,8 +154,7 @@ class SharedRooms:
 
     async def _leave(self, shared: SharedRoom) -> None:
         lease = self._lease()
-        parts = ("version", "nodes", "facts", "names")
-        keys = (*(_key(shared.name, part) for part in parts), rooms_of(lease.me))
+        keys = (*_keys(shared.name), rooms_of(lease.me), ROOMS)
         if shared.entering is not None:  # which waits for the exit before this one
             await asyncio.wait([shared.entering])
         await shared.told()
@@ -189,7 +199,18 @@ class SharedRooms:
         """Hand a message of a participant elsewhere to those here whom it is for."""
         shared = self._rooms.get(room)
         if shared is not None:
-            shared.take_message(to, message)
+            shared.audience.take_message(to, message)
+
+    def hear_calls(self, node: str, room: str, report: CallReport) -> None:
+        """Hand what has become of calls at another node to those here who watch."""
+        shared = self._rooms.get(room)
+        if shared is not None:
+            shared.audience.take_report(node, report)
+
+    def report_anew(self, node: str) -> None:
+        """Have another node hear again what has become of calls, where it is to know that."""
+        for shared in self._rooms.values():
+            shared.audience.report_anew(node)
 
     def unread(self) -> None:
         """Take note that what is known of them may not be so any more."""
@@ -230,5 +251,6 @@ def rooms_of(node: str) -> str:
     return f"toolbus:rooms:{node}"
 
 
-def _key(room: str, part: str) -> str:
-    return f"toolbus:{{r:{room}}}:{part}"
+def _keys(room: str) -> Iterator[str]:
+    """Name what is kept of a room, in the order in which the scripts have it."""
+    return (f"toolbus:{{r:{room}}}:{part}" for part in _PARTS)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from toolbus_server.nodes.far_facts import (
     Change,
     Told,
+    hosted_facts,
     member_facts,
     name_key,
     place_held_by,
@@ -70,14 +71,12 @@ class Tellings:
         for toolkit in member.toolkits:
             key = name_key(member.identity, toolkit.name, toolkit.public)
             generation = next(each for each in toolkit.generations if member in each.hosts)
-            facts = now[key] = told.facts_of(key, toolkit, generation)
+            facts = now[key] = hosted_facts(toolkit, generation)
             if told.hosted.get(key) != facts:
                 digest = generation.definition.digest
                 changes.append(up_change(member, place, key, digest, generation.number, facts))
         gone = [key for key in told.hosted if key not in now]
         told.hosted = now
-        for key in gone:
-            told.packed.pop(key, None)
         return changes + [["down", place, member.epoch, key, False] for key in gone]
 
     def claimed(self, member: Member, key: bytes, facts: bytes) -> None:

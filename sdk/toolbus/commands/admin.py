@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolbus.commands.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.commands.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.errors import NotFound
 from toolbus.exit_codes import UsageMistake, printable
 
@@ -34,12 +34,22 @@ def _admin() -> None:
 @joins_a_room
 def _rooms(options: RoomOptions) -> None:
     """List the rooms that your token names, with how many are in them."""
-    rooms: list[dict[str, Any]] = in_room(options, lambda room: room.admin("rooms"))["rooms"]
+    rooms = in_room(options, _all_rooms)
     if options.as_json:
         typer.echo(json.dumps(rooms, ensure_ascii=False))
         return
     rows = [_COLUMNS, *([str(each[column]) for column in _COLUMNS] for each in rooms)]
     _show(rows)
+
+
+async def _all_rooms(room: CommandRoom) -> list[dict[str, Any]]:
+    """Ask page by page. A server of an earlier release gives all rooms at once."""
+    page = await room.admin("rooms")
+    rooms: list[dict[str, Any]] = page["rooms"]
+    while page.get("cursor") is not None:
+        page = await room.admin("rooms", cursor=page["cursor"])
+        rooms += page["rooms"]
+    return rooms
 
 
 @admin.command("kick")

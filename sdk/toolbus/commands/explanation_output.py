@@ -30,5 +30,6 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
         return
     kept = ", and calls that belong together stay with it" if explained.affinity else ""
     others = f"one of {explained.hosts} hosts" if explained.hosts > 1 else "the only host"
-    typer.echo(f"would run at {printable(host.name)} ({host.id}), {others}{kept}")
+    node = f" of node {printable(explained.node)}" if explained.node else ""
+    typer.echo(f"would run at {printable(host.name)} ({host.id}){node}, {others}{kept}")
     typer.echo(f"  generation {explained.generation}, digest {explained.digest}")

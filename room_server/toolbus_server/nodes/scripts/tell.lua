@@ -1,6 +1,7 @@
 -- Changes facts of a room, and tells all nodes that hold it.
--- KEYS: leases, room version, room nodes, facts, names, rooms of the writer.
--- ARGV: the writer ("node incarnation"), the room, how long a name is kept in ms, the changes, packed:
+-- KEYS: leases, room version, room nodes, facts, names, kept names, rooms of the writer, all rooms.
+-- ARGV: the writer ("node incarnation"), the room, how long a name is kept in ms, the changes, how many
+--   names are kept of one identity: those beyond are free at once, as at each node. The changes are packed:
 --   {"in", place, epoch, facts}             a participant, new or changed
 --   {"aside", place, epoch, facts, place}   it holds another place from now on, with all that it hosts
 --   {"out", place, epoch, keep}             it has gone; its names are kept for it or not
@@ -12,8 +13,8 @@
 -- is taken back.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local writer, room, kept_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local facts, names = KEYS[4], KEYS[5]
+local writer, room, kept_ms, most_kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
+local facts, names, kept = KEYS[4], KEYS[5], KEYS[6]
 local is_purge = ARGV[4] == 'purge'
 if not is_purge then
   local ends = redis.call('ZSCORE', KEYS[1], writer)
@@ -34,9 +35,31 @@ local function slot(record, digest)
   end
 end
 
-local function release(name, digest, keep)
+local function forget_kept(name, owner)
+  redis.call('ZREM', kept, name)
+  redis.call('HDEL', facts, 'k' .. name)
+  if redis.call('HINCRBY', names, '#' .. owner, -1) <= 0 then redis.call('HDEL', names, '#' .. owner) end
+end
+
+-- A name that nobody serves stands among the facts as 'k' NAME: {until when, generation, facts}
+local function keep_name(name, record, told)
+  for _, each in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now)) do
+    forget_kept(each, (get(names, each) or {''})[1])
+    redis.call('HDEL', names, each)
+  end
+  if tonumber(redis.call('HGET', names, '#' .. record[1]) or 0) >= most_kept then
+    return redis.call('HDEL', names, name)
+  end
+  redis.call('HINCRBY', names, '#' .. record[1], 1)
+  record[2] = now + kept_ms
+  put(names, name, record)
+  redis.call('ZADD', kept, record[2], name)
+  put(facts, 'k' .. name, {record[2], told[4], told[5]})
+end
+
+local function release(name, told, keep)
   local record = get(names, name)
-  local at = record and slot(record, digest)
+  local at = record and slot(record, told[3])
   if not at then return end
   record[3][at + 2] = record[3][at + 2] - 1
   if record[3][at + 2] <= 0 then
@@ -44,17 +67,16 @@ local function release(name, digest, keep)
   end
   if #record[3] == 0 then
     if not keep then return redis.call('HDEL', names, name) end
-    record[2] = now + kept_ms
+    return keep_name(name, record, told)
   end
   put(names, name, record)
 end
 
 local function claim(name, owner, digest, claimed)
   local record = get(names, name)
-  if record and record[1] ~= owner then
-    if #record[3] > 0 or record[2] > now then return nil end
-    record = nil
-  end
+  if record and record[1] ~= owner and (#record[3] > 0 or record[2] > now) then return nil end
+  if record and record[2] > 0 then forget_kept(name, record[1]) end
+  if record and record[1] ~= owner then record = nil end
   if not record then record = {owner, 0, {}} end
   record[2] = 0
   local at = slot(record, digest)
@@ -80,7 +102,7 @@ local function down(place, name, keep)
   local told = get(facts, field)
   if not told then return false end
   redis.call('HDEL', facts, field)
-  release(name, told[3], keep)
+  release(name, told, keep)
   return true
 end
 
@@ -151,7 +173,7 @@ apply['up'] = function(change)
   else
     number = claim(name, owner, digest, change[7])
     if not number then return 'taken' end
-    if before then release(name, before[3], true) end
+    if before then release(name, before, true) end
   end
   put(facts, field, {writer, epoch, digest, number, change[8]})
   if not index(told[4], name) then
@@ -181,7 +203,7 @@ if is_purge then
     end
   end
   redis.call('SREM', KEYS[3], writer)
-  redis.call('SREM', KEYS[6], room)
+  redis.call('SREM', KEYS[7], room)
 else
   changes = cmsgpack.unpack(ARGV[4])
 end
@@ -197,7 +219,8 @@ for at, change in ipairs(changes) do
 end
 local holders = redis.call('SMEMBERS', KEYS[3])
 if #holders == 0 then
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+  redis.call('ZREM', KEYS[8], room)
   return {0, results}
 end
 if #applied == 0 then return {tonumber(redis.call('GET', KEYS[2]) or 0), results} end

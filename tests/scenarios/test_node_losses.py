@@ -1,0 +1,173 @@
+"""What callers are told of calls to other nodes when a node, or Redis, is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.test_node_faults import two_processes
+from scenarios.test_nodes import add, nodes, until_listed
+from support.redis_server import RedisServer
+from support.room_watch import listed, until_hosts
+from toolbus import ChunkStream, InputStream, RoomClient, Toolkit, tool
+from toolbus.errors import HostLost, NoHost, RoomException, StreamBroken, Unavailable
+from toolbus_server.nodes.node import LEASE_S
+
+TIME_S = 60
+
+
+class Work:
+    """A toolkit whose calls run until they are stopped.
+
+    Args:
+        is_spare: Whether calls of its idempotent tool end by themselves.
+    """
+
+    def __init__(self, *, is_spare: bool = False) -> None:
+        self.began = {each: asyncio.Event() for each in ("once", "again", "takes")}
+
+        @tool
+        async def once() -> None:
+            """Run once."""
+            self.began["once"].set()
+            await asyncio.Event().wait()
+
+        @tool(idempotent=True)
+        async def again() -> str:
+            """Run as often as anybody likes."""
+            self.began["again"].set()
+            if not is_spare:
+                await asyncio.Event().wait()
+            return "done"
+
+        @tool
+        async def gives() -> AsyncIterator[int]:
+            """Give a number, then nothing."""
+            yield 1
+            await asyncio.Event().wait()
+
+        @tool
+        async def takes(rows: InputStream[int]) -> None:
+            """Take a number, then nothing."""
+            async for _ in rows:
+                self.began["takes"].set()
+                await asyncio.Event().wait()
+
+        self.toolkit = Toolkit("work", [once, again, gives, takes])
+
+
+class Calls:
+    """Calls of all kinds to one host, under way.
+
+    Args:
+        room: The caller.
+        work: What they run.
+    """
+
+    def __init__(self, room: RoomClient, work: Work) -> None:
+        self.room = room
+        self.work = work
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Calls]:
+        """Begin them, and wait until each runs."""
+        self.once = asyncio.ensure_future(self.room.invoke("work", "once"))
+        self.again = asyncio.ensure_future(self.room.invoke("work", "again"))
+        self.upload = asyncio.ensure_future(self._upload())
+        async with self.room.stream("work", "gives") as chunks:
+            assert (await anext(chunks)).value == 1
+            self.rest = asyncio.ensure_future(_next(chunks))
+            for began in self.work.began.values():
+                await began.wait()
+            yield self
+
+    async def _upload(self) -> None:
+        async with self.room.stream("work", "takes", input=range(1)) as chunks:
+            await anext(chunks)
+
+
+async def _next(chunks: ChunkStream) -> None:
+    await anext(chunks)
+
+
+async def error_of(call: asyncio.Future[Any]) -> RoomException:
+    with pytest.raises(RoomException) as raised:
+        await call
+    return raised.value
+
+
+@pytest.mark.long
+@pytest.mark.row(72)
+async def test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """CALL-13, REG-18, RETRY-2: within its lease."""
+    work, spare = Work(), Work(is_spare=True)
+    async with (
+        asyncio.timeout(TIME_S),
+        two_processes(tmp_path, redis) as (here, there),
+        there.room("host") as host,
+        host.host(work.toolkit),
+        there.room("single") as single,
+        single.host(Toolkit("alone", [add])),
+        here.room("me") as me,
+        AsyncExitStack() as spares,
+    ):
+        await until_listed(me, "work")
+        await until_listed(me, "alone")
+        async with Calls(me, work).running() as calls:
+            second = await spares.enter_async_context(here.room("host"))
+            await spares.enter_async_context(second.host(spare.toolkit))
+            await until_hosts(me, "work", 2)
+            began_s = asyncio.get_running_loop().time()
+            await there.end(signal.SIGKILL)
+            with pytest.raises(Unavailable) as unsent:
+                await me.invoke("alone", "add", {"a": 1, "b": 1}, retry=False)
+            assert unsent.value.executed == "no"
+            lost = await error_of(calls.once)
+            assert isinstance(lost, HostLost)
+            assert lost.executed == "maybe"
+            assert asyncio.get_running_loop().time() - began_s < LEASE_S + 5
+            assert [each.name for each in await me.participants()] == ["host", "me"]
+            assert (await calls.again).value == "done"
+            for end in (await error_of(calls.rest), await error_of(calls.upload)):
+                assert isinstance(end, HostLost | StreamBroken)
+                assert end.executed == "maybe"
+            hosts = {each.name: each.hosts for each in await listed(me)}
+            assert hosts == {"work": 1, "alone": 0}
+            with pytest.raises(NoHost):
+                await me.invoke("alone", "add", {"a": 1, "b": 1}, retry=False)
+
+
+@pytest.mark.row(73)
+async def test_calls_between_nodes_end_when_redis_is_lost_and_others_go_on(
+    redis: RedisServer,
+) -> None:
+    """By phase: they may have run, and an idempotent one is tried again."""
+    work = Work()
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with (
+            there.room("host") as host,
+            host.host(work.toolkit),
+            here.room("far") as far,
+            there.room("near") as near,
+        ):
+            await until_listed(far, "work")
+            within = asyncio.ensure_future(near.invoke("work", "once"))
+            async with Calls(far, work).running() as calls:
+                await redis.kill()
+                for call in (calls.once, calls.rest, calls.upload, calls.again):
+                    end = await error_of(call)
+                    assert isinstance(end, Unavailable), end
+                    assert end.executed == "maybe"
+                with pytest.raises(Unavailable) as raised:
+                    await far.invoke("work", "once", retry=False)
+                assert raised.value.executed == "no"
+            assert not within.done()
+            within.cancel()
