@@ -29,7 +29,7 @@ from toolbus.wire import Register, Unregister
 __all__ = ["Registration", "Registrations", "settled_offer"]
 
 _logger = logging.getLogger(__name__)
-_ANSWER_S = 10.0
+_FIRST_ANSWER_S, _ANSWER_S = 30.0, 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -112,17 +112,34 @@ class Registrations:
         """
 
     async def add(self, registration: Registration) -> None:
-        """Register a toolkit. Raises RoomException where the server refuses it."""
+        """Register a toolkit, on the next connection where the one that there is goes meanwhile.
+
+        Raises:
+            RoomException: The server refuses it, or none answers within 30 s.
+        """
         if self.is_draining:
             raise Unavailable("this participant is draining", executed="no", retryable=False)
         self._adding.append(registration.hosted.key)
         try:
-            body = await self._caller.request(Register, registration.manifest, registration.options)
+            body = await self._register(registration)
         finally:
             self._adding.remove(registration.hosted.key)
         self._withdrawn.discard(registration.hosted.key)
         registration.generation = body["generation"]
         self._standing.append(registration)
+
+    async def _register(self, registration: Registration) -> dict[str, Any]:
+        """Ask until there is an answer; to ask twice is as good as once."""
+        deadline_at = self._loop.time() + _FIRST_ANSWER_S
+        while True:
+            left_s = deadline_at - self._loop.time()
+            try:
+                return await self._caller.request(
+                    Register, registration.manifest, registration.options, timeout_s=left_s
+                )
+            except ConnectionLost:
+                if self._loop.time() >= deadline_at:
+                    raise
 
     async def withdraw(self, registration: Registration, *, is_ready: bool) -> None:
         """Take a toolkit back: now where the link is ready, else on the next connection."""
