@@ -14,7 +14,7 @@ from toolbus.grants import matches_room
 from toolbus.wire import Admin
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, Occupant, OpenRoom
-from toolbus_server.request_options import bad_option, cursor_text, read_cursor, read_option
+from toolbus_server.request_options import bad_option, cursor_text, page_limit, read_cursor
 from toolbus_server.revocations import Revocations
 from toolbus_server.room_view import Identity, Member
 
@@ -76,8 +76,7 @@ class Administration:
     def _rooms(self, asker: Member, options: dict[str, Any]) -> _Answer | Awaitable[_Answer]:
         place = read_cursor(options, (str,))
         after = "" if place is None else str(place[0])
-        limit = read_option(options, "limit", int)
-        count = _MAX_ROOMS if limit is None else max(1, min(int(limit), _MAX_ROOMS))
+        count = page_limit(options, _MAX_ROOMS)
         if self.rooms_elsewhere is not None:
             return self._page_of_all(asker, after, count, self.rooms_elsewhere(after, count))
         return self._page(asker, after, count, RoomsElsewhere({}, is_all=True))
@@ -164,8 +163,8 @@ def _meaning(action: str, options: dict[str, Any]) -> Callable[[str, Member], bo
         return lambda name, each: name == room and wanted in (each.id, each.identity.name)
     if "jti" in options:
         return lambda _, each: each.jti == options["jti"]
-    identity = Identity(options["issuer"], options["name"])
-    return lambda _, each: each.identity == identity
+    identity, at = Identity(options["issuer"], options["name"]), options["at"]
+    return lambda _, each: each.identity == identity and each.issued_at <= at
 
 
 def _send_away(occupants: Iterable[Occupant]) -> int:

@@ -110,6 +110,7 @@ def _member_of(token: VerifiedToken, instance: str, epoch: int) -> Member:
         scope=_same(token.api),
         rooms=tuple(token.room),
         jti=token.jti,
+        issued_at=token.issued_at,
     )
 
 

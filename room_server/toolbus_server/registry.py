@@ -111,9 +111,19 @@ class Registry:
         number = await share.claim(member, offer, generation)
         if not member.is_there:
             raise Unavailable("the connection has ended", executed="no")
-        answer = self._accept(member, offer, number)
-        share.touch(member)
-        return answer
+        try:
+            self._check_still(member, offer)
+            return self._accept(member, offer, number)
+        finally:
+            share.touch(member)  # the others are told, or what they were told is taken back
+
+    def _check_still(self, member: Member, offer: Offer) -> None:
+        """Refuse what was granted, and had room, before the others were asked, and no more."""
+        if member.is_draining:
+            raise Unavailable("this connection is draining: register on another", executed="no")
+        if not member.rights.may_register(offer.name, offer.public):
+            raise self._denied(member, offer.public, offer.name)
+        self._check_room_for(member, offer.name, offer.public)
 
     def _accept(self, member: Member, offer: Offer, generation: int | None) -> dict[str, Any]:
         done = self._room.state.register(

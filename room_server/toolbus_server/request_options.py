@@ -49,10 +49,10 @@ def read_option(options: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def page_limit(options: dict[str, Any]) -> int:
+def page_limit(options: dict[str, Any], most: int = MAX_PAGE) -> int:
     """Say how many items a page may have, as `limit` asks. Raises InvalidArguments."""
     limit = read_option(options, "limit", int)
-    return MAX_PAGE if limit is None else max(1, min(int(limit), MAX_PAGE))
+    return most if limit is None else max(1, min(int(limit), most))
 
 
 def cursor_text(place: Sequence[Any]) -> str:

@@ -49,10 +49,14 @@ class Revocations:
         """
         if not self._identities and not self._tokens:
             return False
-        revoked_at = self._identities.get(Identity(token.issuer, token.name))
-        if revoked_at is not None and token.issued_at <= revoked_at:
+        return self.cover(Identity(token.issuer, token.name), token.jti, token.issued_at)
+
+    def cover(self, identity: Identity, jti: str, issued_at: float) -> bool:
+        """Whether a token with this holder, id and time was revoked."""
+        revoked_at = self._identities.get(identity)
+        if revoked_at is not None and issued_at <= revoked_at:
             return True
-        return bool(token.jti) and token.jti in self._tokens
+        return bool(jti) and jti in self._tokens
 
 
 def _keep(kept: dict[K, float], key: K, now: float) -> None:

@@ -66,6 +66,8 @@ class Member:
     """The rooms, or patterns of rooms, that its token names."""
     jti: str = ""
     """Its token's own id, where it has one."""
+    issued_at: float = 0.0
+    """When its token was issued: seconds since the epoch."""
     rights: ToolRights = field(init=False)
     card: bytes = field(init=False)
     """What others are told of it, packed: id, name, role, issuer."""
@@ -103,7 +105,7 @@ class Member:
     def revise(self, newer: Member) -> None:
         """Take over what a newer token of the same identity says."""
         self.role, self.scope = newer.role, newer.scope
-        self.rooms, self.jti = newer.rooms, newer.jti
+        self.rooms, self.jti, self.issued_at = newer.rooms, newer.jti, newer.issued_at
         self._may_call.clear()
         self.rights = _rights_of(self.scope.agents)
         self.card = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])

@@ -37,6 +37,7 @@ from toolbus_server.farewell import close_door, take_leave
 from toolbus_server.forwarding import TrustedProxies
 from toolbus_server.http_endpoints import AskWorkers, HttpEndpoints
 from toolbus_server.hub import Hub
+from toolbus_server.room_view import Member
 from toolbus_server.session import Desk, Session
 from toolbus_server.settings import ServerSettings
 from toolbus_server.telemetry import ServerTelemetry
@@ -54,6 +55,7 @@ _RETRY_AFTER_S = "1"
 _PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
 _TOO_MANY_AT_ONCE = "Too many come in at once: try again in a moment.\n"
 _SERVICE_RESTART = 1012
+_SENT_AWAY = 4440
 _LEAVING = "the server is leaving"
 # Stands for the request of whoever is in: its headers take room, and the token is among them.
 _FORGOTTEN = Request("", Headers())
@@ -269,8 +271,7 @@ class RoomServer:
             member = decision.member
             if self.node is not None:
                 await self.node.enter(decision.room)
-                if self.admission.draining:
-                    connection.close_with(_SERVICE_RESTART, _LEAVING)
+                if self._turned_away(connection, member):
                     self.hub.drop(decision.room)
                     await connection.wait_closed()
                     return
@@ -289,6 +290,16 @@ class RoomServer:
         elif decision is not None and decision.close_code is not None:
             connection.close_with(decision.close_code, decision.text.strip())
         await connection.wait_closed()
+
+    def _turned_away(self, connection: CountedConnection, member: Member) -> bool:
+        """Close a connection that may not stay after all, which waited for the room meanwhile."""
+        if self.admission.draining:
+            connection.close_with(_SERVICE_RESTART, _LEAVING)
+        elif self.admission.revocations.cover(member.identity, member.jti, member.issued_at):
+            connection.close_with(_SENT_AWAY, "the token was revoked")
+        else:
+            return False
+        return True
 
 
 def _passing(response: Response) -> Response:

@@ -116,7 +116,7 @@ async def running_nodes(
     """Run servers that share a Redis, for as long as the block runs; each takes the others' tokens.
 
     `async with running_nodes("redis://127.0.0.1:6379/9") as (here, there):` gives two that have
-    joined each other. The Redis is yours; a few counters stay in it, under `toolbus:`.
+    joined each other. The Redis is yours; of all this nothing but revocations stays in it.
 
     Args:
         redis: Its URL, as `toolbus serve --redis` takes it.

@@ -41,8 +41,8 @@ MOST_KILLED = 10
 """Nodes that are killed at the same time."""
 NAME_BYTES = 37
 """Of a node, in the list of those that live."""
-KEYS_LEFT = 4
-"""Keys that do not belong to a room; and one more for each node that was tidied up after."""
+KEYS_LEFT = 2
+"""Keys that do not belong to a room: the nodes, and their version."""
 WITHIN = 0.25
 LEG = Leg("simulation", "bench.simulation_leg", "many nodes without connections")
 
@@ -228,7 +228,7 @@ class Bus:
         await self._all(settle=what)
         if what == "leave":
             until = time.monotonic() + PATIENCE_S
-            while (keys := await self._redis.keys()) > KEYS_LEFT + self._dead:
+            while (keys := await self._redis.keys()) > KEYS_LEFT:
                 if time.monotonic() > until:
                     raise TimeoutError(f"{keys} keys are left in Redis when all have gone")
                 await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from support.facts import definition, member
 from support.still_clock import Notebook
-from toolbus.errors import InvalidArguments, Unavailable
-from toolbus.wire import ParticipantId, pack_body
+from toolbus.errors import InvalidArguments, QuotaExceeded, Unavailable
+from toolbus.wire import ParticipantId, Register, RequestId, pack_body
 from toolbus_server.call_watch import CallReport
 from toolbus_server.definition import KnownDefinition
 from toolbus_server.flights import Offer
@@ -54,6 +55,9 @@ class Desk:
         self.results: list[Any] = []
         """What comes of what is told; where it is empty, all is well."""
         self.told: list[list[Any]] = []
+        self.version = 0
+        """What all that is told makes of the room."""
+        self.ended_nodes: set[str] = set()
         self.hub = hub = Hub(asyncio.get_running_loop(), Limits(), ServerTelemetry())
         self.state = hub.open("lab").room.state
         self.name = "me"
@@ -69,7 +73,7 @@ class Desk:
     async def tell(self, room: str, changes: list[list[Any]]) -> tuple[int, list[Any]]:
         self.told += changes
         results, self.results = self.results or [1] * len(changes), []
-        return 0, results
+        return self.version, results
 
     def sits_here(self, host: Member) -> None:
         """Let a participant of this node in."""
@@ -82,11 +86,15 @@ class Desk:
         self.room.touch(host)
         await self.room.told()
 
-    def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat:
+    def seat(self, room: str, node: str, member: Member, reads_chunks: bool) -> Seat | None:
+        if node in self.ended_nodes:
+            return None
         return Seat(member, Notebook(), reads_chunks=reads_chunks)
 
     def read_anew(self, shared: SharedRoom) -> None:
         self.reads += 1
+
+    def read_later(self, shared: SharedRoom) -> None: ...
 
     def say(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None: ...
 
@@ -370,3 +378,78 @@ def test_what_is_said_of_a_toolkit_is_packed_once_for_those_it_is_shared_with() 
     assert hosted_facts(kept, generation) is facts
     generation.shared_with = frozenset({"name:bob"})
     assert read_hosted(hosted_facts(kept, generation)).shared_with == {"name:bob"}
+
+
+async def test_a_name_that_is_asked_for_is_not_taken_back_where_the_room_is_read_meanwhile() -> (
+    None
+):
+    """REG-18: Redis has it by then, this node not yet."""
+    desk, sitter = Desk(), Sitter("host")
+    desk.hub.join("lab", sitter)
+    desk.room.load(7, "me 1", {})
+    await desk.room.told()
+    desk.version = 9
+    place, key, facts = _hosted("host", "kit")
+    kit = definition("kit")
+    asking = asyncio.create_task(
+        desk.room.claim(sitter.seat.member, Offer("kit", True, frozenset(), kit), None)
+    )
+    await asyncio.sleep(0)
+    told = [b"me 1", 1, member_facts(sitter.seat.member, reads_chunks=True), [key]]
+    hosted = [b"me 1", 1, kit.digest.encode(), 1, facts]
+    desk.room.load(9, "me 1", {b"m" + place: told, b"t" + place + b"\0" + key: hosted})
+    assert await asking == 1
+    desk.state.register(sitter.seat.member, kit, public=True)
+    desk.room.touch(sitter.seat.member)
+    await desk.room.told()
+    assert "down" not in [change[0] for change in desk.told]
+
+
+async def test_where_somebody_could_not_be_seated_what_is_kept_of_it_is_read() -> None:
+    desk = Desk()
+    desk.ended_nodes = {"other 1"}
+    desk.room.load(7, "me 1", {})
+    desk.comes(8, "ann")
+    place, epoch, _ = _fact("ann")
+    desk.room.hear(9, "other 1", False, [[b"out", place, epoch, True]])
+    assert desk.reads == 1
+    desk.room.load(9, "me 1", {})
+    desk.room.hear(10, "other 1", False, [[b"out", place, epoch, True]])
+    assert desk.reads == 1
+
+
+async def test_what_is_granted_and_has_room_is_looked_at_again_when_all_others_know() -> None:
+    """REG-1, REG-16: two may be asked for at the same time."""
+    hub = Hub(asyncio.get_running_loop(), Limits(max_toolkits=1), ServerTelemetry())
+    sitter = Sitter("host")
+    hub.join("lab", sitter)
+    open_room = hub.rooms["lab"]
+    asked = asyncio.Event()
+    touched: list[Member] = []
+
+    class Slow:
+        node = "here"
+
+        async def claim(self, _member: Member, _offer: Offer, _number: int | None) -> int | None:
+            await asked.wait()
+            return 1
+
+        def say(self, _to: str | None, _message: dict[str, Any]) -> int:
+            return 0
+
+        def touch(self, member: Member) -> None:
+            touched.append(member)
+
+    open_room.room.share = Slow()
+    manifests = [pack_body({"name": f"k{number}", "tools": []}) for number in (1, 2)]
+    first, second = [
+        open_room.registry.register(sitter.seat, Register(RequestId(number), manifest, {}))
+        for number, manifest in enumerate(manifests)
+    ]
+    assert isinstance(first, Awaitable)
+    assert isinstance(second, Awaitable)
+    asked.set()
+    assert (await first)["generation"] == 1
+    with pytest.raises(QuotaExceeded):
+        await second
+    assert touched == [sitter.seat.member] * 2

@@ -30,10 +30,13 @@ DOCUMENTS = (
     "sdk/README.md",
     "sdk/toolbus/wire/PROTOCOL.md",
     "room_server/README.md",
+    "room_server/NODES.md",
     "toolkits/README.md",
     "deploy/README.md",
+    "deploy/SCALING.md",
     "deploy/k8s/README.md",
     "tests/browser/README.md",
+    "tests/bench/README.md",
     "CHANGELOG.md",
 )
 PICTURE = "text"

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from toolbus.wire import Frame, Unknown, decode_from_server
-from toolbus_server.nodes.losses import CALLS, DISPATCH, FRAME, LOST
+from toolbus_server.nodes.losses import CALLS, DISPATCH, FRAME, LOST, ORDER
 from toolbus_server.nodes.parcels import MARK, read_parcel
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "carries",
     "is_loss",
     "is_news",
+    "is_order",
     "is_parcel",
     "is_report",
     "redis_relay",
@@ -216,6 +217,11 @@ def carries(*kinds: type[Frame], tool: str | None = None) -> Match:
 def is_loss(message: bytes) -> bool:
     """Match parcels which say that an answer was lost."""
     return any(entry[0] == LOST for entry in _entries_in(message))
+
+
+def is_order(message: bytes) -> bool:
+    """Match parcels with what an administrator asked for."""
+    return any(entry[0] == ORDER for entry in _entries_in(message))
 
 
 def is_report(message: bytes) -> bool:

@@ -1,7 +1,8 @@
 """`toolbus demo`: real calls on real data across processes, each scene holding what it promises.
 
 It needs the extras `server` and `otel`, touches nothing outside a temporary folder, and ends what
-it started, also on Ctrl-C. The scenes are in `demo_scenes` and `demo_faults`.
+it started, also on Ctrl-C. The scenes are in `demo_scenes`, `demo_faults`
+and `demo_nodes`.
 """
 
 from __future__ import annotations

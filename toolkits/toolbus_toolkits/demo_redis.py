@@ -81,11 +81,6 @@ class RedisProcess:
                 self._process.kill()
             await self._process.communicate()
 
-    @property
-    def pid(self) -> int:
-        """Its process id; 0 before it was started."""
-        return 0 if self._process is None else self._process.pid
-
 
 def _free_port() -> int:
     with socket.socket() as probe:

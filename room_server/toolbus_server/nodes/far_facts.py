@@ -90,6 +90,7 @@ def member_facts(member: Member, *, reads_chunks: bool) -> bytes:
             list(member.offers.values()),
             member.is_parting,
             member.watches,
+            member.issued_at,
         ]
     )
 
@@ -111,7 +112,7 @@ def read_member(packed: bytes) -> tuple[Member, bool]:
     member.listens = fields[11]
     member.attributes = fields[12]
     member.offers = {pack_body(each): each for each in fields[13]}
-    member.is_parting, member.watches = fields[14], fields[15]
+    member.is_parting, member.watches, member.issued_at = fields[14:17]
     return member, fields[10]
 
 

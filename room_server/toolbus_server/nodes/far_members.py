@@ -58,9 +58,12 @@ class FarMembers:
         self._note = note
         self.at: dict[bytes, Far] = {}
         """By place."""
+        self._unseated: set[bytes] = set()
+        """Places of those whose node had ended when they were heard of."""
 
     def meet(self, snapshot: Snapshot) -> None:
         """Take the others and what they host as they are now."""
+        self._unseated.clear()
         for place in [each for each, far in self.at.items() if not _stands(far, each, snapshot)]:
             self.leave(place, keep=True)  # one that stepped aside comes anew
         for place, (node, epoch, packed, _) in snapshot.members.items():
@@ -73,9 +76,15 @@ class FarMembers:
         for (place, _), (_, _, _, number, packed) in snapshot.hosted.items():
             self._host(place, number, packed)
 
-    def apply(self, writer: str, change: list[Any]) -> None:
-        """Take one piece of news that a node has told."""
+    def apply(self, writer: str, change: list[Any]) -> bool:
+        """Take one piece of news that a node has told; return whether all is known then.
+
+        Of one whose node had ended before it could be seated, its names that are kept are not.
+        """
         what, place, epoch = change[:3]
+        if what == b"out" and place in self._unseated:
+            self._unseated.discard(place)
+            return False
         if what == b"in":
             self._come(writer, place, epoch, change[3])
         elif what == b"out":
@@ -86,6 +95,7 @@ class FarMembers:
             self._host(place, change[6], change[7])
         elif (far := self.at.get(place)) is not None:
             drop_named(self._open, far.member, change[3])
+        return True
 
     def _come(self, node: str, place: bytes, epoch: int, packed: bytes) -> None:
         newer, reads_chunks = read_member(packed)
@@ -104,6 +114,7 @@ class FarMembers:
             self.leave(place, keep=True)
         seat = self._seat(self._name, node, newer, reads_chunks)
         if seat is None:
+            self._unseated.add(place)
             return
         newer.is_far, newer.node = True, node.rpartition(" ")[0]
         self.at[place] = Far(node, newer)

@@ -6,6 +6,7 @@ and each node keeps those that it knows, for a Redis that loses them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -23,6 +24,8 @@ _logger = logging.getLogger(__name__)
 _REVOKED = "toolbus:revoked"
 _REVOKED_S = 2 * MAX_TOKEN_LIFE_S
 _MOST_REVOKED = 100_000
+_OWED_S = 60.0
+"""For so long a revocation is told once more to all whenever the line was down meanwhile."""
 
 
 class FarOrders:
@@ -49,7 +52,10 @@ class FarOrders:
         self._nodes_key = nodes_key
         self._tell = tell
         self._start = start
+        self._loop = asyncio.get_running_loop()
         self._revoked: dict[bytes, None] = {}
+        self._owed: dict[bytes, float] = {}
+        """Revocations that were asked for here a moment ago: who has heard of them is not known."""
         administration.elsewhere = self.give
 
     def give(self, action: str, options: dict[str, Any]) -> None:
@@ -60,6 +66,7 @@ class FarOrders:
         try:
             if action == "revoke":
                 self._remember(revocation := msgpack.packb(options))
+                self._owed.setdefault(revocation, self._loop.time())
                 await self._line().command("SADD", _REVOKED, revocation)
                 await self._line().command("EXPIRE", _REVOKED, _REVOKED_S)
             # In this order: who has joined since then has read what is revoked.
@@ -86,7 +93,9 @@ class FarOrders:
     async def agree(self) -> None:
         """Learn what is revoked, and tell what Redis does not know. Raises `RedisAway`."""
         told = await self._line().command("SMEMBERS", _REVOKED)
-        for revocation in self._revoked.keys() - set(told):
+        since = self._loop.time() - _OWED_S
+        self._owed = {each: at for each, at in self._owed.items() if at > since}
+        for revocation in (self._revoked.keys() - set(told)) | self._owed.keys():
             self.give("revoke", msgpack.unpackb(revocation))
         for revocation in told:
             try:

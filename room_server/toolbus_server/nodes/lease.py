@@ -38,6 +38,8 @@ class Renewal(NamedTuple):
     """All nodes that live, with their incarnations; None where that is as it was."""
     dead: list[str]
     """Nodes that have ended, and whose telling nobody has taken back yet."""
+    first_end_s: float
+    """How long the lease lives that ends first, if it is not renewed."""
 
 
 class Lease:
@@ -119,7 +121,7 @@ class Lease:
         if answer[2] is not None:
             self._known_version = answer[1]
             living = {each.decode() for each in answer[2]}
-        return Renewal(living, [each.decode() for each in answer[3]])
+        return Renewal(living, [each.decode() for each in answer[3]], answer[4] / 1000)
 
     def hear_echo(self) -> None:
         """Take note that the inbox brought the last renewal: Redis and the inbox are of one."""

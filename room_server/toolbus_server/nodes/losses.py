@@ -58,7 +58,7 @@ class Losses:
         """Learn what the other node did not get, which hears what is sent now."""
         for entry in entries:
             kind, *_, last = _decode(entry.data)
-            if kind == LOST:
+            if kind in (LOST, ORDER):
                 self._put(entry)
             elif kind in (DISPATCH, FRAME):
                 frame: Any = decode_from_server(last)

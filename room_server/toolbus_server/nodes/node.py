@@ -44,6 +44,7 @@ _MOST_ENDED = 1_000
 _START_S = 2.0
 """How long the start waits for Redis."""
 _AFTER_BUG_S = 1.0
+_AFTER_END_S = 0.02
 _ECHO = b"B"
 """What a node hears of its own beat: its inbox is heard, by the Redis that has its lease."""
 _logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Node:
         self.sessions: Iterator[int] = count(1)
         """Numbers for sessions with other nodes."""
         self._line_task: asyncio.Task[None] | None = None
+        self._first_end_s = 0.0
         self.is_joined = asyncio.Event()
         """Set while this node has a lease."""
         self._begin_anew()
@@ -211,7 +213,8 @@ class Node:
         while True:
             for peer in list(self._peers.values()):
                 peer.ask()
-            await asyncio.sleep(BEAT_S)
+            # By then who lives has renewed its lease: who died is noticed as its own ends.
+            await asyncio.sleep(min(BEAT_S, self._first_end_s + _AFTER_END_S))
             async with asyncio.timeout(_beat_limit_s()):
                 await self._beat()
 
@@ -256,6 +259,7 @@ class Node:
         """Renew the lease, and hear of it through the inbox. Raises what ends the line."""
         known = self._living | self._peers.keys()
         renewal = await self.lease.renew(LEASE_S)
+        self._first_end_s = renewal.first_end_s
         if renewal.living is not None:
             self._living = renewal.living
             self._welcome_back(self._ended.keys() & renewal.living)

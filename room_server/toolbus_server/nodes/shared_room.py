@@ -49,6 +49,9 @@ class Home(Post, Protocol):
     def read_anew(self, shared: SharedRoom) -> None:
         """Ask for the room as a whole; its `load` gets it."""
 
+    def read_later(self, shared: SharedRoom) -> None:
+        """Do so in a moment, as what was told was refused."""
+
 
 class SharedRoom:
     """What a node has to do for one of its rooms, for others to share it.
@@ -69,6 +72,7 @@ class SharedRoom:
         self._home = home
         self._version: int | None = None
         """None until the room was read."""
+        self._is_in_doubt = False
         self._early: list[tuple[int, str, bool, list[list[Any]]]] = []
         """News that came before what was read; it comes by another connection."""
         self._tellings = Tellings(lambda member: room.room.seats[member.id].reads_chunks)
@@ -118,7 +122,8 @@ class SharedRoom:
                     _, results = await self._home.tell(self.name, changes)
                     self._give_up_taken(changes, results)
         except RedisAway:
-            pass  # all of it is told anew when it is back
+            self._is_in_doubt = True
+            self._home.read_later(self)  # where Redis is back, or takes it by then, it is told anew
         finally:
             self._telling = None
 
@@ -171,6 +176,11 @@ class SharedRoom:
             await asyncio.wait([self._telling])
 
     @property
+    def is_settled(self) -> bool:
+        """Whether all that was told was heard."""
+        return self.is_shared and not self._is_in_doubt
+
+    @property
     def is_shared(self) -> bool:
         """Whether the others know that this node holds the room."""
         return self._version is not None
@@ -185,8 +195,14 @@ class SharedRoom:
             Unavailable: Redis is away, and this node does not hold the name already; or a newer
                 connection of the same instance is there.
         """
-        place = place_held_by(member)
         key = name_key(member.identity, offer.name, offer.public)
+        with self._tellings.claiming(member, key):
+            return await self._claim(member, offer, number, key)
+
+    async def _claim(
+        self, member: Member, offer: Offer, number: int | None, key: bytes
+    ) -> int | None:
+        place = place_held_by(member)
         facts, digest = offer_facts(member.identity, offer), offer.definition.digest
         changes = self._tellings.news_of(member)
         changes.append(up_change(member, place, key, digest, number or 0, facts))
@@ -227,6 +243,7 @@ class SharedRoom:
         """
         if self._version is not None and version < self._version:
             return  # it was read twice, and what was asked for first came last
+        self._is_in_doubt = False
         snapshot = Snapshot.of(me, facts)
         self._far.meet(snapshot)
         self._keep(snapshot, now_ms)
@@ -274,9 +291,11 @@ class SharedRoom:
             self._begin_anew()
             return
         self._version = version
-        for change in () if is_own else changes:
-            self._far.apply(writer, change)
+        news = [] if is_own else changes
+        known = [self._far.apply(writer, change) for change in news]
         self._wake()
+        if not all(known):
+            self._begin_anew()
 
     def _wake(self) -> None:
         still = []

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import msgpack
+from redis.exceptions import RedisError
 
 from toolbus_server import room_state
 from toolbus_server.call_watch import CallReport
@@ -22,11 +23,12 @@ from toolbus_server.nodes.room_index import ROOMS
 from toolbus_server.nodes.shared_room import SharedRoom
 from toolbus_server.room_view import Member
 
-__all__ = ["SharedRooms", "Starter", "rooms_of"]
+__all__ = ["SharedRooms", "rooms_of"]
 
 _ENTER_S = 2.0
 """How long a participant waits for the room as the others have it."""
 _PARTS = ("version", "nodes", "facts", "names", "kept")
+_AGAIN_S = 1.0
 Starter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Runs what has to be waited for, as long as the node lives."""
 
@@ -59,6 +61,7 @@ class SharedRooms:
         self._rooms: dict[str, SharedRoom] = {}
         self._exits: dict[str, asyncio.Task[None]] = {}
         self._tidying: set[str] = set()
+        self._refused: set[SharedRoom] = set()
         hub.on_close = self._exit
 
     async def enter(self, name: str) -> None:
@@ -89,6 +92,18 @@ class SharedRooms:
         """Read a room as a whole, and load it."""
         shared.entering = self._start(self._read(shared))
 
+    def read_later(self, shared: SharedRoom) -> None:
+        """Read a room anew in a moment, if Redis is there then."""
+        if shared not in self._refused:
+            self._refused.add(shared)
+            self._start(self._read_later(shared))
+
+    async def _read_later(self, shared: SharedRoom) -> None:
+        await asyncio.sleep(_AGAIN_S)
+        self._refused.discard(shared)
+        if self._rooms.get(shared.name) is shared and self._lease().line.is_up:
+            self.read_anew(shared)
+
     async def _read(self, shared: SharedRoom) -> None:
         lease, room = self._lease(), shared.name
         if not lease.is_held or self._rooms.get(room) is not shared:
@@ -101,6 +116,8 @@ class SharedRooms:
                 return
             answer = await lease.script("enter", keys, lease.me, room)
         except RedisAway:
+            if lease.line.is_up:  # it refuses for now, as a Redis without its replicas does
+                self.read_later(shared)
             return
         if not answer or self._rooms.get(room) is not shared:
             return
@@ -158,11 +175,14 @@ class SharedRooms:
         if shared.entering is not None:  # which waits for the exit before this one
             await asyncio.wait([shared.entering])
         await shared.told()
-        with suppress(RedisAway):  # then it is tidied when Redis is back
-            if shared.is_shared:
+        try:
+            if shared.is_settled:
                 await lease.script("exit", keys, lease.me, shared.name)
             else:
                 await self._tell_as(lease.me, shared.name, b"purge")
+        except RedisAway:  # where it is away it is tidied when it is back
+            if lease.line.is_up:
+                self._start(self._tidy_later(lease.me))
 
     async def part(self, limit_s: float) -> None:
         """Tell the others that this node is told to stop, and wait until they know.
@@ -240,10 +260,15 @@ class SharedRooms:
                 if dead != lease.me or room.decode() not in self._rooms:
                     await self._tell_as(dead, room.decode(), b"purge")
             await lease.forget(dead)
-        except RedisAway:
-            pass
+        except (RedisAway, RedisError):
+            if lease.line.is_up:
+                self._start(self._tidy_later(dead))
         finally:
             self._tidying.discard(dead)
+
+    async def _tidy_later(self, dead: str) -> None:
+        await asyncio.sleep(_AGAIN_S)
+        self.tidy(dead)
 
 
 def rooms_of(node: str) -> str:

@@ -5,7 +5,8 @@ Pure, and of one room. It makes the changes; telling them, and what comes of tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from toolbus_server.nodes.far_facts import (
     Change,
@@ -32,6 +33,8 @@ class Tellings:
     def __init__(self, reads_chunks: Callable[[Member], bool]) -> None:
         self._reads_chunks = reads_chunks
         self._told: dict[bytes, Told] = {}
+        self._claimed: list[tuple[str, bytes]] = []
+        """Names that were asked for and are not registered here yet, with who asked."""
 
     def begin_with(self, told: dict[bytes, Told], here: Iterable[Member]) -> list[Change]:
         """Take what the others know as they have it; return news of those who are not here."""
@@ -75,9 +78,22 @@ class Tellings:
             if told.hosted.get(key) != facts:
                 digest = generation.definition.digest
                 changes.append(up_change(member, place, key, digest, generation.number, facts))
+        for who, key in self._claimed:
+            if who == member.id and key in told.hosted:
+                now.setdefault(key, told.hosted[key])
         gone = [key for key in told.hosted if key not in now]
         told.hosted = now
         return changes + [["down", place, member.epoch, key, False] for key in gone]
+
+    @contextmanager
+    def claiming(self, member: Member, key: bytes) -> Iterator[None]:
+        """Take back nothing of a name as long as the block runs, which asks for it."""
+        claim = (member.id, key)
+        self._claimed.append(claim)
+        try:
+            yield
+        finally:
+            self._claimed.remove(claim)
 
     def claimed(self, member: Member, key: bytes, facts: bytes) -> None:
         """Take note that a toolkit was told of before it is registered here."""

@@ -3,8 +3,9 @@
 -- 1 where this is its first beat, how the incarnations of former nodes of its name begin that are known
 -- to have ended: their leases end now; '' for none.
 -- Returns {0, another that has this node's name, how many ms its lease lives}, {2} where its lease
--- had ended, else {1, version, living or false, gone}: of those that are gone the ones that nobody
--- else tidies up after. Who was told so has the life of a lease for it; then another one is told.
+-- had ended, else {1, version, living or false, gone, how many ms the lease lives that ends first}:
+-- of those that are gone the ones that nobody else tidies up after. Who was told so has the life of a
+-- lease for it; then another one is told.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local me = ARGV[1] .. ' ' .. ARGV[2]
@@ -39,4 +40,5 @@ local gone = {}
 for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
   if redis.call('SET', 'toolbus:tidying:' .. each, me, 'PX', ARGV[3], 'NX') then table.insert(gone, each) end
 end
-return {1, version, living, gone}
+local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+return {1, version, living, gone, first[2] - now}

@@ -131,6 +131,9 @@ apply['in'] = function(change)
   local place, epoch = change[2], change[3]
   local told = get(facts, 'm' .. place)
   if told and told[2] > epoch then return 0 end
+  -- Of two connections that claim to be one, the first stays as long as its node lives.
+  if told and told[2] == epoch and told[1] ~= writer and
+    tonumber(redis.call('ZSCORE', KEYS[1], told[1]) or '0') > now then return 0 end
   local hosted = {}
   if told and told[1] == writer and told[2] == epoch then
     hosted = told[4]
@@ -205,6 +208,7 @@ if is_purge then
   redis.call('SREM', KEYS[3], writer)
   redis.call('SREM', KEYS[7], room)
 else
+  redis.call('SADD', KEYS[7], room)  -- whatever becomes of the writer, this is found
   changes = cmsgpack.unpack(ARGV[4])
 end
 
