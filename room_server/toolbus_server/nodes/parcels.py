@@ -57,7 +57,7 @@ class Arrived(Struct, array_like=True):
     """What is missing of the other way is known to the sender up to this number."""
     entries: list[msgspec.Raw] | None
     former: tuple[int, int] | None = None
-    """Of the sender's session before this: which it was, and the last number that it read there."""
+    """Of the last session in which the sender read anything: which, and its last number there."""
 
 
 _decode = msgspec.msgpack.Decoder(Arrived).decode
@@ -236,9 +236,9 @@ class Parcels:
 
     def _unread(self, former: tuple[int, int] | None) -> list[Entry]:
         """Find what the other side had not read when it began anew."""
-        if former is None or former[0] != self._theirs:
-            return []
-        return self._within(former[1] + 1, self._number)
+        if former is None or former[0] < self._theirs:  # it never knew where this side was, since
+            return self._within(1, self._number)
+        return self._within(former[1] + 1, self._number) if former[0] == self._theirs else []
 
     # Words
 
