@@ -1,4 +1,4 @@
-"""What callers are told of calls to other nodes when a node, or Redis, is lost."""
+"""What callers are told of calls to other nodes when a host, a node, or Redis, is lost."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 
+from scenarios.test_line_faults import INTERVAL_S, SILENCE_S, seat_of, until_in_flight
 from scenarios.test_node_faults import two_processes
-from scenarios.test_nodes import add, nodes, until_listed
+from scenarios.test_nodes import add, hosted, nodes, until_listed
+from support.host_process import host_process
 from support.redis_server import RedisServer
 from support.room_watch import listed, until_hosts
 from toolbus import ChunkStream, InputStream, RoomClient, Toolkit, tool
 from toolbus.errors import HostLost, NoHost, RoomException, StreamBroken, Unavailable
 from toolbus_server.nodes.node import LEASE_S
+from toolbus_server.testing import FaultProxy, Faults, TestServer
 
 TIME_S = 60
+IMPATIENT: dict[str, Any] = {"ping_interval_s": INTERVAL_S, "ping_timeout_s": SILENCE_S}
 
 
 class Work:
@@ -171,3 +175,90 @@ async def test_calls_between_nodes_end_when_redis_is_lost_and_others_go_on(
                 assert raised.value.executed == "no"
             assert not within.done()
             within.cancel()
+
+
+@pytest.mark.row(41)
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_once(
+    redis: RedisServer, tmp_path: Path, is_silent: bool
+) -> None:
+    """CONN-7, CALL-8, CALL-13, REG-18: also where its node hears nothing of its line's end."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis, **IMPATIENT) as (here, there),
+        hosted(there, add),
+        FaultProxy(there.url) as line,
+        here.room("far") as far,
+        there.room("near") as near,
+        host_process(there, tmp_path / "w", hold=True, via=line) as host,
+    ):
+        await until_hosts(far, "work", 1)
+        once = asyncio.ensure_future(far.invoke("work", "wait"))
+        await host.wrote("began wait")
+        if is_silent:
+            line.to_server = line.to_participant = Faults(lost=True)
+        await host.kill()
+        lost = await error_of(once)
+        assert isinstance(lost, HostLost)
+        assert (lost.executed, lost.retryable) == ("maybe", False)
+        for room in (far, near):
+            await until_hosts(room, "work", 0)
+            assert {each.name: each.hosts for each in await listed(room)} == {"kit": 1, "work": 0}
+            nobody = await error_of(asyncio.ensure_future(room.invoke("work", "wait", retry=False)))
+            assert isinstance(nobody, NoHost)
+            assert nobody.executed == "no"
+        assert await far.call("kit.add", a=1, b=1) == 2  # by the way that a second end would come
+        assert far._parts is not None
+        assert far._parts.table.dropped == 0
+        for server in (here, there):
+            router = server.server.hub.router
+            assert (router.in_flight, router.dropped) == (0, 0)
+
+
+@pytest.mark.row(42)
+async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all_nodes(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """CONN-7, CONN-11, CALL-8, RETRY-2: another one takes over what may run again."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis, **IMPATIENT) as (here, there),
+        here.room("far") as far,
+        there.room("near") as near,
+        host_process(there, tmp_path / "one", hold=True) as one,
+    ):
+        await until_hosts(far, "work", 1)
+        before = seat_of(there, "host").member
+        once = asyncio.ensure_future(far.invoke("work", "wait"))
+        again = asyncio.ensure_future(far.invoke("work", "wait_again"))
+        await one.wrote("began wait")
+        await one.wrote("began wait_again")
+        async with host_process(here, tmp_path / "two") as two:
+            await until_hosts(near, "work", 2)
+            # This one ends while its host stands still: what that says of it comes too late.
+            nap = asyncio.ensure_future(near.invoke("work", "nap", {"seconds": SILENCE_S - 0.1}))
+            await until_in_flight(there, 3)
+            one.stop()
+            for call in (once, nap):
+                lost = await error_of(call)
+                assert isinstance(lost, HostLost)
+                assert lost.executed == "maybe"
+            assert (await again).value == "free"
+            assert (two.count("began wait"), two.count("ended wait_again")) == (0, 1)
+            for room in (far, near):
+                await until_hosts(room, "work", 1)
+            one.go_on()
+            for room in (far, near):
+                await until_hosts(room, "work", 2)
+        for room, server in ((far, here), (near, there)):
+            await until_hosts(room, "work", 1)
+            assert await room.call("work.nap", seconds=0) == 0
+            [epoch] = epochs_of(server, before.instance)
+            assert epoch > before.epoch
+            assert server.server.hub.router.in_flight == 0
+
+
+def epochs_of(server: TestServer, instance: str) -> list[int]:
+    """Give the epoch of each connection of an instance that a server knows of."""
+    seats = server.server.hub.rooms["lab"].room.seats.values()
+    return [seat.member.epoch for seat in seats if seat.member.instance == instance]

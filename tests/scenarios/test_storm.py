@@ -47,6 +47,8 @@ SECONDS = os.environ.get("TOOLBUS_STORM_S")
 CALLERS, LANES = 4, 6
 STRETCHES = (1 / 3, 1 / 3, 1 / 3)
 """Of all the time; in the first of them servers fail too."""
+PEOPLE = [*(f"caller-{number}" for number in range(CALLERS)), *["host"] * HOSTS]
+"""Who takes part, by name."""
 MOST_MEMORY = 1.1
 """What servers have at the end, in times what they had after the second of three stretches."""
 SETTLE_S = 25
@@ -135,6 +137,7 @@ class Storm:
             for number, each in enumerate(servers)
             if (each["seats"], each["hosts"]) != (HOSTS + CALLERS, HOSTS)
         ]
+        left += _strangers([each["people"] for each in servers])
         # Who moves takes its tasks along: servers are compared as one.
         sums = [looks[0], _added_up(servers), *looks[-HOSTS:]]
         names = ["callers", "servers", *(f"host {number}" for number in range(HOSTS))]
@@ -169,6 +172,16 @@ class Storm:
         )
 
 
+def _strangers(people: list[list[list[str]]]) -> Iterator[str]:
+    """Say which servers know others than those who take part, or other connections of them."""
+    for number, there in enumerate(people):
+        names = [name for name, _ in there]
+        if names != PEOPLE:
+            yield f"server {number}: those who are there are {names}"
+        elif there != people[0]:
+            yield f"server {number}: there are {there}, at server 0 {people[0]}"
+
+
 def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
     """Take several processes as one."""
     added: dict[str, Any] = {}
@@ -177,7 +190,7 @@ def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
         if isinstance(first, dict):
             added[name] = dict(sum(map(collections.Counter, every), collections.Counter()))
         else:
-            added[name] = sum(every)
+            added[name] = sum(every, type(first)())
     return added
 
 

@@ -26,7 +26,7 @@ BEAT_S, LEASE_S = 1.0, 4.0
 
 
 def held_by(server: RoomServer) -> dict[str, Any]:
-    """Count what a server holds of calls and participants."""
+    """Count what a server holds of calls and participants, and name these, by name and id."""
     hub = server.hub
     forget_ended(hub.router._deadlines)
     forget_ended(hub.router.streams._stalls)
@@ -34,6 +34,7 @@ def held_by(server: RoomServer) -> dict[str, Any]:
     return {
         "in_flight": hub.router.in_flight,
         "seats": len(seats),
+        "people": sorted([seat.member.identity.name, seat.member.id] for seat in seats),
         "hosts": sum(
             sum(len(generation.hosts) for generation in toolkit.generations)
             for each in hub.rooms.values()
