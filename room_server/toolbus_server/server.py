@@ -37,7 +37,6 @@ from toolbus_server.farewell import close_door, take_leave
 from toolbus_server.forwarding import TrustedProxies
 from toolbus_server.http_endpoints import AskWorkers, HttpEndpoints
 from toolbus_server.hub import Hub
-from toolbus_server.room_view import Member
 from toolbus_server.session import Desk, Session
 from toolbus_server.settings import ServerSettings
 from toolbus_server.telemetry import ServerTelemetry
@@ -55,6 +54,7 @@ _RETRY_AFTER_S = "1"
 _PASSING = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
 _TOO_MANY_AT_ONCE = "Too many come in at once: try again in a moment.\n"
 _SERVICE_RESTART = 1012
+_REPLACED = 4409
 _SENT_AWAY = 4440
 _LEAVING = "the server is leaving"
 # Stands for the request of whoever is in: its headers take room, and the token is among them.
@@ -264,42 +264,39 @@ class RoomServer:
     async def _handle(self, connection: ServerConnection) -> None:
         assert isinstance(connection, CountedConnection)
         decision = connection.decision
-        if isinstance(decision, Admitted) and self.admission.draining:
-            # Let in a moment before the server was told to stop; it would not be told any more.
-            connection.close_with(_SERVICE_RESTART, _LEAVING)
-        elif isinstance(decision, Admitted):
-            member = decision.member
-            if self.node is not None:
-                await self.node.enter(decision.room)
-                if self._turned_away(connection, member):
-                    self.hub.drop(decision.room)
-                    await connection.wait_closed()
-                    return
-            current = self.hub.epoch_of(decision.room, member.identity, member.instance)
-            if current is not None and member.epoch <= current:
-                # Both were let in before either had its seat; the newer one was the quicker.
-                connection.close_with(4409, "replaced by a newer connection")
-                await connection.wait_closed()
-                return
-            session = Session(connection, decision, self.hub, self._desk)
-            connection.request, connection.response, connection.decision = _FORGOTTEN, None, None
-            session.open(decision)
-            await connection.wait_closed()
-            # Again for one that was lost before it had a session to tell.
-            session.on_close()
+        if isinstance(decision, Admitted):
+            await self._seat(connection, decision)
         elif decision is not None and decision.close_code is not None:
             connection.close_with(decision.close_code, decision.text.strip())
         await connection.wait_closed()
 
-    def _turned_away(self, connection: CountedConnection, member: Member) -> bool:
-        """Close a connection that may not stay after all, which waited for the room meanwhile."""
-        if self.admission.draining:
-            connection.close_with(_SERVICE_RESTART, _LEAVING)
-        elif self.admission.revocations.cover(member.identity, member.jti, member.issued_at):
-            connection.close_with(_SENT_AWAY, "the token was revoked")
-        else:
-            return False
-        return True
+    async def _seat(self, connection: CountedConnection, decision: Admitted) -> None:
+        """Seat somebody who was let in, for as long as the connection lasts."""
+        if self.node is not None and not self.admission.draining:
+            await self.node.enter(decision.room)
+        second_thought = self._second_thought(decision)
+        if second_thought is not None:
+            connection.close_with(*second_thought)
+            self.hub.drop(decision.room)
+            return
+        session = Session(connection, decision, self.hub, self._desk)
+        connection.request, connection.response, connection.decision = _FORGOTTEN, None, None
+        session.open(decision)
+        await connection.wait_closed()
+        # Again for one that was lost before it had a session to tell.
+        session.on_close()
+
+    def _second_thought(self, decision: Admitted) -> tuple[int, str] | None:
+        """Say why somebody who was let in a moment ago cannot stay: meanwhile others came."""
+        member = decision.member
+        if self.admission.draining:  # it would not be told any more
+            return _SERVICE_RESTART, _LEAVING
+        if self.admission.revocations.cover(member.identity, member.jti, member.issued_at):
+            return _SENT_AWAY, "the token was revoked"
+        current = self.hub.epoch_of(decision.room, member.identity, member.instance)
+        if current is not None and member.epoch <= current:  # the newer one was the quicker
+            return _REPLACED, "replaced by a newer connection"
+        return None
 
 
 def _passing(response: Response) -> Response:

@@ -24,7 +24,7 @@ import typer
 
 from toolbus import event_loop
 from toolbus.exit_codes import UsageMistake
-from toolbus.telemetry import configure
+from toolbus.recorded import recorded
 from toolbus_server.choices import Choices
 from toolbus_server.key_watch import KeyFiles, KeyWatch
 from toolbus_server.listeners import Listeners
@@ -50,12 +50,8 @@ def run(choices: Choices, variables: Mapping[str, str], *, as_json: bool) -> Non
     if choices.workers > 1:
         _serve_together(settings, choices, key_files, as_json=as_json)
         return
-    send_spans = configure("toolbus-server")
-    try:
+    with recorded("toolbus-server"):
         event_loop.run(_serve(settings, choices, key_files, as_json=as_json))
-    finally:
-        if send_spans is not None:
-            send_spans()
 
 
 def _log_to_stderr() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus import event_loop
 from toolbus.exit_codes import exit_code
 from toolbus.keys import KeyRing
-from toolbus.telemetry import configure
+from toolbus.recorded import recorded
 from toolbus_server.nodes.node_name import NameTaken
 from toolbus_server.one_voice import Said
 from toolbus_server.server import RoomServer
@@ -64,14 +64,11 @@ def work(post: Post) -> int:
     form = f"%(asctime)s %(levelname)s %(name)s [{post.name}]: %(message)s"
     for handler in logging.getLogger().handlers:
         handler.setFormatter(logging.Formatter(form))
-    send_spans = configure("toolbus-server")
-    try:
-        event_loop.run(_serve(post))
-    except NameTaken as error:  # its parent knows, and says so
-        return exit_code(error)
-    finally:
-        if send_spans is not None:
-            send_spans()
+    with recorded("toolbus-server"):
+        try:
+            event_loop.run(_serve(post))
+        except NameTaken as error:  # its parent knows, and says so
+            return exit_code(error)
     return 0
 
 

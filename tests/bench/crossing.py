@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from bench.legs import IN_FLIGHT, ROLES, Leg
-from bench.redis_watch import LEASE, WITHIN, RedisCounts, WatchedRedis, sent, watched_redis
+from bench.redis_watch import LEASE, WITHIN, CountedRedis, RedisCounts, counted_redis, sent
 from bench.rounds import (
     LOAD_TIMEOUT_S,
     SETTLE_S,
@@ -184,7 +184,7 @@ class Crew:
     """What runs in one round."""
 
     processes: Mapping[str, Process]
-    redis: WatchedRedis
+    redis: CountedRedis
 
     @property
     def pids(self) -> list[int]:
@@ -226,7 +226,7 @@ async def run_crossing(leg: Leg, loop: str, *, is_whole: bool) -> Crossing:
 
 @contextlib.asynccontextmanager
 async def _crew_of(leg: Leg, loop: str) -> AsyncIterator[Crew]:
-    async with watched_redis() as redis:
+    async with counted_redis() as redis:
         environment = {**leg.environment, "BENCH_REDIS": redis.url}
         async with running(dataclasses.replace(leg, environment=environment), loop) as processes:
             yield Crew(processes, redis)

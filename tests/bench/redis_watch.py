@@ -58,7 +58,7 @@ class RedisCounts:
         )
 
 
-class WatchedRedis:
+class CountedRedis:
     """A Redis that runs.
 
     Args:
@@ -151,7 +151,7 @@ def sent(seen: Counter[str]) -> int:
 
 
 @contextlib.asynccontextmanager
-async def watched_redis() -> AsyncIterator[WatchedRedis]:
+async def counted_redis() -> AsyncIterator[CountedRedis]:
     """Run a new, empty Redis for as long as the block runs.
 
     Raises:
@@ -166,6 +166,6 @@ async def watched_redis() -> AsyncIterator[WatchedRedis]:
         try:
             async with Redis.from_url(server.url) as client:
                 about = await client.info("server")
-                yield WatchedRedis(server, client, about["process_id"])
+                yield CountedRedis(server, client, about["process_id"])
         finally:
             await server.kill()

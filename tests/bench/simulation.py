@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.legs import Leg
-from bench.redis_watch import WatchedRedis, watched_redis
+from bench.redis_watch import CountedRedis, counted_redis
 from bench.rounds import Process, started
 from bench.simulation_leg import places_of
 
@@ -187,7 +187,7 @@ class Bus:
         redis: What they share.
     """
 
-    def __init__(self, shape: Shape, processes: Sequence[Process], redis: WatchedRedis) -> None:
+    def __init__(self, shape: Shape, processes: Sequence[Process], redis: CountedRedis) -> None:
         self._shape = shape
         self._processes = list(processes)
         self._redis = redis
@@ -306,7 +306,7 @@ def shares(shape: Shape) -> list[tuple[int, int]]:
 
 
 @contextlib.asynccontextmanager
-async def bus_of(shape: Shape, redis: WatchedRedis) -> AsyncIterator[Bus]:
+async def bus_of(shape: Shape, redis: CountedRedis) -> AsyncIterator[Bus]:
     """Start all nodes, and end them when the block ends."""
     about = {"redis": redis.url, "rooms": shape.rooms, "all_nodes": shape.nodes}
     async with contextlib.AsyncExitStack() as stack:
@@ -328,5 +328,5 @@ async def run(shape: Shape, *, is_killed: bool = True) -> Run:
         RuntimeError: A process ended early.
         TimeoutError: It took longer than `LIMIT_S`, or something is not known everywhere.
     """
-    async with asyncio.timeout(LIMIT_S), watched_redis() as redis, bus_of(shape, redis) as bus:
+    async with asyncio.timeout(LIMIT_S), counted_redis() as redis, bus_of(shape, redis) as bus:
         return await bus.run(is_killed=is_killed)

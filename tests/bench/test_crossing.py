@@ -11,7 +11,7 @@ from bench.course import Course
 from bench.crossing import Crossing, run_crossing
 from bench.legs import LEGS
 from bench.promises import PROMISES
-from bench.redis_watch import LEASE, WITHIN, named_in, sent, watched_redis
+from bench.redis_watch import LEASE, WITHIN, counted_redis, named_in, sent
 from bench.report import render
 from bench.verdict import missed
 from support.missing_parts import not_verified
@@ -91,7 +91,7 @@ async def test_a_second_round_neither_counts_nor_joins_unless_something_was_miss
 async def test_what_scripts_run_is_told_from_what_is_sent() -> None:
     if redis_program() is None:
         not_verified("the bench of many nodes", "there is no Redis")
-    async with watched_redis() as redis:
+    async with counted_redis() as redis:
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(redis.url).port)
         before = await redis.counts()
         async with redis.monitored() as seen:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from support.bystanders import check_call, unharmed_server
 from support.command_line import CommandLine
 from support.door import ask, code_for_browser, rest_of
+from support.plain_http import numbers_at, read
 from support.raw_client import (
-    Head,
     RawClient,
     bearer,
     browser_bearer,
@@ -39,35 +38,16 @@ def settings(**choices: Any) -> ServerSettings:
     return ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, **choices)
 
 
-async def read(server: TestServer, path: str, method: str = "GET", headers: str = "") -> Head:
-    """Ask by plain HTTP."""
-    async with raw_connection(server.url) as client:
-        client.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
-        return await client.read_head()
-
-
-async def numbers(server: TestServer) -> dict[str, float]:
-    """Scrape: each sample's value, by its name and the value of its label."""
-    head = await read(server, "/metrics")
-    assert (head.status, head.headers["content-type"]) == (
-        200,
-        "text/plain; version=0.0.4; charset=utf-8",
-    )
-    return {
-        " ".join((sample.name, *sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(head.body)
-        for sample in family.samples
-    }
-
-
 # Probes
 
 
 async def test_server_that_lets_people_in_is_healthy_and_ready() -> None:
     async with unharmed_server() as server:
-        assert (await read(server, "/healthz"))[::2] == (200, "ok\n")
-        assert (await read(server, "/readyz"))[::2] == (200, "ready\n")
-        assert (await read(server, "/readyz?x=1", headers="Authorization: Bearer no\r\n"))[0] == 200
+        assert (await read(server.url, "/healthz"))[::2] == (200, "ok\n")
+        assert (await read(server.url, "/readyz"))[::2] == (200, "ready\n")
+        assert (await read(server.url, "/readyz?x=1", headers="Authorization: Bearer no\r\n"))[
+            0
+        ] == 200
 
 
 async def test_server_that_leaves_is_healthy_and_not_ready() -> None:
@@ -79,7 +59,7 @@ async def test_server_that_leaves_is_healthy_and_not_ready() -> None:
             await dispatched(host)
             leaving = asyncio.create_task(server.server.stop())
             await asyncio.sleep(0)  # it has begun
-            ready, health = await read(server, "/readyz"), await read(server, "/healthz")
+            ready, health = await read(server.url, "/readyz"), await read(server.url, "/healthz")
 
             assert (ready.status, ready.headers["retry-after"]) == (503, "1")
             assert health.status == 200
@@ -89,7 +69,7 @@ async def test_server_that_leaves_is_healthy_and_not_ready() -> None:
 @pytest.mark.parametrize("path", PATHS)
 async def test_head_is_answered_like_get_without_the_body(path: str) -> None:
     async with running_server() as server, raw_connection(server.url) as client:
-        got = await read(server, path)
+        got = await read(server.url, path)
         client.send(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         head, _, body = (await rest_of(client)).partition(b"\r\n\r\n")
 
@@ -102,14 +82,14 @@ async def test_head_is_answered_like_get_without_the_body(path: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS", "get"])
 async def test_other_methods_are_refused(path: str, method: str) -> None:
     async with running_server() as server:
-        head = await read(server, path, method)
+        head = await read(server.url, path, method)
         assert (head.status, head.headers["allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/Healthz", "/metrics/x", "//metrics", "/", "/x"])
 async def test_other_paths_are_no_endpoints(path: str) -> None:
     async with unharmed_server() as server:
-        assert (await read(server, path)).status == 426
+        assert (await read(server.url, path)).status == 426
         assert (await ask(server, path, bearer(server.token("bob")))).status == 404
 
 
@@ -130,14 +110,14 @@ async def fail() -> str:
 
 async def test_metrics_count_who_is_there_and_how_calls_ended() -> None:
     async with unharmed_server() as server, server.room("bob", room="den") as bob:
-        before = await numbers(server)
+        before = await numbers_at(server.url)
         for name in ("den.x", "echo.say"):
             with pytest.raises(RoomException):
                 await bob.call(name)
         async with bob.host(Toolkit("mine", [fail])):
             with pytest.raises(RoomException):
                 await bob.call("mine.fail")
-            now = await numbers(server)
+            now = await numbers_at(server.url)
 
     assert {name: before[f"toolbus_{name}"] for name in ("rooms", "participants", "toolkits")} == {
         "rooms": 2,
@@ -159,12 +139,12 @@ async def test_calls_in_flight_and_dropped_replies_are_counted() -> None:
         async with raw_participant(server, "bob") as bob:
             bob.send_frame(Call(1, "c", "slow", "wait", None, pack_body({}), {}, None))
             dispatch = await dispatched(host)
-            assert (await numbers(server))["toolbus_calls_in_flight"] == 1
+            assert (await numbers_at(server.url))["toolbus_calls_in_flight"] == 1
             for _ in range(3):
                 host.send_frame(Result(dispatch.id, pack_body([0])))
             host.send_frame(Register(9, b"", {}))
             assert isinstance(await host.reply_to(9), Failed)
-            found = await numbers(server)
+            found = await numbers_at(server.url)
 
     assert found["toolbus_calls_in_flight"] == 0
     assert found["toolbus_replies_dropped_total"] == 2
@@ -175,7 +155,7 @@ async def test_no_word_of_a_stranger_becomes_a_series() -> None:
     """Names of tools, of participants and rooms, and codes that hosts make up."""
     async with running_server() as server, raw_participant(server, "host-zebra") as host:
         await host_slow(host)
-        before = await numbers(server)
+        before = await numbers_at(server.url)
         async with raw_participant(server, "bob-zebra") as bob:
             for number in range(1, 51):
                 toolkit = "slow" if number % 2 else f"zebra{number}"
@@ -190,8 +170,8 @@ async def test_no_word_of_a_stranger_becomes_a_series() -> None:
                     host.send_frame(made_up)
                 assert isinstance(await bob.reply_to(number), Failed)
         await ask(server, "/rooms/zebra", bearer("zebra"))
-        found = await numbers(server)
-        text = (await read(server, "/metrics")).body
+        found = await numbers_at(server.url)
+        text = (await read(server.url, "/metrics")).body
 
     assert "zebra" not in text
     assert found.keys() - before.keys() == {"toolbus_connections_refused_total malformed"}
@@ -209,7 +189,7 @@ async def test_denied_registrations_are_counted_also_in_rooms_that_have_ended() 
                     async with bob.host(Toolkit("mine", [fail])):
                         pass
         async with asyncio.timeout(5):
-            while (found := await numbers(server))["toolbus_rooms"]:
+            while (found := await numbers_at(server.url))["toolbus_rooms"]:
                 pass
         assert found["toolbus_registrations_denied_total"] == 2
 
@@ -222,13 +202,13 @@ async def test_slow_consumers_are_counted_once() -> None:
         seat.port.close_with(4430, "slow consumer")  # type: ignore[attr-defined]
         seat.port.close_with(4430, "slow consumer")  # type: ignore[attr-defined]
         assert await bob.close_code() == 4430
-        assert (await numbers(server))["toolbus_slow_consumers_total"] == 1
+        assert (await numbers_at(server.url))["toolbus_slow_consumers_total"] == 1
 
 
 async def test_metrics_can_be_turned_off() -> None:
     async with unharmed_server(settings=settings(metrics=False)) as server:
-        assert (await read(server, "/metrics")).status == 404
-        assert (await read(server, "/healthz")).status == 200
+        assert (await read(server.url, "/metrics")).status == 404
+        assert (await read(server.url, "/healthz")).status == 200
 
 
 async def test_server_without_the_part_that_writes_metrics_says_so_and_serves(
@@ -237,15 +217,15 @@ async def test_server_without_the_part_that_writes_metrics_says_so_and_serves(
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "toolbus_server.metrics", raising=False)
     async with running_server() as server, raw_participant(server):
-        assert (await read(server, "/metrics")).status == 501
-        assert (await read(server, "/readyz")).status == 200
+        assert (await read(server.url, "/metrics")).status == 501
+        assert (await read(server.url, "/readyz")).status == 200
     assert "pip install 'toolbus[server]'" in caplog.text
 
 
 async def test_servers_in_one_process_have_numbers_of_their_own() -> None:
     async with running_server() as one, running_server() as other, raw_participant(one):
-        assert (await numbers(one))["toolbus_participants"] == 1
-        assert (await numbers(other))["toolbus_participants"] == 0
+        assert (await numbers_at(one.url))["toolbus_participants"] == 1
+        assert (await numbers_at(other.url))["toolbus_participants"] == 0
 
 
 # Origins
@@ -314,7 +294,7 @@ async def test_one_connection_too_many_of_an_address_is_refused_until_one_goes()
 
             assert (head.status, head.headers["retry-after"]) == (429, "1")
             assert await code_for_browser(server, "/rooms/lab", token) == 4429
-            assert (await read(server, "/healthz")).status == 200
+            assert (await read(server.url, "/healthz")).status == 200
             assert server.server.admission.refused == {"address_full": 2}
         async with asyncio.timeout(5):
             while (await ask(server, "/rooms/lab", bearer(token))).status != 101:
@@ -397,7 +377,9 @@ async def test_one_participant_too_many_of_a_room_is_refused_until_one_goes() ->
             assert (head.status, head.headers["retry-after"]) == (429, "1")
             assert await code_for_browser(server, "/rooms/lab", token) == 4429
             assert server.server.admission.refused == {"room_full": 2}
-            assert (await numbers(server))["toolbus_connections_refused_total room_full"] == 2
+            assert (await numbers_at(server.url))[
+                "toolbus_connections_refused_total room_full"
+            ] == 2
             assert (await ask(server, "/rooms/den", bearer(token))).status == 101
             async with raw_participant(server, "ann", instance="one", epoch=2):
                 assert await ann.close_code() == 4409
@@ -450,7 +432,7 @@ async def test_nothing_stays_counted_of_those_who_are_gone() -> None:
         async with asyncio.timeout(15):
             # What is asked is counted itself, and may be counted still when the next one comes.
             while sum(crowd._counts.values()) > 2:
-                await read(server, "/healthz")
+                await read(server.url, "/healthz")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from scenarios.test_nodes import nodes
 from support.command_line import CommandLine, Outcome
 from support.missing_parts import not_verified
-from support.redis_server import RedisServer, redis_program
+from support.redis_server import RedisServer, free_port, redis_program
 from toolbus.exit_codes import ExitCode
 from toolbus.findings import Finding
 from toolbus_server.nodes import redis_check, redis_rights, redis_troubles
@@ -80,12 +80,6 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_where_all_is_well_every_line_says_ok(redis: RedisServer, tmp_path: Path) -> None:

@@ -144,16 +144,27 @@ async def test_what_was_read_first_and_comes_last_changes_nothing() -> None:
     assert desk.names() == {"here"}
 
 
+def _parting(desk: Desk, name: str) -> Member:
+    """Give a participant elsewhere as it is once its node is told to stop."""
+    (there,) = [each for each in desk.state.people(None) if each.identity.name == name]
+    return replace(there, is_parting=True)
+
+
+def _steps_aside(leaving: Member) -> list[Any]:
+    """Say that it does."""
+    place = place_of(leaving.identity, leaving.instance)
+    facts = member_facts(leaving, reads_chunks=True)
+    return [b"aside", place, leaving.epoch, facts, place_held_by(leaving)]
+
+
 async def test_who_steps_aside_stays_while_its_next_connection_comes() -> None:
     desk = Desk()
     desk.room.load(0, "me 1", {})
     desk.comes(1, "ann")
-    (old,) = desk.state.people(None)
     place, epoch, _ = _fact("ann")
-    leaving = replace(old, is_parting=True)
+    leaving = _parting(desk, "ann")
     aside = place_held_by(leaving)
-    facts = member_facts(leaving, reads_chunks=True)
-    desk.room.hear(2, "other 1", False, [[b"aside", place, epoch, facts, aside]])
+    desk.room.hear(2, "other 1", False, [_steps_aside(leaving)])
     newer = replace(member("ann"), epoch=epoch + 1, id=ParticipantId("newer"))
     desk.room.hear(
         3, "third 1", False, [[b"in", place, epoch + 1, member_facts(newer, reads_chunks=True)]]
@@ -172,11 +183,7 @@ async def test_who_stepped_aside_takes_no_room_from_anybody() -> None:
     desk.room.load(0, "me 1", {})
     desk.comes(1, "ann")
     desk.comes(2, "bob")
-    old = next(each for each in desk.state.people(None) if each.identity.name == "ann")
-    place, epoch, _ = _fact("ann")
-    leaving = replace(old, is_parting=True)
-    facts = member_facts(leaving, reads_chunks=True)
-    aside = [b"aside", place, epoch, facts, place_held_by(leaving)]
+    aside = _steps_aside(_parting(desk, "ann"))
 
     def others() -> list[int]:
         who = [member(name) for name in ("ann", "bob", "cem")]
@@ -192,9 +199,8 @@ async def test_who_stepped_aside_unheard_is_there_beside_its_next_connection() -
     desk = Desk()
     desk.room.load(0, "me 1", {})
     desk.comes(1, "ann")
-    (old,) = desk.state.people(None)
     place, epoch, _ = _fact("ann")
-    leaving = replace(old, is_parting=True)
+    leaving = _parting(desk, "ann")
     newer = replace(member("ann"), epoch=epoch + 1, id=ParticipantId("newer"))
     desk.room.load(
         3,
@@ -205,7 +211,7 @@ async def test_who_stepped_aside_unheard_is_there_beside_its_next_connection() -
         },
     )
     there = {each.id: each.is_parting for each in desk.state.people(None)}
-    assert there == {old.id: True, newer.id: False}
+    assert there == {leaving.id: True, newer.id: False}
     assert desk.state.parting_members == 1
 
 

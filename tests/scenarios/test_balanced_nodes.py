@@ -17,11 +17,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from scenarios.test_nodes import until_there
 from support.haproxy import CONFIGURATION, Haproxy, haproxy_program, running_haproxy
 from support.otlp_collector import dead_collector
-from support.raw_client import Head, RawClient, bearer, raw_connection
+from support.plain_http import numbers_at, read
+from support.raw_client import RawClient, bearer, raw_connection
 from support.redis_server import redis_server
 from support.room_watch import until_hosts
 from support.server_process import ServerProcess, server_process
@@ -68,26 +69,9 @@ async def stage(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Async
         yield Stage(nodes, balancer)
 
 
-async def read(url: str, path: str) -> Head:
-    """Ask by plain HTTP."""
-    async with raw_connection(url) as client:
-        client.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        return await client.read_head()
-
-
-async def numbers(node: ServerProcess) -> dict[str, float]:
-    """Scrape a node: each sample's value, by its name and the value of its label."""
-    text = (await read(node.url, "/metrics")).body
-    return {
-        " ".join((sample.name, *sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
 async def turned_away(node: ServerProcess) -> float:
     """How many a node that leaves has not let in."""
-    return (await numbers(node)).get("toolbus_connections_refused_total draining", 0.0)
+    return (await numbers_at(node.url)).get("toolbus_connections_refused_total draining", 0.0)
 
 
 async def ask(
@@ -160,16 +144,6 @@ class Load:
             self._is_over = True
 
 
-async def until_there(room: RoomClient, name: str) -> None:
-    """Wait until a participant is seen, at whatever node it is."""
-    async with room.events(["participants"]) as events:
-        seen = {each.name for each in await room.participants()}
-        while name not in seen:
-            person = (await anext(events)).participant
-            assert person is not None
-            seen.add(person.name)
-
-
 @asynccontextmanager
 async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
     """Keep a node from ending, by a call to a host at the other one; in the end it is answered."""
@@ -226,8 +200,8 @@ async def test_nodes_are_replaced_one_after_the_other_and_no_call_fails(tmp_path
                 await replace(it, name, other, load)
                 await until_hosts(callers[0], "work", 2)
                 # Both hosts and both callers have moved there; the new node is empty.
-                assert (await numbers(it.nodes[other]))["toolbus_participants"] == 4
-                assert (await numbers(it.nodes[name]))["toolbus_participants"] == 0
+                assert (await numbers_at(it.nodes[other].url))["toolbus_participants"] == 4
+                assert (await numbers_at(it.nodes[name].url))["toolbus_participants"] == 0
             assert await answers(it, 4, "last") == [101] * 4
         assert load.done > 4 * 60
 

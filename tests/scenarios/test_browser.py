@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from support.chromium import Page, chromium_command, new_page, running_chromium
 from support.door import claims
 from support.forged_tokens import HEADER, KEY, signed
 from support.missing_parts import not_verified
+from support.redis_server import free_port
 from support.web_site import serving
 from toolbus import KeyRing, Toolkit, tool
 from toolbus.wire import PROTOCOL_VERSION
@@ -167,13 +167,6 @@ async def test_page_of_another_origin_joins_only_where_it_is_trusted(devtools: s
             await page.shows("state", "^in room lab as ann$")
             await call(page, "sums.add", one=1, other=2)
             assert await outcome(page, "value") == {"value": 3}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def expired() -> str:

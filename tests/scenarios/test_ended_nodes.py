@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from scenarios.test_nodes import TIME_S, Holding, add, hosted, nodes, until_listed, until_there
 from support.redis_server import RedisServer
+from support.relayed_nodes import node_of
 from toolbus import DeadlineExceeded, NoHost, Toolkit, Unavailable, tool
 from toolbus_server import farewell
 from toolbus_server.hub import Hub
@@ -38,9 +39,7 @@ async def test_whoever_comes_in_as_a_node_begins_to_stop_is_let_in_elsewhere(
 
 async def begin_to_enter(server: TestServer) -> asyncio.Task[None]:
     """Begin a room, as for a participant, while the others cannot be asked."""
-    node = server.server.node
-    assert node is not None
-    entering = asyncio.create_task(node.enter("lab"))
+    entering = asyncio.create_task(node_of(server).enter("lab"))
     for _ in range(3):  # turns of the loop, in which the room begins and Redis is asked for it
         await asyncio.sleep(0)
     return entering
@@ -73,8 +72,7 @@ async def test_a_room_that_ends_before_the_others_have_answered_leaves_nothing_i
         entering.cancel()
         here.server.hub.drop("lab")
         redis.thaw()
-        assert here.server.node is not None
-        await here.server.node._rooms.left(TIME_S)
+        await node_of(here)._rooms.left(TIME_S)
         async with Redis.from_url(redis.url) as client:
             left = await client.keys("*")
         assert sorted(left) == [b"toolbus:nodes", b"toolbus:nodes:version"]
@@ -143,9 +141,7 @@ async def test_a_call_that_ran_is_not_said_to_have_been_lost_by_whom_its_node_ha
             await until_listed(me, "kit")
             running = asyncio.create_task(me.invoke("kit", "hold", {}, timeout_s=1.0))
             await holding.began.wait()
-            node, other = here.server.node, there.server.node
-            assert node is not None
-            assert other is not None
+            node, other = node_of(here), node_of(there)
             node._end_with({other.me})  # as after a lease that was not renewed
             await holding.ended.wait()
             with pytest.raises(DeadlineExceeded):
@@ -160,13 +156,11 @@ async def test_a_node_that_came_and_went_between_two_beats_is_known_to_have_ende
 ) -> None:
     """Nobody is there any more then, and nothing is kept of it."""
     async with asyncio.timeout(TIME_S), nodes(redis, count=1) as (here,):
-        node = here.server.node
-        assert node is not None
+        node = node_of(here)
         async with here.room("me") as me, nodes(redis, count=1) as (there,):
             async with there.room("other"):
                 await until_there(me, "other")
-            assert there.server.node is not None
-            other = there.server.node.me
+            other = node_of(there).me
         assert other in node._peers
         await node._beat()
         assert other not in node._peers
@@ -178,9 +172,7 @@ async def test_a_node_whose_lease_ended_before_it_knew_of_it_is_known_when_it_as
 ) -> None:
     """As where the answer to its first beat was lost, and it took long to come back."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
-        node, other = here.server.node, there.server.node
-        assert node is not None
-        assert other is not None
+        node, other = node_of(here), node_of(there)
         async with here.room("me") as me, hosted(there, add):
             await until_listed(me, "kit")
             node._end_with({other.me})
@@ -196,8 +188,7 @@ async def test_a_node_that_comes_while_a_beat_is_under_way_is_not_taken_to_have_
     redis: RedisServer,
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis, count=1) as (here,):
-        node = here.server.node
-        assert node is not None
+        node = node_of(here)
         beat = asyncio.create_task(node._beat())
         await asyncio.sleep(0)
         newcomer = node._peer("new 1")  # as where it is heard before the answer to the beat
@@ -213,8 +204,7 @@ async def test_a_room_that_ends_while_redis_is_away_leaves_nothing_there(
             async with there.room("goes") as goes, goes.host(Toolkit("kit", [add])):
                 await until_listed(stays, "kit")
                 redis.freeze()
-                node = there.server.node
-                assert node is not None
+                node = node_of(there)
                 node._line._commands._transport.abort()
                 while node.is_joined.is_set():  # noqa: ASYNC110 - it has an event for the other way alone
                     await asyncio.sleep(0)

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from scenarios.test_nodes import Holding, add, nodes, until_listed, until_there
 from support.redis_server import RedisServer
+from support.relayed_nodes import node_of
 from support.watched_redis import WatchedRedis, watched_redis
 from toolbus import RoomClient, Toolkit
 from toolbus.errors import Unavailable
@@ -44,16 +45,14 @@ def settings_of(redis: WatchedRedis) -> ServerSettings:
 async def left(servers: list[TestServer], room: RoomClient) -> None:
     """Wait until nodes have taken note that their Redis is away."""
     for server in servers:
-        assert server.server.node is not None
-        while server.server.node.is_joined.is_set():
+        while node_of(server).is_joined.is_set():
             await room.participants()
 
 
 async def joined(servers: list[TestServer]) -> None:
     """Wait until nodes have joined each other."""
     for server in servers:
-        assert server.server.node is not None
-        await server.server.node.is_joined.wait()
+        await node_of(server).is_joined.wait()
 
 
 async def until_generation(room: RoomClient, number: int) -> None:

@@ -19,6 +19,7 @@ from support.command_line import CommandLine
 from support.missing_parts import not_verified
 from support.own_authority import Pki, make_pki
 from support.redis_server import RedisServer, free_port
+from support.relayed_nodes import node_of
 from toolbus import ApiScope, ParticipantToken, RoomClient
 from toolbus.errors import PermissionDenied
 from toolbus.exit_codes import ExitCode
@@ -106,10 +107,9 @@ async def test_what_an_ended_node_left_is_tidied_under_the_rule_too(
     async with asyncio.timeout(TIME_S), life.nodes(as_user(redis)) as (here, there):
         async with life.hosted(there, life.add), here.room("me") as me:
             await life.until_listed(me, "kit")
-            assert there.server.node is not None
-            ended = there.server.node.me
+            ended = node_of(there).me
             await admin.zadd("toolbus:nodes", {ended: 1})
-            while await admin.exists(f"toolbus:rooms:{ended}") or there.server.node.me == ended:
+            while await admin.exists(f"toolbus:rooms:{ended}") or node_of(there).me == ended:
                 pass
             await life.until_listed(me, "kit")
     assert await denied(admin) == []

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from scenarios.test_nodes import add, nodes
 from support.raw_client import RawClient, raw_participant
 from support.redis_server import RedisServer
+from support.relayed_nodes import node_of
 from support.room_watch import listed, next_toolkit_event, until_hosts
 from support.wire_talk import answer, ask, next_of, offer, toolkit_of
 from toolbus import NoHost, RemoteToolkit, RoomClient, Toolkit
@@ -111,8 +112,7 @@ async def test_a_name_is_kept_for_who_stepped_aside_and_was_lost(redis: RedisSer
         async with raw_participant(there, "host") as host:
             await ask(host, offer())
             await until_hosts(witness, "echo", 1)
-            assert there.server.node is not None
-            await there.server.node.part()
+            await node_of(there).part()
             host.abort()
             await until_hosts(witness, "echo", 0)
         await told(there)

@@ -13,6 +13,7 @@ from scenarios.test_load_sharing import Pair
 from scenarios.test_nodes import nodes, until_there
 from support.raw_client import RawClient, bearer, raw_participant
 from support.redis_server import RedisServer
+from support.relayed_nodes import node_of
 from support.room_watch import until_hosts
 from toolbus import RoomClient
 from toolbus_server.testing import FaultProxy, Faults, TestServer
@@ -56,8 +57,7 @@ async def test_those_of_a_node_that_is_told_to_stop_find_their_places_in_a_full_
     ):
         await until_there(cem, "ann", "bob")
         assert await status_of(here, "dan") == 429
-        assert there.server.node is not None
-        await there.server.node.part()
+        await node_of(there).part()
         state = here.server.hub.rooms["lab"].room.state
         while state.parting_members < 2:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from scenarios.test_nodes import add, hosted, nodes, until_listed
+from support.node_kits import until_works
 from support.redis_server import RedisServer
 from support.server_process import ServerProcess, server_process
-from toolbus import NoHost, RoomClient, Toolkit, Unavailable, tool
+from toolbus import Toolkit, Unavailable, tool
 
 TIME_S = 40
 
@@ -35,17 +36,6 @@ async def two_processes(
     async with server_process(folder, "--redis", redis.url, program=program) as here:
         async with server_process(folder, "--redis", redis.url, program=program) as there:
             yield here, there
-
-
-async def until_works(room: RoomClient) -> None:
-    """Call until a call succeeds."""
-    while True:
-        try:
-            assert await room.invoke("kit", "add", {"a": 1, "b": 1}, timeout_s=5.0)
-        except (Unavailable, NoHost):
-            await asyncio.sleep(0)
-        else:
-            return
 
 
 @pytest.mark.redis

@@ -15,10 +15,11 @@ from scenarios.test_line_faults import INTERVAL_S, SILENCE_S, seat_of, until_in_
 from scenarios.test_node_faults import two_processes
 from scenarios.test_nodes import add, hosted, nodes, until_listed
 from support.host_process import host_process
+from support.node_kits import error_of
 from support.redis_server import RedisServer
 from support.room_watch import listed, until_hosts
 from toolbus import ChunkStream, InputStream, RoomClient, Toolkit, tool
-from toolbus.errors import HostLost, NoHost, RoomException, StreamBroken, Unavailable
+from toolbus.errors import HostLost, NoHost, StreamBroken, Unavailable
 from toolbus_server.nodes.node import LEASE_S
 from toolbus_server.testing import FaultProxy, Faults, TestServer
 
@@ -98,12 +99,6 @@ class Calls:
 
 async def _next(chunks: ChunkStream) -> None:
     await anext(chunks)
-
-
-async def error_of(call: asyncio.Future[Any]) -> RoomException:
-    with pytest.raises(RoomException) as raised:
-        await call
-    return raised.value
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from scenarios.test_telemetry import HOPS
 from support.otlp_collector import draw
 from support.raw_client import RawClient, raw_participant
 from support.redis_server import RedisServer, redis_server
+from support.relayed_nodes import node_of
 from support.traced_play import FORECAST, HOST, PARENT, SERVER, TRACE, Play, playing, trace_id_of
 from support.traced_stage import NODES
 from support.wire_talk import call_of, failure_of, next_of
@@ -135,13 +136,8 @@ async def recorded() -> AsyncIterator[Recorded]:
             running = running_server(key=key, settings=settings, tracing=tracing)
             servers.append(await stack.enter_async_context(running))
             exporters.append(exporter)
-            await is_joined(servers[-1]).wait()
+            await node_of(servers[-1]).is_joined.wait()
         yield Recorded(redis, servers, exporters)
-
-
-def is_joined(server: TestServer) -> asyncio.Event:
-    assert server.server.node is not None
-    return server.server.node.is_joined
 
 
 async def read_stream(caller: RawClient, count: int) -> list[StreamChunk]:
@@ -184,7 +180,7 @@ async def test_a_call_that_cannot_be_sent_to_its_node_is_recorded_once(recorded:
         await until_listed(me, "kit")
         async with raw_participant(here, "ann") as ann:
             await redis.kill()
-            while is_joined(here).is_set():  # noqa: ASYNC110 - nothing tells of it
+            while node_of(here).is_joined.is_set():  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
             call = call_of("kit.numbers", arguments=pack_body({"count": 5}))
             ann.send_frame(replace(call, traceparent=f"00-{TRACE}-{PARENT}-01"))

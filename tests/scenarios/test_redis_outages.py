@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from scenarios.test_node_faults import until_works
 from scenarios.test_nodes import add, hosted, nodes, until_listed, until_there
+from support.node_kits import until_works
 from support.redis_server import RedisServer, free_port
+from support.relayed_nodes import node_of
 from toolbus import ApiScope, ParticipantToken, RoomClient, RoomException, Toolkit, tool
 from toolbus.errors import NoHost, NotFound, PermissionDenied, Unavailable
 from toolbus.keys import KeyRing
@@ -23,7 +24,7 @@ from toolbus_server.nodes.far_orders import FarOrders
 from toolbus_server.nodes.node import BEAT_S, LEASE_S
 from toolbus_server.nodes.redis_line import ANSWER_S
 from toolbus_server.settings import ServerSettings
-from toolbus_server.testing import FaultProxy, TestServer, running_nodes, running_server
+from toolbus_server.testing import FaultProxy, running_nodes, running_server
 
 TIME_S = 40
 SLACK_S = 3.0
@@ -68,11 +69,6 @@ async def end_of(room: RoomClient, whose: str) -> RoomException:
     with pytest.raises(RoomException) as raised:
         await room.invoke("far", "run", {"whose": whose}, retry=False, timeout_s=TIME_S)
     return raised.value
-
-
-async def is_joined(server: TestServer) -> None:
-    assert server.server.node is not None
-    await server.server.node.is_joined.wait()
 
 
 @pytest.mark.redis
@@ -189,8 +185,7 @@ async def test_a_redis_that_takes_no_writes_any_more_is_left_until_it_does(
         async with here.room("me") as me, Redis.from_url(redis.url) as client:
             await client.replicaof("127.0.0.1", free_port())  # as after a failover
             async with there.room("late") as late:
-                assert there.server.node is not None
-                while there.server.node.is_joined.is_set():
+                while node_of(there).is_joined.is_set():
                     await late.participants()
                 await client.replicaof("NO", "ONE")
                 await until_there(me, "late")
@@ -236,7 +231,7 @@ async def test_revocations_outlive_a_redis_that_is_away_or_comes_back_empty(
             await bob.closed()
         settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, redis=redis.url)
         third = await stack.enter_async_context(running_server(key=here.key, settings=settings))
-        await is_joined(third)
+        await node_of(third).is_joined.wait()
         with pytest.raises(PermissionDenied):
             async with RoomClient(third.url, room="lab", token=old):
                 pass
@@ -299,7 +294,7 @@ async def test_a_node_whose_line_meets_a_bug_says_so_and_joins_again(
                 await client.client_kill_filter(_type="pubsub")
                 while caplog.text.count("met a bug") < 2:
                     await me.participants()
-            await is_joined(here)
+            await node_of(here).is_joined.wait()
             await until_works(me)
 
 

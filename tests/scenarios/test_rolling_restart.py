@@ -13,6 +13,7 @@ import pytest
 from scenarios.test_nodes import nodes, until_listed
 from support.balancer import Balancer, balancer
 from support.redis_server import RedisServer
+from support.relayed_nodes import node_of
 from support.room_watch import listed
 from toolbus import RoomClient, ToolContext, Toolkit, tool
 from toolbus_server.testing import TestServer
@@ -139,8 +140,7 @@ class Cluster:
         self.lead_to(*(each for each in self.servers if each is not server))
         await server.server.stop()
         await server.server.start()
-        assert server.server.node is not None
-        await server.server.node.is_joined.wait()
+        await node_of(server).is_joined.wait()
         self.lead_to(*self.servers)
 
     def names(self, server: TestServer) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from support.ending_tokens import ends_in, lives_for
 from support.forged_tokens import KEY
 from support.lone_host import echo
+from support.patience import until
 from toolbus import RoomClient, Toolkit
 from toolbus.errors import PermissionDenied
 from toolbus.settings import Token
@@ -43,11 +44,6 @@ class Source:
 
 def member(server: TestServer, token: Token) -> RoomClient:
     return RoomClient(server.url, room="lab", token=token)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - logs and facts have no event
-        await asyncio.sleep(0.01)
 
 
 async def renewed_as(room: RoomClient, role: str) -> None:

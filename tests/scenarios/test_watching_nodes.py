@@ -15,9 +15,10 @@ from scenarios.test_kept_names import kept_in, lost_name, told
 from scenarios.test_nodes import Holding, add, fail, hosted, nodes, until_listed, until_there
 from scenarios.test_watch import OBSERVER, Sum, is_watched
 from support.command_line import CommandLine
+from support.patience import until
 from support.redis_relay import Snare, is_report
 from support.redis_server import RedisServer
-from support.relayed_nodes import RelayedNodes, relayed_nodes
+from support.relayed_nodes import RelayedNodes, node_of, relayed_nodes
 from support.room_watch import next_toolkit_event
 from toolbus import ApiScope, CallNews, EventStream, ParticipantToken, RoomClient
 from toolbus.errors import NotFound, ToolFailed
@@ -26,11 +27,6 @@ from toolbus_server.nodes import node as node_module
 from toolbus_server.testing import TestServer
 
 TIME_S = 40
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0.01)
 
 
 async def until_in_flight(news: EventStream[CallNews], heard: Sum, count: int) -> None:
@@ -194,7 +190,7 @@ async def test_the_rooms_of_all_nodes_are_listed_page_by_page(
             listed = json.loads(await shown(tmp_path, here, "admin", "rooms", "--json"))
             assert [facts_of(each) for each in listed] == [*expected[:2], ("lab", 4, 1)]
             await redis.kill()
-            await until(lambda: here.server.node is None or not here.server.node.is_joined.is_set())
+            await until(lambda: not is_joined(here))
             rooms = await all_rooms(chief)
             assert [each["name"] for each in rooms] == ["barn", "lab"]
 
@@ -264,7 +260,7 @@ async def test_an_explanation_names_the_node_of_the_host(
 ) -> None:
     """EXPLAIN-1: a host of this node is chosen before others."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
-        names = [each.server.node.name for each in (here, there) if each.server.node is not None]
+        names = [node_of(each).name for each in (here, there)]
         async with hosted(there, add), here.room("ann") as ann:
             await until_listed(ann, "kit")
             assert (await ann.explain("kit", "add")).node == names[1]
@@ -312,8 +308,7 @@ async def test_a_watcher_at_a_node_that_is_told_to_stop_hears_of_the_others_unti
         ):
             heard = Sum()
             await until(lambda: is_watched(here))
-            assert there.server.node is not None
-            await there.server.node.part()
+            await node_of(there).part()
             await until(lambda: bool(here.server.hub.rooms["lab"].room.state.parting_members))
             await ann.call("kit.add", a=1, b=1)
             await heard.until(news, 1)
@@ -326,5 +321,4 @@ async def call_for_ever(room: RoomClient) -> None:
 
 
 def is_joined(server: TestServer) -> bool:
-    node = server.server.node
-    return node is not None and node.is_joined.is_set()
+    return node_of(server).is_joined.is_set()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from scenarios.test_nodes import Holding, until_listed, until_there
 from support.command_line import CommandLine
+from support.plain_http import numbers_at
 from support.raw_client import RawClient, bearer, raw_connection
 from support.redis_server import RedisServer
 from support.room_watch import until_hosts
@@ -185,7 +185,7 @@ async def test_participants_of_all_workers_are_in_one_room_and_in_one_table_of_n
             names = {"lab-1", "lab-2", "lab-3"}
             assert set(await leases(redis)) == names
             for _ in range(6):  # whichever worker is asked
-                found = await numbers(server.url)
+                found = await numbers_at(server.url)
                 assert sorted(found[f"toolbus_participants {name}"] for name in names) == sorted(at)
                 ended = [found[f"toolbus_calls_total ok {name}"] for name in names]
                 assert sum(ended) >= PEOPLE**2
@@ -260,19 +260,6 @@ async def test_workers_that_are_told_to_stop_lose_no_call_that_may_be_made_again
             assert await leases(redis) == {}
             await server.start()
             await load.goes_on()
-
-
-async def numbers(url: str) -> dict[str, float]:
-    """Scrape: each sample's value, by its name and the values of its labels."""
-    async with raw_connection(url) as client:
-        client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        head = await client.read_head()
-    assert head.status == 200
-    return {
-        " ".join((sample.name, *sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(head.body)
-        for sample in family.samples
-    }
 
 
 async def test_a_signal_that_comes_to_all_processes_is_one_signal(

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from support.docker_engine import why_no_docker
-from support.redis_server import IMAGE, IMAGE_PREFIX, SERVER_VARIABLE, wheel_program
+from support.redis_server import IMAGE, IMAGE_PREFIX, SERVER_VARIABLE
+from toolbus_toolkits.demo_redis import wheel_program
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".venv" / "redis"

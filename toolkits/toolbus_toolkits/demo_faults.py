@@ -17,6 +17,7 @@ from toolbus import HostLost, RoomException
 from toolbus.semantics import ERROR_TYPE, EXECUTED, SERVICE_INSTANCE_ID
 from toolbus.trace_tree import SpanRecord, build_tree
 from toolbus_toolkits.demo_cast import Cast
+from toolbus_toolkits.demo_counting import COUNT, how_far
 from toolbus_toolkits.demo_scenes import describe_error, expect, refused
 from toolbus_toolkits.demo_stage import Scene
 
@@ -26,17 +27,11 @@ _ENDLESS = """
     WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers)
     SELECT count(*) FROM numbers
 """
-_COUNT = """
-    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
-    SELECT count(*) FROM numbers
-"""
 _DEADLINE_S = 0.5
 _FREE_S = 5.0
 """Well below the 10 s after which a query would have ended by itself."""
 _LONG_S = 2.0
 """What a long query takes where a core is free."""
-_SAMPLE_COUNT = 200_000
-_SAMPLES = 3
 _LONG_CALL_S = 20.0
 
 
@@ -175,17 +170,11 @@ class _LongQuery:
         self._count = 0
 
     async def count(self) -> int:
-        """Count a little, and tell from the best of a few tries how far to count."""
+        """Find it out, the first time."""
         if not self._count:
-            took_s = min([await self._try() for _ in range(_SAMPLES)])
-            rows = int(_SAMPLE_COUNT / took_s * _LONG_S)
-            self._count = max(_SAMPLE_COUNT, rows // 100_000 * 100_000)
+            count_to = partial(_query, self._cast, COUNT, timeout_s=_FREE_S)
+            self._count = await how_far(count_to, _LONG_S)
         return self._count
-
-    async def _try(self) -> float:
-        began = time.monotonic()
-        await _query(self._cast, _COUNT, _SAMPLE_COUNT, timeout_s=_FREE_S)
-        return time.monotonic() - began
 
 
 async def _kill_under(
@@ -194,7 +183,7 @@ async def _kill_under(
     """Kill a host while it runs one of two long calls; return what became of both."""
     began = time.monotonic()
     calls = [
-        asyncio.create_task(_query(cast, _COUNT, count, timeout_s=_LONG_CALL_S, retry=retry))
+        asyncio.create_task(_query(cast, COUNT, count, timeout_s=_LONG_CALL_S, retry=retry))
         for _ in range(2)
     ]
     try:

@@ -16,18 +16,13 @@ from functools import partial
 from typing import Any
 
 from toolbus import RoomException
+from toolbus_toolkits.demo_counting import COUNT, how_far
 from toolbus_toolkits.demo_crowd import Caller, Crowd
 from toolbus_toolkits.demo_scenes import expect, inventory_scene
 from toolbus_toolkits.demo_stage import Scene, SceneFailed, Stage, table
 
 __all__ = ["nodes_scenes"]
 
-_COUNT = """
-    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
-    SELECT count(*) FROM numbers
-"""
-_SAMPLE_COUNT = 200_000
-_SAMPLES = 3
 _TRIES = 4
 """Each counts twice as far as the one before, where that ended too soon."""
 _LONG_S = 1.5
@@ -96,7 +91,7 @@ class _Loss:
         self.was_at = dict(crowd.balancer.at)
         self.victim = self.was_at[crowd.hosts[-1]]
         self.before, _ = await crowd.callers[0].sees()
-        count = await _long_count(crowd.callers[0])
+        count = await how_far(partial(_count_to, crowd.callers[0]), _LONG_S)
         for _ in range(_TRIES):
             if (killed := await self._kill_under(count)) is not None:
                 break
@@ -198,19 +193,8 @@ class _Loss:
         )
 
 
-async def _long_count(caller: Caller) -> int:
-    """Find out how far this machine counts in the time that a long query shall take."""
-    took_s = []
-    for _ in range(_SAMPLES):
-        began_s = time.monotonic()
-        await _count_to(caller, _SAMPLE_COUNT)
-        took_s.append(time.monotonic() - began_s)
-    rows = int(_SAMPLE_COUNT / min(took_s) * _LONG_S)
-    return max(_SAMPLE_COUNT, rows // 100_000 * 100_000)
-
-
 async def _count_to(caller: Caller, count: int) -> int:
-    arguments = {"sql": _COUNT, "parameters": [count]}
+    arguments = {"sql": COUNT, "parameters": [count]}
     chunk = await caller.room.invoke("sql", "query", arguments, timeout_s=_LONG_CALL_S, retry=False)
     return int(chunk.value["rows"][0][0])
 

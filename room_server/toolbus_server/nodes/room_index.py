@@ -39,5 +39,6 @@ async def rooms_elsewhere(script: Script, after: str, most: int) -> RoomsElsewhe
     except RedisAway:
         return RoomsElsewhere({}, is_all=True)
     facts = iter(found)
-    rooms = {name.decode(): counts for name, *counts in zip(facts, facts, facts, strict=True)}
-    return RoomsElsewhere({name: (each[0], each[1]) for name, each in rooms.items()}, not has_more)
+    each_room = zip(facts, facts, facts, strict=True)
+    rooms = {name.decode(): (people, toolkits) for name, people, toolkits in each_room}
+    return RoomsElsewhere(rooms, not has_more)

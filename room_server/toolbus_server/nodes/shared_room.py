@@ -120,15 +120,15 @@ class SharedRoom:
                     changes += self._tellings.news_of(member)
                 if changes:
                     _, results = await self._home.tell(self.name, changes)
-                    self._give_up_taken(changes, results)
+                    self._heed(changes, results)
         except RedisAway:
             self._is_in_doubt = True
             self._home.read_later(self)  # where Redis is back, or takes it by then, it is told anew
         finally:
             self._telling = None
 
-    def _give_up_taken(self, changes: list[Change], results: list[Any]) -> None:
-        """Host no more what others registered first while this node was by itself."""
+    def _heed(self, changes: list[Change], results: list[Any]) -> None:
+        """Follow what Redis has refused: here, too, others were first, or newer."""
         if b"taken" in results:  # theirs, too, was refused here as long as it was there twice
             self._begin_anew()
         for change, result in zip(changes, results, strict=True):
@@ -214,7 +214,7 @@ class SharedRoom:
             raise Unavailable("the other servers cannot be asked", executed="no") from away
         if results[-1] == b"taken":
             raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
-        self._give_up_taken(changes[:-1], results[:-1])
+        self._heed(changes[:-1], results[:-1])
         if not results[-1]:
             raise Unavailable("a newer connection of this instance is there", executed="no")
         await self._reached(version)

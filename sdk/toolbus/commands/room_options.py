@@ -21,9 +21,9 @@ from toolbus.commands.near_names import FirstToolkits
 from toolbus.commands.outcome import reporting
 from toolbus.exit_codes import UsageMistake
 from toolbus.joining import explaining, read_token, settle
+from toolbus.recorded import recorded
 from toolbus.room_client import RoomClient
 from toolbus.settings import RoomSettings, Token
-from toolbus.telemetry import configure
 from toolbus.toolkit_proxy import ToolkitInfo
 from toolbus.wire import ListToolkits
 
@@ -152,9 +152,5 @@ def in_room(
         ):
             return await work(room)
 
-    send_spans = configure("toolbus-cli")
-    try:
+    with recorded("toolbus-cli"):
         return asyncio.run(join())
-    finally:
-        if send_spans is not None:
-            send_spans()

@@ -1,4 +1,5 @@
 -- Changes facts of a room, and tells all nodes that hold it.
+-- `one_room.lua` stands before it.
 -- KEYS: leases, room version, room nodes, facts, names, kept names, rooms of the writer, all rooms.
 -- ARGV: the writer ("node incarnation"), the room, how long a name is kept in ms, the changes, how many
 --   names are kept of one identity: those beyond are free at once, as at each node. The changes are packed:
@@ -11,20 +12,9 @@
 -- "up" is the toolkit's generation; 0 where a newer connection has the place; "taken" where the name is
 -- another's. With a writer that has ended in the place of ARGV[1] and "purge" for changes, all that it told
 -- is taken back.
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local writer, room, kept_ms, most_kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
-local facts, names, kept = KEYS[4], KEYS[5], KEYS[6]
 local is_purge = ARGV[4] == 'purge'
-if not is_purge then
-  local ends = redis.call('ZSCORE', KEYS[1], writer)
-  if not ends or tonumber(ends) <= now then return false end
-end
-
-local function get(key, field)
-  local packed = redis.call('HGET', key, field)
-  return packed and cmsgpack.unpack(packed) or nil
-end
+if not is_purge and not lives(writer) then return false end
 
 local function put(key, field, value) redis.call('HSET', key, field, cmsgpack.pack(value)) end
 
@@ -35,18 +25,9 @@ local function slot(record, digest)
   end
 end
 
-local function forget_kept(name, owner)
-  redis.call('ZREM', kept, name)
-  redis.call('HDEL', facts, 'k' .. name)
-  if redis.call('HINCRBY', names, '#' .. owner, -1) <= 0 then redis.call('HDEL', names, '#' .. owner) end
-end
-
 -- A name that nobody serves stands among the facts as 'k' NAME: {until when, generation, facts}
 local function keep_name(name, record, told)
-  for _, each in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now)) do
-    forget_kept(each, (get(names, each) or {''})[1])
-    redis.call('HDEL', names, each)
-  end
+  free_ended()
   if tonumber(redis.call('HGET', names, '#' .. record[1]) or 0) >= most_kept then
     return redis.call('HDEL', names, name)
   end
@@ -132,8 +113,7 @@ apply['in'] = function(change)
   local told = get(facts, 'm' .. place)
   if told and told[2] > epoch then return 0 end
   -- Of two connections that claim to be one, the first stays as long as its node lives.
-  if told and told[2] == epoch and told[1] ~= writer and
-    tonumber(redis.call('ZSCORE', KEYS[1], told[1]) or '0') > now then return 0 end
+  if told and told[2] == epoch and told[1] ~= writer and lives(told[1]) then return 0 end
   local hosted = {}
   if told and told[1] == writer and told[2] == epoch then
     hosted = told[4]
