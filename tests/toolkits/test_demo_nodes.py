@@ -32,6 +32,7 @@ def performance() -> subprocess.CompletedProcess[str]:
     return subprocess.run(DEMO, capture_output=True, text=True, timeout=90, check=False)
 
 
+@pytest.mark.alone
 def test_demo_of_many_servers_keeps_all_its_promises(
     performance: subprocess.CompletedProcess[str],
 ) -> None:
@@ -41,6 +42,7 @@ def test_demo_of_many_servers_keeps_all_its_promises(
     assert "4 scenes, each did what it says" in performance.stdout
 
 
+@pytest.mark.alone
 def test_demo_of_many_servers_shows_who_noticed(
     performance: subprocess.CompletedProcess[str],
 ) -> None:
@@ -57,6 +59,7 @@ def test_demo_of_many_servers_shows_who_noticed(
     assert "see 8 participants and 2 hosts of sql, as before" in told
 
 
+@pytest.mark.alone
 def test_demo_of_many_servers_is_short_plain_text_and_leaves_nothing(
     performance: subprocess.CompletedProcess[str],
 ) -> None:
