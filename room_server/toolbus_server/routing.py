@@ -161,11 +161,13 @@ class Router:
             raise QuotaExceeded(words, retry_after_s=_RETRY_AFTER_S)
         toolkit = room.state.resolve(caller.member, call.toolkit, options.get("participant"))
         tool = room.state.tool(caller.member, toolkit, call.tool)
-        authority = authority_of(room, caller, options, self._limits) if options else OWN
-        if authority.principal is not None:
-            check_principal(authority.principal, toolkit, call.tool)
-        if "pin" in options:
-            check_pin(toolkit, options["pin"])
+        authority = OWN
+        if options:
+            authority = authority_of(room, caller, options, self._limits)
+            if authority.principal is not None:
+                check_principal(authority.principal, toolkit, call.tool)
+            if "pin" in options:
+                check_pin(toolkit, options["pin"])
         kept = tool.affinity != "none"
         affinity = affinity_of(tool, caller.member, options.get("affinity")) if kept else None
         return toolkit, tool, authority, room.seats[room.state.choose_host(toolkit, affinity).id]

@@ -11,9 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from toolbus.chunks import chunk_from_wire
+from toolbus.call_ends import recorded_end
+from toolbus.chunk_reader import ChunkReader
+from toolbus.chunks import Chunk, chunk_from_wire
 from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, StreamBroken
 from toolbus.inflow import Arrival, Inflow, Shares
+from toolbus.telemetry import CallSpan
 from toolbus.wire import (
     BadBody,
     Cancel,
@@ -28,7 +31,7 @@ from toolbus.wire import (
 )
 from toolbus.wire.windows import FIRST_BYTES, FIRST_CHUNKS
 
-__all__ = ["CallFlow", "InputSide", "Sink", "unreadable_result"]
+__all__ = ["CallFlow", "InputSide", "Sink", "file_of", "unreadable_result"]
 
 _logger = logging.getLogger(__name__)
 
@@ -229,3 +232,12 @@ def unreadable_result(arrival: Arrival, _path: str, _reason: str) -> InvalidResu
     """Say that what a host sent is no chunk; for a `ChunkReader`."""
     executed: Executed = "yes" if arrival.last else "maybe"
     return InvalidResult("what the host sent is no chunk", executed=executed)
+
+
+async def file_of(flow: CallFlow, span: CallSpan | None) -> Chunk:
+    """Make a result of which the first piece is here; the span ends with the last of them."""
+    if span is not None:
+        flow.tell_end(lambda end: span.end(None if end is None else recorded_end(end)))
+    file = await ChunkReader(flow, unreadable_result, flow.leave).next()
+    assert file is not None, "the first piece is here"
+    return file

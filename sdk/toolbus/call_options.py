@@ -6,7 +6,7 @@ Whatever is no such value is refused here, before anything is sent.
 from __future__ import annotations
 
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, TypeAlias
 
 from toolbus.calls import DEFAULT_TIMEOUT_S
 from toolbus.chunk_bodies import file_bodies
@@ -18,10 +18,24 @@ from toolbus.input_sender import (
     bodies_of_items,
     check_readable,
 )
+from toolbus.plain_json import packed_json
+from toolbus.wire import BadBody, pack_body
 
-__all__ = ["ask_for_progress", "call_seconds", "converted", "feed_of", "idle_ms_of", "text_of"]
+__all__ = [
+    "Named",
+    "ask_for_progress",
+    "call_seconds",
+    "converted",
+    "feed_of",
+    "idle_ms_of",
+    "named_options",
+    "text_of",
+]
 
 _MAX_TIMEOUT_S = 2**31
+
+Named: TypeAlias = tuple[str | None, str | None, dict[str, Any] | None, str | None, bool]
+"""Whose toolkit, on whose behalf, the caller's context, a pin, and whether to try again."""
 
 
 def text_of(what: str, value: Any) -> str:
@@ -52,6 +66,26 @@ def idle_ms_of(seconds: Any) -> int:
     if is_number and 0 < seconds < _MAX_TIMEOUT_S:
         return max(1, round(float(seconds) * 1000))
     raise InvalidArguments("stall_timeout_s is a number of seconds above 0, or None for no limit")
+
+
+def named_options(named: Named, parent: int | None) -> dict[str, Any]:
+    """Settle what a call says beside its arguments. Raises InvalidArguments."""
+    participant, on_behalf_of, caller_context, pin, _ = named
+    options: dict[str, Any] = {}
+    if participant is not None:
+        options["participant"] = text_of("participant", participant)
+    if parent is not None:
+        options["parent"] = parent
+    if on_behalf_of is not None:
+        options["on_behalf_of"] = text_of("on_behalf_of", on_behalf_of)
+    if pin is not None:
+        options["pin"] = text_of("pin", pin)
+    if caller_context is not None:
+        try:
+            options["caller_context"] = pack_body(caller_context)
+        except BadBody:
+            options["caller_context"] = packed_json("caller", caller_context)
+    return options
 
 
 def ask_for_progress(options: dict[str, Any], on_progress: Any) -> None:

@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from toolbus.affinities import Affinities
 from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
-from toolbus.call_flow import CallFlow, unreadable_result
-from toolbus.chunk_reader import ChunkReader
+from toolbus.call_flow import CallFlow, file_of
 from toolbus.chunks import Chunk, chunk_from_wire
 from toolbus.deadlines import Deadlines
 from toolbus.errors import (
@@ -256,22 +255,26 @@ class Caller:
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
-        span = None
+        span = pending = None
         if monotonic() >= self._tracing.idle_until or current_context():
-            plan.traceparent = self._tracing.unsampled_root(plan.call_id)
-            if plan.traceparent is None:
-                span = self._start_span(plan)
+            span = self.begin_span(plan)
         try:
             try:
-                result = await self._answer(plan, plan.options)
+                # As `_answer` does it, without a coroutine more.
+                if not self._is_up():
+                    await self._wait_for_link(plan.deadline_at)
+                pending = self._begin(plan, plan.options)
+                result: Result | CallFlow = await pending.future
             except RoomException as error:
                 result = await self._further_attempts(plan, error)
         except BaseException as end:
+            if pending is not None and isinstance(end, asyncio.CancelledError):
+                self._withdraw(pending)
             if span is not None:
                 span.end(recorded_end(end))
             raise
         if isinstance(result, CallFlow):
-            return await _file_of(result, span)
+            return await file_of(result, span)
         if span is not None:
             span.end()
         try:
@@ -282,9 +285,8 @@ class Caller:
     def begin_span(self, plan: Plan) -> CallSpan | None:
         """Put a call into a trace; return its span if that is recorded."""
         plan.traceparent = self._tracing.unsampled_root(plan.call_id)
-        return self._start_span(plan) if plan.traceparent is None else None
-
-    def _start_span(self, plan: Plan) -> CallSpan | None:
+        if plan.traceparent is not None:
+            return None
         if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
             return None
         plan.traceparent, tracestate = span.context
@@ -303,7 +305,9 @@ class Caller:
 
     async def _answer(self, plan: Plan, options: dict[str, Any] | None) -> Result | CallFlow:
         """Make one attempt; return its result, or the flow of a file of which a piece is here."""
-        pending = await self.attempt(plan, options)
+        if not self._is_up():
+            await self._wait_for_link(plan.deadline_at)
+        pending = self._begin(plan, options)
         try:
             result: Result | CallFlow = await pending.future
             return result
@@ -311,27 +315,28 @@ class Caller:
             self._withdraw(pending)
             raise
 
-    async def attempt(
-        self, plan: Plan, options: dict[str, Any] | None, flow: CallFlow | None = None
-    ) -> Pending:
-        """Send one attempt of a call; whatever comes of it goes to `flow`, if there is one.
+    async def attempt(self, plan: Plan, options: dict[str, Any] | None, flow: CallFlow) -> Pending:
+        """Send one attempt of a call; whatever comes of it goes to `flow`.
 
         Raises:
             RoomException: It was not sent.
         """
-        link, clock = self._link, self._loop.time
-        if not link.is_ready or link.connection is None or not link.connection.is_open:
-            wait_s = inf if flow is None else DEFAULT_TIMEOUT_S
-            await self._wait_for_link(min(plan.deadline_at, clock() + wait_s))
-        remaining_s = plan.deadline_at - clock()
+        if not self._is_up():
+            wait_s = DEFAULT_TIMEOUT_S  # what has no deadline does not wait for ever
+            await self._wait_for_link(min(plan.deadline_at, self._loop.time() + wait_s))
+        return self._begin(plan, options, flow)
+
+    def _begin(
+        self, plan: Plan, options: dict[str, Any] | None, flow: CallFlow | None = None
+    ) -> Pending:
+        remaining_s = plan.deadline_at - self._loop.time()
         if remaining_s <= 0:
             raise DeadlineExceeded("no time was left for the call", executed="no")
         if self.affinities.known:
             options = self.affinities.added_to(options, plan)
         ends_at, table = plan.deadline_at + GRACE_S, self._table
-        pending = (
-            table.open(ends_at) if flow is None else table.open_flow(flow, ends_at, link.connection)
-        )
+        connection = self._link.connection
+        pending = table.open_flow(flow, ends_at, connection) if flow else table.open(ends_at)
         call = Call(
             pending.id,
             plan.call_id,
@@ -347,12 +352,12 @@ class Caller:
 
     def _send(self, pending: Pending, frame: Frame, plan: Plan | None = None) -> None:
         """Send a request, or end it here: the server closes a connection that breaks a rule."""
+        error: RoomException | None = None
         try:
             data = encode(frame)
             if type(frame) is not Call or frame.options or len(data) > MAX_HEADER_BYTES:
                 decode_from_client(data)
-            fits = len(data) <= MAX_FRAME_BYTES
-            error: RoomException | None = None if fits else does_not_fit(len(data))
+                error = does_not_fit(len(data)) if len(data) > MAX_FRAME_BYTES else None
         except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
             error = unsendable(wrong)
         if error is not None:
@@ -374,6 +379,10 @@ class Caller:
         elif self._table.give_up(pending) and pending.written:
             pending.connection.send_message(encode(Cancel(RequestId(pending.id), "cancelled")))
 
+    def _is_up(self) -> bool:
+        connection = self._link.connection
+        return self._link.is_ready and connection is not None and connection.is_open
+
     async def _wait_for_link(self, deadline_at: float) -> None:
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -389,12 +398,3 @@ class Caller:
         options = {} if plan.key[1] is None else {"participant": plan.key[1]}
         pending.connection = connection
         connection.send_message(encode(Describe(RequestId(pending.id), plan.toolkit, options)))
-
-
-async def _file_of(flow: CallFlow, span: CallSpan | None) -> Chunk:
-    """Make a result of which the first piece is here; the span ends with the last of them."""
-    if span is not None:
-        flow.tell_end(lambda end: span.end(None if end is None else recorded_end(end)))
-    file = await ChunkReader(flow, unreadable_result, flow.leave).next()
-    assert file is not None, "the first piece is here"
-    return file

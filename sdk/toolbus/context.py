@@ -61,21 +61,14 @@ class ToolContext:
         on_progress: Takes the plain value of each progress, on the thread that tells it.
     """
 
-    __slots__ = (
-        "_caller",
-        "_caller_context",
-        "_cancelled",
-        "_clock",
-        "_deadline_at",
-        "_failure",
-        "_on_behalf_of",
-        "_on_chunk",
-        "_on_progress",
-        "_refusal",
-        "_room",
-        "_run_sync",
-        "entered",
-    )
+    # Of these most calls change one, or none.
+    entered: bool = False
+    """Set when the tool's own function is being called; it stays set."""
+    _room: Any = None
+    _caller_context: Mapping[str, Any] | None = None
+    _cancelled = False
+    _refusal: RoomException | None = None
+    _failure: RoomException | None = None
 
     def __init__(  # noqa: PLR0913 - each is one fact of a call, and all but two are by keyword
         self,
@@ -99,11 +92,6 @@ class ToolContext:
         self._run_sync = run_sync
         self._on_chunk = on_chunk
         self._on_progress = on_progress
-        self._cancelled = False
-        self.entered: bool = False
-        """Set when the tool's own function is being called; it stays set."""
-        self._refusal: RoomException | None = None
-        self._failure: RoomException | None = None
 
     @property
     def room(self) -> Any:

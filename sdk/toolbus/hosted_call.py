@@ -40,53 +40,32 @@ class CallRunner(WireEnd, Protocol):
 class HostedCall(ToolContext):
     """One call that this host runs, and what its tool is told of it."""
 
-    __slots__ = (
-        "_runner",
-        "awaited",
-        "dispatch",
-        "ended",
-        "given_up",
-        "hosted",
-        "slots",
-        "started",
-        "stream",
-        "task",
-        "threads",
-        "timed_out",
-    )
+    task: asyncio.Task[None] | None = None
+    """What runs it; known once it waits, where it has started at once."""
+    started = False
+    """A task that is cancelled before its first step never runs a line."""
+    threads = 0
+    """How many of its functions are on threads now, which nothing can stop."""
+    awaited = 0
+    """How many of these its tool waits for."""
+    ended = False
+    """The tool has ended; what it left on threads may go on."""
+    slots: asyncio.Semaphore | None = None
+    """Where it holds a slot, until its threads have ended too."""
+    stream: HostedStream | None = None
+    """What it sends and takes beside arguments and answer, where it does."""
+    given_up = False
+    """The server has answered in our place: whatever comes of the function is not sent."""
+    timed_out = False
+    """The tool's own `timeout_s` has passed."""
 
     def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
-        # Every fact of a context is set right here, or made by a property below: handing them on
-        # to `super().__init__` would cost each call more than all the rest of this.
-        self._clock = clock = runner.loop.time
-        remaining_ms = dispatch.remaining_ms
-        self._deadline_at = None if remaining_ms is None else clock() + remaining_ms / 1000
-        self._room = None
-        self._caller_context = None
-        self._cancelled = False
-        self.entered: bool = False
-        self._refusal = None
-        self._failure = None
+        # Not `super().__init__`: every fact of a context is made by a property below when somebody
+        # asks, which mostly nobody does.
         self._runner = runner
         self.dispatch: Dispatch = dispatch
         self.hosted: HostedToolkit = hosted
-        self.task: asyncio.Task[None] | None = None
-        self.started: bool = False
-        """A task that is cancelled before its first step never runs a line."""
-        self.threads: int = 0
-        """How many of its functions are on threads now, which nothing can stop."""
-        self.awaited: int = 0
-        """How many of these its tool waits for."""
-        self.ended: bool = False
-        """The tool has ended; what it left on threads may go on."""
-        self.slots: asyncio.Semaphore | None = None
-        """Where it holds a slot, until its threads have ended too."""
-        self.stream: HostedStream | None = None
-        """What it sends and takes beside arguments and answer, where it does."""
-        self.given_up: bool = False
-        """The server has answered in our place: whatever comes of the function is not sent."""
-        self.timed_out: bool = False
-        """The tool's own `timeout_s` has passed."""
+        self._began_at: float = runner.loop.time()
 
     @property
     def method(self) -> str:
@@ -99,8 +78,19 @@ class HostedCall(ToolContext):
     def room(self) -> Any:
         """The room, bound to this call."""
         if self._room is None:
-            self._room = self._runner.room_of(self.dispatch.id, self._deadline_at)
+            self._room = self._runner.room_of(self.dispatch.id, self._ends_at)
         return self._room
+
+    @property
+    def _ends_at(self) -> float | None:
+        remaining_ms = self.dispatch.remaining_ms
+        return None if remaining_ms is None else self._began_at + remaining_ms / 1000
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds left, never below 0; None where the call has no deadline."""
+        ends_at = self._ends_at
+        return None if ends_at is None else max(0.0, ends_at - self._runner.loop.time())
 
     @property
     def caller(self) -> Participant:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -19,6 +19,7 @@ from toolbus.wire.codec import MAX_DEPTH, BadBody, pack_body
 __all__ = [
     "MAX_JSON_DEPTH",
     "NotJson",
+    "PlainArguments",
     "cut",
     "is_plain",
     "json_pointer",
@@ -42,6 +43,23 @@ class NotJson:
     """Marks a class whose instances cannot lie inside a JSON value."""
 
     __slots__ = ()
+
+
+class PlainArguments(NamedTuple):
+    """The parameters of a function that takes nothing but texts, integers and truth values.
+
+    Such arguments are what the schema says if their types are, and need no conversion.
+    """
+
+    kinds: dict[str, type]
+
+    def fit(self, arguments: dict[str, Any]) -> bool:
+        """Whether these are all of them and certainly fit; where not, the schema decides."""
+        kinds = self.kinds
+        for name, value in arguments.items():
+            if kinds.get(name) is not type(value):
+                return False
+        return len(arguments) == len(kinds)
 
 
 def packed_json(what: str, value: Any) -> bytes:

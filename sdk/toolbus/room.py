@@ -19,11 +19,13 @@ from typing import Any
 from toolbus.affinities import affinity_text
 from toolbus.call_ends import hinted
 from toolbus.call_options import (
+    Named,
     ask_for_progress,
     call_seconds,
     converted,
     feed_of,
     idle_ms_of,
+    named_options,
     text_of,
 )
 from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
@@ -94,8 +96,10 @@ class Room:
         toolkit, dot, name = tool.partition(".")
         if not (dot and toolkit and name):
             raise _no_tool(tool)
+        core = self._core
         try:
-            return (await self.invoke(toolkit, name, arguments)).value
+            plan = self._plan(toolkit, name, arguments, core.loop.time() + DEFAULT_TIMEOUT_S)
+            return (await core.caller.call(plan)).value
         except InvalidArguments as error:
             raise hinted(error) from None
 
@@ -229,35 +233,24 @@ class Room:
         tool: str,
         arguments: dict[str, Any] | None,
         deadline_at: float,
-        named: tuple[str | None, str | None, dict[str, Any] | None, str | None, bool],
+        named: Named | None = None,
     ) -> Plan:
         """Settle what every attempt of a call sends."""
         if not type(toolkit) is type(tool) is str:
             toolkit, tool = text_of("toolkit", toolkit), text_of("tool", tool)
-        participant, on_behalf_of, caller_context, pin, retry = named
         if self._deadline_at is not None and self._deadline_at < deadline_at:
             deadline_at = self._deadline_at
         try:
             packed = pack_body({} if arguments is None else arguments)
-            context = None if caller_context is None else pack_body(caller_context)
         except BadBody:
-            # Models, enums, dates and the like are written as JSON; what cannot be is refused.
-            packed = packed_json("arguments", {} if arguments is None else arguments)
-            context = None if caller_context is None else packed_json("caller", caller_context)
-        options: dict[str, Any] = {}
-        if participant is not None:
-            options["participant"] = participant = text_of("participant", participant)
-        if self._parent is not None:
-            options["parent"] = self._parent
-        if on_behalf_of is not None:
-            options["on_behalf_of"] = text_of("on_behalf_of", on_behalf_of)
-        if pin is not None:
-            options["pin"] = text_of("pin", pin)
-        if context is not None:
-            options["caller_context"] = context
-        key = (toolkit, participant)
+            packed = packed_json("arguments", arguments)
         call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
-        return Plan(toolkit, tool, packed, options, call_id, deadline_at, retry, key)
+        if named is None:
+            options: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
+            return Plan(toolkit, tool, packed, options, call_id, deadline_at, True, (toolkit, None))
+        options = named_options(named, self._parent)
+        key = (toolkit, options.get("participant"))
+        return Plan(toolkit, tool, packed, options, call_id, deadline_at, named[-1], key)
 
     async def explain(
         self,

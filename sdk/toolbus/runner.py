@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from copy import copy
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -24,6 +22,7 @@ from opentelemetry.context import Context, attach
 
 from toolbus.chunks import Chunk, FileChunk
 from toolbus.context import ToolContext
+from toolbus.eager_tasks import starter
 from toolbus.errors import (
     Cancelled,
     Internal,
@@ -65,9 +64,6 @@ MAX_INFLIGHT = 256
 """Calls that one connection runs and queues; one more is `overloaded`."""
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
-# A call runs at once up to where it first waits, if this Python can do that.
-_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
-_start: Callable[..., asyncio.Task[None]] = partial(asyncio.Task, **_EAGER)
 
 
 class Runner:
@@ -106,6 +102,7 @@ class Runner:
         self._alive: set[HostedCall] = set()
         self._left: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(max_inflight, "toolbus-tool")
+        self._starter = starter(self.loop)
         self.is_cut: Callable[[], bool] = lambda: False
         """Tells whether the event loop ends, with every task of it."""
         # What runs here belongs to its own call, not to a span that is current while we connect.
@@ -178,7 +175,7 @@ class Runner:
         self._runs[dispatch.id] = run
         self._alive.add(run)
         hosted.running.add(run)
-        run.task = _start(self._run(run), loop=self.loop, context=self._context.copy())
+        run.task = self._starter.start(self._run(run), self._context.copy())
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
         self.send(failed(dispatch.id, error))
@@ -222,6 +219,7 @@ class Runner:
                 self._left |= left
                 names = name_calls([run for run in self._alive if run.task in left])
                 _logger.warning("%s not ended when cancelled: left behind", names)
+        await self._starter.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, run: HostedCall) -> None:

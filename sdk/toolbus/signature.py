@@ -42,11 +42,11 @@ from toolbus.chunks import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChun
 from toolbus.context import ToolContext
 from toolbus.docstrings import read_docstring
 from toolbus.input_stream import ATTACHMENT, InputStream, Intake, intake_of
+from toolbus.plain_json import PlainArguments
 
 __all__ = [
     "ContextParameter",
     "FunctionSignature",
-    "PlainArguments",
     "code_of",
     "name_of",
     "read_signature",
@@ -74,23 +74,6 @@ class ContextParameter(NamedTuple):
 
     name: str
     positional: bool
-
-
-class PlainArguments(NamedTuple):
-    """The parameters of a function that takes nothing but texts, integers and truth values.
-
-    Such arguments are what the schema says if their types are, and need no conversion.
-    """
-
-    kinds: dict[str, type]
-
-    def fit(self, arguments: dict[str, Any]) -> bool:
-        """Whether these are all of them and certainly fit; where not, the schema decides."""
-        kinds = self.kinds
-        for name, value in arguments.items():
-            if kinds.get(name) is not type(value):
-                return False
-        return len(arguments) == len(kinds)
 
 
 class FunctionSignature(NamedTuple):

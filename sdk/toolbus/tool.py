@@ -22,10 +22,9 @@ from toolbus.chunks import Chunk, FileChunk, LinkChunk, as_chunk
 from toolbus.context import ToolContext
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.input_stream import ATTACHMENT, Intake
-from toolbus.plain_json import cut, json_pointer
+from toolbus.plain_json import PlainArguments, cut, json_pointer
 from toolbus.signature import (
     FunctionSignature,
-    PlainArguments,
     code_of,
     name_of,
     read_method_intake,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from toolbus.chunks import Chunk
+from toolbus.chunks import Chunk, JsonChunk
 from toolbus.context import ToolContext
 from toolbus.errors import (
     InvalidArguments,
@@ -27,6 +27,7 @@ from toolbus.tool import FunctionTool, Tool
 from toolbus.tool_definition import rules_of, title_of
 from toolbus.tool_stream import run_apart
 from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body, unpack_body
+from toolbus.wire.codec import pack_json_chunk
 
 __all__ = [
     "MAX_RESULT_BYTES",
@@ -169,7 +170,10 @@ def packed_result(context: ToolContext, chunk: Chunk) -> bytes:
     one frame, recorded in the context.
     """
     try:
-        body = pack_body(chunk.to_wire())
+        if type(chunk) is JsonChunk:
+            body = pack_json_chunk(chunk.json)
+        else:
+            body = pack_body(chunk.to_wire())
     except BadBody as error:
         unsendable = InvalidResult(error.reason, executed=context.executed)
         raise context.fail(unsendable) from error

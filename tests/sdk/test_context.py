@@ -99,6 +99,9 @@ async def test_a_hosted_call_has_every_fact_that_a_context_has() -> None:
     arguments = pack_body({})
     dispatch = Dispatch(1, "1" * 32, "t", "run", 1_000, arguments, {})
     run = HostedCall(runner, dispatch, HostedToolkit(Toolkit("t"), public=True))
-    missing = {slot for slot in ToolContext.__slots__ if not hasattr(run, slot)}
+    missing = {fact for fact in vars(ToolContext()) if not hasattr(run, fact)}
     # Read from the dispatch, or run by the runner, where the context keeps a value.
-    assert missing == {"_caller", "_on_behalf_of", "_on_chunk", "_on_progress", "_run_sync"}
+    of_the_dispatch = {"_caller", "_on_behalf_of", "_clock", "_deadline_at"}
+    assert missing == of_the_dispatch | {"_on_chunk", "_on_progress", "_run_sync"}
+    assert run.deadline is not None
+    assert 0 < run.deadline <= 1

@@ -94,6 +94,16 @@ def pack_body(value: Any) -> bytes:
         raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
 
 
+def pack_json_chunk(value: Any) -> bytes:
+    """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`."""
+    if type(value) is dict and _is_flat(value, PLAIN_OR_BYTES):
+        try:
+            return _JSON_CHUNK + _pack_plain(value)
+        except (TypeError, ValueError, OverflowError):
+            pass  # told in the same words below
+    return pack_body([1, value])
+
+
 def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
