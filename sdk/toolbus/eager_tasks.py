@@ -102,6 +102,9 @@ class _Spare:
 
     def see_to(self, work: _Work, context: Context, waits_for: Any) -> None:
         """Take over a coroutine that waits."""
+        if asyncio.isfuture(waits_for):
+            # A task does so at once with what was yielded to it; until then nobody else can wait.
+            waits_for._asyncio_future_blocking = False
         self._rest = work, context, waits_for
         if self.begun is not None and not self.begun.done():  # else it was cancelled meanwhile
             self.begun.set_result(None)
@@ -127,7 +130,7 @@ def _the_rest(
     if asyncio.isfuture(waits_for):
         if error is not None and waits_for.cancel():
             error = None  # comes from there
-        # What a task looks for in a future that was yielded to it; another one may have waited.
+        # What a task looks for in a future that is yielded to it.
         waits_for._asyncio_future_blocking = True
     while True:
         if error is None:

@@ -190,7 +190,10 @@ async def test_who_cancels_itself_stops_where_it_waits_next(desk: Desk) -> None:
 
     await asyncio.wait([await desk.start_one(work)])
     assert seen == ["goes on", "cancelled"]
-    seen.clear()
+
+
+async def test_who_cancels_itself_and_never_waits_leaves_nothing_to_the_next(desk: Desk) -> None:
+    seen: list[str] = []
 
     async def work_without_a_wait() -> None:
         task = asyncio.current_task()
@@ -220,14 +223,60 @@ async def test_what_was_waited_for_may_come_before_the_task_looks(desk: Desk) ->
     def answer(_: object) -> None:
         come.set_result("here")
 
+    (task,) = await desk.start(work, then=answer)
+    assert task is not None
+    await task
+    assert seen == ["here"]
+
+
+async def test_others_may_wait_for_the_same(desk: Desk) -> None:
+    come: asyncio.Future[str] = desk.loop.create_future()
+    seen: list[str] = []
+    others: list[asyncio.Task[None]] = []
+
     async def beside() -> None:
         seen.append(await come)
 
-    waiting = asyncio.ensure_future(beside())
-    (task,) = await desk.start(work, then=answer)
-    assert task is not None
-    await asyncio.wait([task, waiting])
+    async def work() -> None:
+        others.append(asyncio.ensure_future(beside()))
+        seen.append(await come)
+
+    task = await desk.start_one(work)
+    await asyncio.sleep(0)
+    come.set_result("here")
+    await asyncio.gather(task, *others)
     assert seen == ["here", "here"]
+
+
+async def test_a_cancel_reaches_what_only_lets_others_run(desk: Desk) -> None:
+    seen: list[int] = []
+
+    async def work() -> None:
+        for turn in range(100):
+            await asyncio.sleep(0)
+            seen.append(turn)
+
+    task = await desk.start_one(work)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert len(seen) < 100
+
+
+async def test_one_that_waits_long_does_not_keep_the_next_from_running_at_once(desk: Desk) -> None:
+    gate = asyncio.Event()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    long = await desk.start_one(wait)
+    (later,) = await desk.start(nothing)
+    if later is not None:
+        await later
+    assert await desk.start(nothing) == [None]
+    gate.set()
+    await long
 
 
 async def test_what_it_raises_ends_its_task(desk: Desk) -> None:
