@@ -17,8 +17,9 @@ from __future__ import annotations
 from asyncio import BaseTransport, TimerHandle
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
@@ -87,6 +88,8 @@ class MessageConnection(Connection):
     batches: bool
     """Whether answers to messages that came in one batch leave in one write, a turn of the loop
     later; for a reader that has many calls under way at a time."""
+    most_waiting_bytes: ClassVar[float] = _OUTBOX_BYTES
+    """So much may wait of what nobody may refuse; a peer for whom there is more is closed."""
     receiver: Receiver | None
     """Must be set before the first message can arrive; on a server, in the handler's first step."""
 
@@ -241,7 +244,7 @@ class MessageConnection(Connection):
     def _hold(self, data: bytes, ticket: Ticket | None) -> bool:
         waiting = self._waiting()
         waiting.put(data, ticket, len(data))
-        if waiting.bytes > _OUTBOX_BYTES:
+        if waiting.bytes > self.most_waiting_bytes:
             self.close_with(_SLOW_CONSUMER, "slow consumer")
             return False
         return True
@@ -381,7 +384,12 @@ class ServerTransport(MessageConnection, ServerConnection):
 
 
 class ClientTransport(MessageConnection, ClientConnection):
-    """The connection to a server, as a participant holds it."""
+    """The connection to a server, as a participant holds it.
+
+    What it has to say at once, many large calls or answers, is no fault of the server's: it waits.
+    """
+
+    most_waiting_bytes = inf
 
     __slots__ = ("_frame_of",)
 

@@ -19,8 +19,11 @@ from support.missing_parts import not_verified
 from support.redis_server import RedisServer, free_port, redis_program
 from toolbus.exit_codes import ExitCode
 from toolbus.findings import Finding
+from toolbus.keys import KeyRing
 from toolbus_server.nodes import redis_check, redis_rights, redis_troubles
 from toolbus_server.nodes.redis_check import examine_redis, look_before_start
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import running_server
 
 TIME_S = 30
 NAMES = ("address", "reach", "server", "rights", "memory", "buffers", "speed", "nodes")
@@ -209,6 +212,20 @@ async def test_password_that_nobody_set_is_refused(redis: RedisServer) -> None:
     reach = (await look(f"redis://:one@127.0.0.1:{redis.port}"))["reach"]
     assert (reach.status, reach.exit_code) == ("fail", ExitCode.USAGE)
     assert "without any password configured" in reach.found
+
+
+async def test_password_that_redis_repeats_is_not_repeated_by_us(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await redis.kill()
+    await redis.start("--rename-command", "AUTH", "")
+    url = f"redis://eve:hunter@127.0.0.1:{redis.port}"
+    findings = await look(url)
+    assert "unknown command 'AUTH'" in findings["reach"].found
+    assert "hunter" not in all_words(findings)
+    async with running_server(settings=ServerSettings(keys=KeyRing([]), port=0, redis=url)):
+        assert "Redis is away: unknown command 'AUTH'" in caplog.text
+    assert "hunter" not in caplog.text
 
 
 LACKS = (

@@ -51,8 +51,10 @@ def test_sentinels_with_tls_are_asked_with_it_too() -> None:
 
 @pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main"])
 def test_what_the_line_relies_on_no_url_can_change(url: str) -> None:
-    options = pool_of(f"{url}?protocol=3&decode_responses=true").connection_kwargs
+    said = "protocol=3&decode_responses=true&encoding=utf-16"
+    options = pool_of(f"{url}?{said}").connection_kwargs
     assert (options["protocol"], options["decode_responses"]) == (2, False)
+    assert options["encoding"] == "utf-8"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,11 @@ def test_what_the_line_relies_on_no_url_can_change(url: str) -> None:
         "redis://a:secret",
         "redis://a?socket_timeout=secret",
         "redis://a?secret=1",
+        "redis://a?retry=3",
+        "redis://a?credential_provider=secret",
+        "redis://a?redis_connect_func=secret",
+        "redis://a/secret",
+        "redis://a/1/2",
         "redis+sentinel://ann:secret/x@a:1/main",
         "redis+sentinel://a:secret/main",
         "redis+sentinel://a",
@@ -72,6 +79,7 @@ def test_what_the_line_relies_on_no_url_can_change(url: str) -> None:
         "redis+sentinel://a/main/secret",
         "redis+sentinel://a/main?secret=1",
         "redis+sentinel://a/main?sentinel_secret=1",
+        "redis+sentinel://a/main?retry=3",
         "rediss://a?ssl_cert_reqs=secret",
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,45 @@ async def test_a_context_tells_deadline_and_caller(server: TestServer) -> None:
     ):
         chunk = await alice.invoke("t", "who", timeout_s=7, caller_context={"why": "because"})
         assert chunk.value == ["alice", True, {"why": "because"}]
+
+
+LARGE = (1 << 20) - 4096
+
+
+async def test_many_large_calls_at_once_do_not_cost_their_caller_the_connection(
+    server: TestServer,
+) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("me") as me:
+        arguments = {"text": "x" * LARGE, "times": 0}
+        calls = [me.invoke("t", "echo", arguments, retry=False) for _ in range(24)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [each for each in ends if isinstance(each, Exception)]
+        assert {type(each) for each in refused} <= {Overloaded}
+        assert bench.runs == len(ends) - len(refused) > 0
+
+
+async def test_many_large_answers_at_once_do_not_cost_their_host_the_connection(
+    server: TestServer,
+) -> None:
+    gate, running = asyncio.Event(), asyncio.Semaphore(0)
+
+    @tool
+    async def much() -> str:
+        running.release()
+        await gate.wait()
+        return "x" * LARGE
+
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(server.room("host"))
+        await stack.enter_async_context(host.host(Toolkit("t", [much])))
+        rooms = [await stack.enter_async_context(server.room(f"caller-{n}")) for n in range(8)]
+        calls = [
+            asyncio.create_task(room.invoke("t", "much", retry=False, timeout_s=30))
+            for room in rooms * 3
+        ]
+        for _ in calls:
+            await running.acquire()
+        gate.set()
+        for chunk in await asyncio.gather(*calls):
+            assert chunk.value == "x" * LARGE

@@ -13,6 +13,7 @@ from support.relayed_nodes import node_of
 from toolbus import DeadlineExceeded, NoHost, Toolkit, Unavailable, tool
 from toolbus_server import farewell
 from toolbus_server.hub import Hub
+from toolbus_server.nodes import node as node_module
 from toolbus_server.nodes.shared_room import SharedRoom
 from toolbus_server.testing import TestServer
 
@@ -211,3 +212,17 @@ async def test_a_room_that_ends_while_redis_is_away_leaves_nothing_there(
             redis.thaw()
             while [person.name for person in await stays.participants()] != ["stays"]:
                 pass
+
+
+async def test_who_comes_as_a_node_joins_anew_finds_the_others_there(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "BEAT_S", 0.5)
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, add), Redis.from_url(redis.url) as client:
+            lease = node_of(here).lease  # it ended, as of a node that stood still for too long
+            lease.ends_at = 0.0
+            await client.zrem("toolbus:nodes", lease.me)
+            async with here.room("me") as me:
+                assert await me.invoke("kit", "add", {"a": 1, "b": 1}, retry=False)
+            assert node_of(here).lease is not lease

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import msgpack
 import pytest
 from redis.asyncio import Redis
 
@@ -271,15 +272,26 @@ async def test_of_two_who_took_a_name_meanwhile_the_first_to_tell_keeps_it_at_ev
         assert await winner.call("kit.say") == "winner"
 
 
+@pytest.mark.parametrize(
+    "revocation",
+    [
+        b"\xc1",
+        msgpack.packb(5),
+        msgpack.packb({}),
+        msgpack.packb({"jti": [1], "at": 1}),
+        msgpack.packb({"issuer": "acme", "name": "eve", "at": "now"}),
+    ],
+)
 async def test_a_revocation_that_cannot_be_read_keeps_nobody_from_joining(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, revocation: bytes
 ) -> None:
     async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:
-        await client.sadd("toolbus:revoked", b"\xc1")
+        await client.sadd("toolbus:revoked", revocation)
         async with nodes(redis) as (here, there):
             async with hosted(there, add), here.room("me") as me:
                 await until_listed(me, "kit")
         assert "a revocation in Redis cannot be read" in caplog.text
+        assert "met a bug" not in caplog.text
 
 
 async def test_a_node_whose_line_meets_a_bug_says_so_and_joins_again(

@@ -1,17 +1,23 @@
 """What nodes tell each other of participants and the toolkits that they host, as bytes.
 
 Pure. A participant's fact says everything that other nodes need to answer for it: identity, grants,
-attributes, offers. What is told is compared by its bytes.
+attributes, offers. What is told is compared by its bytes. What comes may be from anybody who writes
+to Redis, or from a node of another release: what cannot be read raises `ValueError`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
+import msgpack
+
+from toolbus.errors import RoomException
 from toolbus.grants import ApiScope
 from toolbus.wire import ParticipantId, pack_body, unpack_body
 from toolbus_server.definition import Definition, KnownDefinition
@@ -29,9 +35,11 @@ __all__ = [
     "owner_key",
     "place_held_by",
     "place_of",
+    "read_fact",
     "read_hosted",
     "read_kept",
     "read_member",
+    "read_news",
     "up_change",
 ]
 
@@ -95,8 +103,60 @@ def member_facts(member: Member, *, reads_chunks: bool) -> bytes:
     )
 
 
+def read_news(data: bytes) -> tuple[str, int, str, list[Any]]:
+    """Read news of a room: which, its version, who wrote it, the changes. Raises `ValueError`."""
+    match _unpacked(data):
+        case [bytes() as room, int() as version, bytes() as writer, list() as changes] if all(
+            map(_is_change, changes)
+        ):
+            return room.decode(), version, writer.decode(), changes
+    raise ValueError("it is neither a parcel nor news")
+
+
+def _is_change(change: Any) -> bool:
+    """Whether a change of a room is one of those that `tell.lua` makes."""
+    match change:
+        case (
+            [b"in", bytes(), int(), bytes(), *_]
+            | [b"out", bytes(), int(), _, *_]
+            | [b"aside", bytes(), int(), bytes(), bytes(), *_]
+            | [b"up", bytes(), int(), bytes(), bytes(), _, int(), bytes(), *_]
+            | [b"down", bytes(), int(), bytes(), *_]
+        ):
+            return True
+    return False
+
+
+def read_fact(packed: bytes) -> Any:
+    """Read what Redis has of a participant, a toolkit or a name; None where that is no fact."""
+    try:
+        return _unpacked(packed)
+    except ValueError:
+        return None
+
+
+def _unpacked(data: bytes) -> Any:
+    """Read what a script packed: all text in it is bytes. Raises `ValueError`."""
+    try:
+        return msgpack.unpackb(data, raw=True)
+    except TypeError as error:  # a key that no map can have
+        raise ValueError(str(error)) from error
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, RoomException) as error:
+        raise ValueError(f"it is not what nodes tell: {error}") from error
+
+
+@_reading()
 def read_member(packed: bytes) -> tuple[Member, bool]:
-    """Read a participant of another node; with whether it takes files in pieces."""
+    """Read a participant of another node; with whether it takes files in pieces.
+
+    Raises `ValueError`.
+    """
     fields: list[Any] = unpack_body(packed, binary=True)
     claims: dict[str, Any] = fields[6]
     member = Member(
@@ -135,15 +195,20 @@ def offer_facts(owner: Identity, offer: Offer) -> bytes:
     return pack_body([offer.name, offer.public, shared, definition.digest, manifest, *owner])
 
 
+@_reading()
 def read_hosted(packed: bytes) -> Offer:
-    """Read what a host at another node says of a toolkit."""
+    """Read what a host at another node says of a toolkit. Raises `ValueError`."""
     fields: list[Any] = unpack_body(packed, binary=True)
     name, public, shared, digest, manifest = fields[:5]
     return Offer(name, public, frozenset(shared), _definition(name, digest, manifest))
 
 
+@_reading()
 def read_kept(number: int, packed: bytes) -> tuple[Identity, bool, Generation]:
-    """Read what the last host said of a toolkit whose name is kept: owner, whether public, what."""
+    """Read what the last host said of a toolkit whose name is kept: owner, whether public, what.
+
+    Raises `ValueError`.
+    """
     offer, fields = read_hosted(packed), unpack_body(packed, binary=True)
     kept = Generation(number, offer.definition, shared_with=offer.shared_with)
     return Identity(*fields[5:7]), offer.public, kept
@@ -183,23 +248,30 @@ class Snapshot(NamedTuple):
     """What those host, by place and name; with the generation's number and the facts at the end."""
     kept: dict[bytes, list[Any]]
     """Names that nobody serves: until when, by the clock of Redis in ms, number and facts."""
+    unread: list[bytes]
+    """What is no fact as nodes tell them, by its key."""
 
     @classmethod
     def of(cls, me: str, facts: dict[bytes, list[Any]]) -> Snapshot:
         """Sort the facts of a room, by their keys."""
-        snapshot = cls({}, {}, {}, {})
+        snapshot = cls({}, {}, {}, {}, [])
         for key, fact in facts.items():
-            is_member, place, name = key.startswith(b"m"), key[1:17], key[18:]
-            if key.startswith(b"k"):
-                snapshot.kept[key[1:]] = fact
-            elif fact[0] == me.encode():
-                told = snapshot.own.setdefault(place, Told(fact[1]))
-                if is_member:
-                    told.facts = fact[2]
-                else:
-                    told.hosted[name] = fact[4]
-            elif is_member:
-                snapshot.members[place] = fact
-            else:
-                snapshot.hosted[place, name] = fact
+            place, name = key[1:17], key[18:]
+            match key[:1], fact:
+                case b"k", [int(), int(), bytes()]:
+                    snapshot.kept[key[1:]] = fact
+                case b"m", [bytes() as node, int(), bytes(), list()]:
+                    if node == me.encode():
+                        told = snapshot.own.setdefault(place, Told(fact[1]))
+                        told.facts = fact[2]
+                    else:
+                        snapshot.members[place] = fact
+                case b"t", [bytes() as node, int(), bytes(), int(), bytes()]:
+                    if node == me.encode():
+                        told = snapshot.own.setdefault(place, Told(fact[1]))
+                        told.hosted[name] = fact[4]
+                    else:
+                        snapshot.hosted[place, name] = fact
+                case _:
+                    snapshot.unread.append(key)
         return snapshot

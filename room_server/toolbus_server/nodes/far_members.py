@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,20 +68,37 @@ class FarMembers:
         for place in [each for each, far in self.at.items() if not _stands(far, each, snapshot)]:
             self.leave(place, keep=True)  # one that stepped aside comes anew
         for place, (node, epoch, packed, _) in snapshot.members.items():
-            self._come(node.decode(), place, epoch, packed)
+            with self._of_one(node):
+                self._come(node.decode(), place, epoch, packed)
         for place, far in self.at.items():
             for toolkit in list(far.member.toolkits):
                 key = name_key(far.member.identity, toolkit.name, toolkit.public)
                 if (place, key) not in snapshot.hosted:
                     drop_named(self._open, far.member, key)
-        for (place, _), (_, _, _, number, packed) in snapshot.hosted.items():
-            self._host(place, number, packed)
+        for (place, _), (node, _, _, number, packed) in snapshot.hosted.items():
+            with self._of_one(node):
+                self._host(place, number, packed)
+
+    @contextmanager
+    def _of_one(self, node: bytes | str) -> Iterator[None]:
+        """Take what a node tells of one participant: where it cannot be read the others count."""
+        try:
+            yield
+        except ValueError as error:
+            name = node.decode(errors="replace") if isinstance(node, bytes) else node
+            words = "room %s: what node %s tells of somebody there cannot be read: %s"
+            _logger.error(words, self._name, name, error)
 
     def apply(self, writer: str, change: list[Any]) -> bool:
         """Take one piece of news that a node has told; return whether all is known then.
 
         Of one whose node had ended before it could be seated, its names that are kept are not.
         """
+        with self._of_one(writer):
+            return self._apply(writer, change)
+        return True  # to read it once more would help nobody
+
+    def _apply(self, writer: str, change: list[Any]) -> bool:
         what, place, epoch = change[:3]
         if what == b"out" and place in self._unseated:
             self._unseated.discard(place)

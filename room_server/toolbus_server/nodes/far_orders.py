@@ -98,10 +98,22 @@ class FarOrders:
         for revocation in (self._revoked.keys() - set(told)) | self._owed.keys():
             self.give("revoke", msgpack.unpackb(revocation))
         for revocation in told:
-            try:
-                options = msgpack.unpackb(revocation)
-            except ValueError:
+            options = _read(revocation)
+            if options is None:
                 _logger.error("a revocation in Redis cannot be read: %r", revocation[:100])
-                continue
-            if self._remember(revocation):
+            elif self._remember(revocation):
                 self._administration.carry_out("revoke", options)
+
+
+def _read(revocation: bytes) -> dict[str, Any] | None:
+    """Read what is revoked; None where that is no revocation."""
+    try:
+        options: Any = msgpack.unpackb(revocation)
+    except (ValueError, TypeError):
+        return None
+    match options:
+        case {"jti": str(), "at": int() | float()}:
+            return dict(options)
+        case {"issuer": str(), "name": str(), "at": int() | float()} if "jti" not in options:
+            return dict(options)
+    return None

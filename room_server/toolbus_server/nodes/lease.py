@@ -129,8 +129,8 @@ class Lease:
         living = None
         if answer[2] is not None:
             self._known_version = answer[1]
-            living = {each.decode() for each in answer[2]}
-        return Renewal(living, [each.decode() for each in answer[3]], answer[4] / 1000)
+            living = set(map(_name, answer[2]))
+        return Renewal(living, list(map(_name, answer[3])), answer[4] / 1000)
 
     def hear_echo(self) -> None:
         """Take note that the inbox brought the last renewal: Redis and the inbox are of one."""
@@ -155,3 +155,8 @@ class Lease:
             RedisAway: Nothing came of it, or there is no lease.
         """
         await self.script("leave", (NODES, _NODES_VERSION, _GONE, rooms), self.me)
+
+
+def _name(node: bytes) -> str:
+    """Read what a node is called; whoever wrote what is no name, it harms nobody."""
+    return node.decode(errors="replace")

@@ -12,13 +12,13 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-import msgpack
 import msgspec
 from redis.asyncio.connection import ConnectionPool
 
 from toolbus_server.administration import Administration, RoomsElsewhere
 from toolbus_server.call_watch import CallReport
 from toolbus_server.hub import Hub
+from toolbus_server.nodes.far_facts import read_news
 from toolbus_server.nodes.far_orders import FarOrders
 from toolbus_server.nodes.lease import NODES, Fenced, Lease
 from toolbus_server.nodes.node_name import NameClaim, NameHeld, check_node_name
@@ -43,6 +43,8 @@ _PART_S = 1.0
 _MOST_ENDED = 1_000
 _START_S = 2.0
 """How long the start waits for Redis."""
+_BACK_S = 1.0
+"""How long after its line broke a node takes it to be back soon."""
 _AFTER_BUG_S = 1.0
 _AFTER_END_S = 0.02
 _ECHO = b"B"
@@ -88,10 +90,18 @@ class Node:
         """Numbers for sessions with other nodes."""
         self._line_task: asyncio.Task[None] | None = None
         self._first_end_s = 0.0
+        self._back_by = 0.0
         self.is_joined = asyncio.Event()
         """Set while this node has a lease."""
         self._begin_anew()
-        self._rooms = SharedRooms(self.name, hub, lambda: self.lease, self._living_peer, self._task)
+        self._rooms = SharedRooms(
+            self.name,
+            hub,
+            lambda: self.lease,
+            self._living_peer,
+            self._task,
+            joins_anew=self._joins_anew,
+        )
         self._orders = FarOrders(administration, lambda: self._line, NODES, self._order, self._task)
         administration.rooms_elsewhere = self._rooms_elsewhere
 
@@ -227,8 +237,15 @@ class Node:
         """Whether this node is one of many now: it reaches Redis, and its lease has not ended."""
         return self._line.is_up and self._loop.time() < self.lease.ends_at
 
+    def _joins_anew(self) -> bool:
+        """Whether it was one of many a moment ago, or has a line, and is about to be so again."""
+        is_soon = self._line.is_up or self._loop.time() < self._back_by
+        return is_soon and not self.takes_part()
+
     def line_is_down(self) -> None:
         """End what goes on with other nodes: nothing of it can come any more."""
+        if self.is_joined.is_set():
+            self._back_by = self._loop.time() + _BACK_S
         self.is_joined.clear()
         self.lease.line_is_down()
         for peer in self._peers.values():
@@ -247,11 +264,11 @@ class Node:
             if data.startswith(_ECHO):
                 self.lease.hear_echo()
                 return
-            room, version, writer, changes = msgpack.unpackb(data[1:], raw=True)
-        except (msgspec.MsgspecError, ValueError):
-            _logger.exception("what came to the inbox cannot be read")
+            news = read_news(data[1:])
+        except (msgspec.MsgspecError, ValueError) as error:
+            _logger.error("what came to the inbox cannot be read: %s", error)
             return
-        self._rooms.hear_news(room.decode(), version, writer.decode(), changes)
+        self._rooms.hear_news(*news)
 
     # Leases
 

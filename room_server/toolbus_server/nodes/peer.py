@@ -25,6 +25,7 @@ from toolbus_server.flights import Flight, Seat
 from toolbus_server.nodes.losses import CALLS, DISPATCH, FRAME, LOST, MESSAGE, ORDER, Losses
 from toolbus_server.nodes.parcels import Arrived, Entry, Parcels, Sent
 from toolbus_server.nodes.redis_line import RedisAway, RedisLine
+from toolbus_server.nodes.redis_troubles import words_of
 from toolbus_server.room_view import Identity, Member
 from toolbus_server.routing import Router
 
@@ -100,6 +101,7 @@ class Peer:
         self._is_closed = False
         self._in_transit = 0
         self._departed_at = 0.0
+        self._said = ""
         self._patience: asyncio.TimerHandle | None = None
         self._word: asyncio.TimerHandle | None = None
         member = Member(ParticipantId(name), Identity("", name), "node", "", 1, ApiScope())
@@ -208,12 +210,17 @@ class Peer:
         error = answer.exception()
         if isinstance(error, RedisAway):
             return  # all that is under way has ended
-        if error is not None:
-            _logger.error("a parcel for %s was refused: %s", self.name, error)
+        self._complain("" if error is None else words_of(error))
         if error is not None or answer.result() == 0:
             self._losses.unheard(self._parcels.give_up(sent))
             self._home.report_anew(self.name)
         self._pump()
+
+    def _complain(self, words: str) -> None:
+        """Say why Redis passes nothing on; as long as that is so it is not said again."""
+        if words and words != self._said:
+            _logger.error("a parcel for %s was refused: %s", self.name, words)
+        self._said = words
 
     def ask(self) -> None:
         """Ask whether the node is where it was, and has got what was sent; if that is in doubt."""

@@ -28,6 +28,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as TooSlow
 
+from toolbus_server.nodes.redis_troubles import words_of
 from toolbus_server.nodes.redis_wire import RedisWire
 
 __all__ = ["ANSWER_S", "RedisAway", "RedisLine", "Subscriber"]
@@ -115,7 +116,7 @@ class RedisLine:
             try:
                 await self._live()
             except (RedisError, OSError, TimeoutError) as error:
-                words = str(error) or "it does not answer"
+                words = words_of(error) or "it does not answer"
             if self._was_up and loop.time() - began_at > _LONGEST_PAUSE_S:
                 pause_s, self._said = _FIRST_PAUSE_S, ""
             self._complain(words)

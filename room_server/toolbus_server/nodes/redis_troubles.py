@@ -25,9 +25,10 @@ from toolbus.exit_codes import ExitCode
 from toolbus.findings import Ailment
 from toolbus_server.nodes.redis_rights import acl_rule
 
-__all__ = ["trouble_of"]
+__all__ = ["trouble_of", "words_of"]
 
 _KNOCK_S = 1.0
+_REPEATED = ", with args beginning with:"
 _IS_IT_THERE = "is Redis running, is the address right, and may this machine connect to it?"
 _TLS_FILES = "ssl_ca_certs, and where it asks for them ssl_certfile and ssl_keyfile, behind ?"
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
@@ -53,8 +54,13 @@ async def trouble_of(error: BaseException, connection: Connection) -> Ailment:
             )
     elif await _speaks_tls(connection):
         return _unfit(f"{place} speaks TLS", "write rediss:// in place of redis://")
-    found = f"{place}: {str(error) or 'no answer in time'}"
+    found = f"{place}: {words_of(error) or 'no answer in time'}"
     return Ailment(found, _IS_IT_THERE, exit_code=ExitCode.AWAY)
+
+
+def words_of(error: BaseException) -> str:
+    """Say what went wrong without what Redis repeats of a command it does not know: a password."""
+    return str(error).partition(_REPEATED)[0]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -96,7 +102,7 @@ def _network_trouble(cause: BaseException, place: str) -> Ailment | None:
 
 
 def _redis_trouble(cause: BaseException, place: str, connection: Connection) -> Ailment | None:
-    words = str(cause)
+    words = words_of(cause)
     match cause:
         case MasterNotFoundError():
             found = "the Sentinels name no primary"

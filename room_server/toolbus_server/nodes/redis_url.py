@@ -9,8 +9,9 @@ letter, digit or one of `-._~` is quoted in each of them: `%40` for `@`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis.asyncio.connection import ConnectionPool, parse_url
 from redis.asyncio.retry import Retry
@@ -33,8 +34,13 @@ _OPTIONS: dict[str, Any] = {
     "retry_on_timeout": False,
     "driver_info": None,  # else each connection asks for a right that no node needs
 }
-_ALWAYS: dict[str, Any] = {"protocol": 2, "decode_responses": False}
+_ALWAYS: dict[str, Any] = {"protocol": 2, "decode_responses": False, "encoding": "utf-8"}
 """What the line relies on, whatever the URL says."""
+_NO_TEXT = frozenset(
+    {"credential_provider", "event_dispatcher", "redis_connect_func", "retry", "retry_on_error"}
+)
+"""Options of redis-py that no text can be."""
+_PATH = re.compile(r"/?|/\d+/?")
 _ASKED: dict[str, Any] = {
     "protocol": 2,
     "socket_connect_timeout": _ASK_S,
@@ -63,6 +69,8 @@ def pool_of(url: str) -> ConnectionPool:
     except (ValueError, TypeError):
         raise ValueError(_NO_SENTINELS if scheme in _SENTINELS else _NO_URL) from None
     try:
+        if not _NO_TEXT.isdisjoint(parse_qs(urlsplit(url).query)):
+            raise ValueError("an option that no text can be")
         pool.make_connection()  # type: ignore[no-untyped-call]
     except (ValueError, TypeError, RedisError):
         raise ValueError("behind the ? of the URL is no option of redis-py's") from None
@@ -70,6 +78,8 @@ def pool_of(url: str) -> ConnectionPool:
 
 
 def _plain_pool(url: str) -> ConnectionPool:
+    if not _PATH.fullmatch(urlsplit(url).path):
+        raise ValueError("behind the place is no number")  # which redis-py would not say
     pool: ConnectionPool = ConnectionPool.from_url(url, **_OPTIONS)
     pool.connection_kwargs.update(_ALWAYS)
     return pool

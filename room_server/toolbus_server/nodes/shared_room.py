@@ -245,6 +245,8 @@ class SharedRoom:
             return  # it was read twice, and what was asked for first came last
         self._is_in_doubt = False
         snapshot = Snapshot.of(me, facts)
+        for key in snapshot.unread:
+            _logger.error("room %s: what Redis has as %r cannot be read", self.name, key)
         self._far.meet(snapshot)
         self._keep(snapshot, now_ms)
         here = [occupant.seat.member for occupant in self._open.occupants.values()]
@@ -261,8 +263,13 @@ class SharedRoom:
 
     def _keep(self, snapshot: Snapshot, now_ms: int) -> None:
         """Keep the names that nobody serves, for the time that is left to them."""
-        for until_ms, number, packed in snapshot.kept.values():
-            owner, public, kept = read_kept(number, packed)
+        for name, (until_ms, number, packed) in snapshot.kept.items():
+            try:
+                owner, public, kept = read_kept(number, packed)
+            except ValueError as error:
+                words = "room %s: the name %r that is kept cannot be read: %s"
+                _logger.error(words, self.name, name, error)
+                continue
             changes = self._state.keep(owner, kept, public=public)
             self._hub.keep_far(self._open, changes, (until_ms - now_ms) / 1000)
 

@@ -15,7 +15,7 @@ from toolbus_server import room_state
 from toolbus_server.call_watch import CallReport
 from toolbus_server.flights import Seat
 from toolbus_server.hub import Hub, OpenRoom
-from toolbus_server.nodes.far_facts import Change
+from toolbus_server.nodes.far_facts import Change, read_fact
 from toolbus_server.nodes.lease import NODES, Lease
 from toolbus_server.nodes.peer import Peer
 from toolbus_server.nodes.redis_line import RedisAway
@@ -29,6 +29,7 @@ _ENTER_S = 2.0
 """How long a participant waits for the room as the others have it."""
 _PARTS = ("version", "nodes", "facts", "names", "kept")
 _AGAIN_S = 1.0
+_LOOK_S = 0.02
 Starter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Runs what has to be waited for, as long as the node lives."""
 
@@ -42,6 +43,7 @@ class SharedRooms:
         lease: Gives the lease of the incarnation that there is now.
         peer: Finds another node, or makes it; gives None for one that has ended.
         start: Runs what has to be waited for.
+        joins_anew: Says whether this node is about to be one of many again.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class SharedRooms:
         lease: Callable[[], Lease],
         peer: Callable[[str], Peer | None],
         start: Starter,
+        *,
+        joins_anew: Callable[[], bool],
     ) -> None:
         self.name: str = name
         """What this node is called."""
@@ -58,6 +62,7 @@ class SharedRooms:
         self._lease = lease
         self._peer = peer
         self._start = start
+        self._joins_anew = joins_anew
         self._rooms: dict[str, SharedRoom] = {}
         self._exits: dict[str, asyncio.Task[None]] = {}
         self._tidying: set[str] = set()
@@ -105,6 +110,9 @@ class SharedRooms:
             self.read_anew(shared)
 
     async def _read(self, shared: SharedRoom) -> None:
+        # Else who comes meanwhile would find nobody there.
+        while self._joins_anew():  # noqa: ASYNC110 - that a lease has ended nobody tells
+            await asyncio.sleep(_LOOK_S)
         lease, room = self._lease(), shared.name
         if not lease.is_held or self._rooms.get(room) is not shared:
             return
@@ -123,7 +131,7 @@ class SharedRooms:
             return
         keys_and_facts = iter(answer[1])
         packed = dict(zip(keys_and_facts, keys_and_facts, strict=True))
-        facts = {key: msgpack.unpackb(fact, raw=True) for key, fact in packed.items()}
+        facts = {key: read_fact(fact) for key, fact in packed.items()}
         shared.load(int(answer[0]), lease.me, facts, int(answer[2]))
 
     # What this node tells

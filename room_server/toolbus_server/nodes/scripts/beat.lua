@@ -17,6 +17,10 @@ for _, each in ipairs(ended) do
 end
 -- Now, as the others have to learn of it also where this node gets no lease.
 if #ended > 0 then redis.call('INCR', KEYS[2]) end
+-- A lease that ends so late was given before the clock was set back.
+for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now + 2 * ARGV[3], '+inf')) do
+  redis.call('ZADD', KEYS[1], now + ARGV[3], each)
+end
 local was_there = redis.call('ZSCORE', KEYS[1], me)
 if not was_there then
   if ARGV[5] ~= '1' then return {2} end
@@ -33,7 +37,7 @@ end
 redis.call('ZADD', KEYS[1], now + ARGV[3], me)
 redis.call('PUBLISH', 'toolbus:inbox:' .. me, 'B')
 if not was_there then redis.call('INCR', KEYS[2]) end
-local version = tonumber(redis.call('GET', KEYS[2]) or 0)
+local version = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
 local living = false
 if version ~= tonumber(ARGV[4]) then living = redis.call('ZRANGE', KEYS[1], 0, -1) end
 local gone = {}
