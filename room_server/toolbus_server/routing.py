@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from math import ceil, inf
 from typing import Any, TypeAlias
 
-from toolbus.deadlines import Deadlines
+from toolbus.deadlines import ROUNDING_MS, Deadlines
 from toolbus.errors import (
     ERRORS,
     Cancelled,
@@ -237,7 +237,7 @@ class Router:
                 flight.call_id,
                 call.toolkit,
                 call.tool,
-                None if is_endless else max(1, ceil(remaining_s * 1000)),
+                None if is_endless else max(1, ceil(remaining_s * 1000 - ROUNDING_MS)),
                 call.arguments,
                 header,
                 trace,

@@ -20,7 +20,7 @@ from toolbus.affinities import Affinities
 from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
 from toolbus.call_flow import CallFlow, file_of
 from toolbus.chunks import Chunk, chunk_from_wire
-from toolbus.deadlines import Deadlines
+from toolbus.deadlines import ROUNDING_MS, Deadlines
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -342,7 +342,7 @@ class Caller:
             plan.call_id,
             plan.toolkit,
             plan.tool,
-            None if remaining_s == inf else ceil(remaining_s * 1000),
+            None if remaining_s == inf else ceil(remaining_s * 1000 - ROUNDING_MS),
             plan.arguments,
             options or None,
             plan.traceparent,

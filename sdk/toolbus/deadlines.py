@@ -14,7 +14,13 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Deadlines", "Ending"]
+__all__ = ["ROUNDING_MS", "Deadlines", "Ending"]
+
+ROUNDING_MS = 0.001
+"""More than a duration is off by that is the difference of two times of a clock that counts years.
+
+So much of a millisecond is not rounded up to a whole one.
+"""
 
 # What has ended is kept at most so long: a heap that grows takes fresh memory with every call.
 _SMALL = 64

@@ -59,6 +59,18 @@ def test_a_call_goes_to_the_host_and_its_result_comes_back_unread(table: Table) 
     assert port_of(alice).take_result() == Result(7, b"\xc1")
 
 
+@pytest.mark.parametrize("at_s", [0.1, 1_500.123, 3_000.3, 86_400.7, 3e7 + 0.9])
+def test_a_host_is_told_the_very_time_that_the_caller_gave(table: Table, at_s: float) -> None:
+    """CALL-7: not a millisecond more, at whatever time by a clock that rounds."""
+    host, alice = table.host("host", "t"), table.seat("alice")
+    table.clock.advance(at_s)
+    for number, ms in enumerate((1, 7, 200, 333, 5_000, 60_000)):
+        table.call(alice, number, ms=ms)
+        dispatch = port_of(host).take_dispatch()
+        assert dispatch.remaining_ms == ms
+        table.router.answer(host, Result(dispatch.id, b"\xc1"))
+
+
 def test_a_call_that_names_no_time_gets_the_servers(table: Table) -> None:
     host, alice = table.host("host", "t"), table.seat("alice")
     table.call(alice, 1, ms=None)
