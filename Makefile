@@ -22,8 +22,8 @@ setup: $(READY) ## make the virtual environment with everything in it
 demo: $(READY) ## real calls on real data between a server and three hosts, in under a minute
 	@$(BIN)/toolbus demo $(ARGS)
 
-test: $(READY) ## every test, in three processes side by side; ARGS=-n0 for one
-	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## every test, in four processes side by side; ARGS=-n0 for one
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9, Redis 7 and Redis 8
 	@PYTHONPATH=tests $(BIN)/python -m support.redis_matrix $(ARGS)

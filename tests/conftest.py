@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 
 from support.alone import on_the_floor
+from support.dealing import StretchScheduling
 from support.missing_parts import words_of_missing
 from support.redis_server import RedisServer, redis_server
 from support.running_order import in_running_order
@@ -33,6 +34,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Where there are several workers, let none wait for another at the end."""
     if hasattr(config, "workerinput"):
         items[:] = in_running_order(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StretchScheduling | None:
+    """Let workers that take files take them in the order that was chosen for their tests."""
+    return StretchScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before a test's own time limit begins

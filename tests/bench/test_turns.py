@@ -25,6 +25,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "RECORDED_TURNS", 2)
 
 
+@pytest.mark.long
 async def test_recorded_turns_alone_are_recorded_and_end_when_their_spans_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

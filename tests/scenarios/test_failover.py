@@ -127,6 +127,7 @@ async def test_after_a_failover_that_lost_writes_every_node_has_the_room_as_it_i
         assert await me.call("kit.add", a=2, b=2) == 4
 
 
+@pytest.mark.long
 @pytest.mark.row(75)
 @pytest.mark.timeout(90)
 async def test_a_primary_and_a_sentinel_that_stand_still_are_left_for_those_that_answer(

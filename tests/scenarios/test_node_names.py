@@ -140,6 +140,7 @@ async def test_node_that_was_killed_starts_again_under_its_name_once_its_lease_h
             assert await lease_of_one(client) != killed
 
 
+@pytest.mark.long
 @pytest.mark.row(80)
 async def test_node_whose_name_was_taken_while_it_stood_still_serves_by_itself(
     redis: RedisServer, client: Redis, tmp_path: Path

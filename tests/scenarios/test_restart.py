@@ -59,6 +59,7 @@ async def scene(folder: Path, witness: Path) -> AsyncIterator[Scene]:
             await both.goes_on()
 
 
+@pytest.mark.long
 @pytest.mark.row(71)
 async def test_server_that_is_stopped_and_started_anew_fails_no_call(tmp_path: Path) -> None:
     """LEAVE-2, LEAVE-4, LEAVE-7, LEAVE-9, RETRY-7: also not one that may run once only."""

@@ -1,13 +1,18 @@
-"""Tests run side by side, but for those that measure time, and long ones begin first."""
+"""Tests run side by side, but for those that measure time, and long ones begin early."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+import pytest
 
 from support.alone import can_lock, door_of, on_the_floor
 from support.inner_run import run_tests
+from support.running_order import in_running_order
 
 # What another worker could do: in the fixtures of a test, in the test, and when it is over.
 LOOKING = """
@@ -46,17 +51,18 @@ def test_one_that_is_marked_runs_alone_and_all_others_together(tmp_path: Path) -
     assert can_lock(tmp_path, alone=True)
 
 
+LONG = "import pytest\n@pytest.mark.long\ndef test_long(): pass"
 FILES = {
     "test_a.py": ALONE + TOGETHER + "def test_more(): pass",
     "test_b.py": ALONE,
     "test_c.py": TOGETHER,
-    "test_d.py": "import pytest\n@pytest.mark.long\ndef test_long(): pass",
+    "test_d.py": LONG,
     "test_e.py": TOGETHER + "def test_more(): pass",
 }
 
 
-def test_long_ones_begin_first_and_those_that_run_alone_come_last(tmp_path: Path) -> None:
-    """As the one worker gets them that there is here: it takes files in their order."""
+def test_long_ones_begin_early_and_those_that_run_alone_come_last(tmp_path: Path) -> None:
+    """As the one worker gets them that there is here: it takes stretches in their order."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(LOOKING + text, encoding="utf-8")
     options = ("-n1", "--dist", "loadfile", "--no-loadscope-reorder", "-vv")
@@ -64,14 +70,33 @@ def test_long_ones_begin_first_and_those_that_run_alone_come_last(tmp_path: Path
     assert code == 0, said
     assert re.findall(r"PASSED test_(\w)\.py::test_(\w+)", said) == [
         ("d", "long"),
+        ("a", "together"),
+        ("a", "more"),
         ("e", "together"),
         ("e", "more"),
         ("c", "together"),
-        ("a", "together"),
-        ("a", "more"),
         ("a", "alone"),
         ("b", "alone"),
     ]
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What the order knows of a test."""
+
+    path: Path
+    mark: str = ""
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return self.mark if name == self.mark else None
+
+
+def test_files_of_each_folder_and_long_ones_are_spread_over_the_run() -> None:
+    counts = {"first/a": 2, "first/b": 1, "other/c": 2, "other/d": 1}
+    tests = [Marked(Path(name)) for name, count in counts.items() for _ in range(count)]
+    tests += [Marked(Path(f"other/{name}"), "long") for name in "efgh"]
+    ordered = in_running_order(cast(list[pytest.Item], tests))
+    assert [item.path.name for item in ordered] == [*"eaaccfghbd"]
 
 
 def test_make_test_takes_files_in_the_order_that_is_chosen_here() -> None:

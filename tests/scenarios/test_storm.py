@@ -249,7 +249,7 @@ async def run(storm: Storm, seconds: float, shares: Sequence[float] = STRETCHES)
     assert memory[-1] <= memory[-2] * MOST_MEMORY, f"memory grew: {memory} bytes"
 
 
-@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.row(90)
 async def test_in_a_storm_each_call_ends_once_and_as_it_is_told(tmp_path: Path) -> None:

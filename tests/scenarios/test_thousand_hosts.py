@@ -141,6 +141,7 @@ async def test_a_thousand_hosts_at_once_are_told_in_few_events_and_none_is_lost(
         assert {times for name, times in listener.told.items() if name != SHARED} == {1}
 
 
+@pytest.mark.long
 @pytest.mark.row(82)
 async def test_a_thousand_hosts_that_come_back_at_once_are_told_in_few_events() -> None:
     """EVENT-2, EVENT-3, REG-18: gone, and back: of each toolkit that is two events at most."""
