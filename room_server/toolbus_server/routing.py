@@ -168,8 +168,10 @@ class Router:
                 check_principal(authority.principal, toolkit, call.tool)
             if "pin" in options:
                 check_pin(toolkit, options["pin"])
-        kept = tool.affinity != "none"
-        affinity = affinity_of(tool, caller.member, options.get("affinity")) if kept else None
+        hosts = toolkit.serving.hosts
+        if len(hosts) == 1 and tool.affinity == "none":
+            return toolkit, tool, authority, room.seats[hosts[0].id]
+        affinity = affinity_of(tool, caller.member, options.get("affinity"))
         return toolkit, tool, authority, room.seats[room.state.choose_host(toolkit, affinity).id]
 
     def _trace(self, room: Room, flight: Flight, call: Call, header: dict[str, Any]) -> str | None:
@@ -328,6 +330,7 @@ class Router:
 
     def _end(self, flight: Flight) -> None:
         flight.ended = True
+        self._deadlines.forget(flight)
         del flight.caller.calls[flight.request_id]
         flight.caller.call_ids.discard(flight.call_id)
         del flight.host.dispatched[flight.dispatch_id]

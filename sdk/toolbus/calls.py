@@ -19,7 +19,7 @@ from msgspec import Struct
 from toolbus.affinities import Affinities
 from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
 from toolbus.call_flow import CallFlow, file_of
-from toolbus.chunks import Chunk, chunk_from_wire
+from toolbus.chunks import Chunk, read_chunk
 from toolbus.deadlines import ROUNDING_MS, Deadlines
 from toolbus.errors import (
     ConnectionLost,
@@ -52,7 +52,6 @@ from toolbus.wire import (
     decode_from_client,
     encode,
     exception_of,
-    unpack_body,
 )
 
 __all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "CallTable", "Caller", "Pending"]
@@ -133,6 +132,7 @@ class CallTable:
             self.dropped += 1
             return
         pending.ended = True
+        self._deadlines.forget(pending)
         if pending.future.done():
             self.dropped += 1
         elif isinstance(reply, Result):
@@ -223,8 +223,6 @@ class Caller:
         bound._link = line
         return bound
 
-    # Requests to the server itself
-
     async def request(self, build: Any, *fields: Any, timeout_s: float = 30.0) -> dict[str, Any]:
         """Send a request that is no call and return the body of its answer.
 
@@ -256,12 +254,12 @@ class Caller:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
         span = pending = None
-        if monotonic() >= self._tracing.idle_until or current_context():
+        if current_context() or monotonic() >= self._tracing.idle_until:
             span = self.begin_span(plan)
         try:
-            try:
-                # As `_answer` does it, without a coroutine more.
-                if not self._is_up():
+            try:  # as `_answer` does it, without a coroutine more
+                link, connection = self._link, self._link.connection
+                if not link.is_ready or connection is None or not connection.is_open:
                     await self._wait_for_link(plan.deadline_at)
                 pending = self._begin(plan, plan.options)
                 result: Result | CallFlow = await pending.future
@@ -278,15 +276,17 @@ class Caller:
         if span is not None:
             span.end()
         try:
-            return chunk_from_wire(unpack_body(result.body, binary=True))
+            return read_chunk(result.body)
         except (BadBody, ValueError, TypeError) as broken:
             raise InvalidResult("the host's answer is no chunk", executed="yes") from broken
 
     def begin_span(self, plan: Plan) -> CallSpan | None:
         """Put a call into a trace; return its span if that is recorded."""
-        plan.traceparent = self._tracing.unsampled_root(plan.call_id)
-        if plan.traceparent is not None:
-            return None
+        roots = self._tracing.roots
+        if roots is not None and not current_context():
+            plan.traceparent = roots.unsampled(plan.call_id)
+            if plan.traceparent is not None:
+                return None
         if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
             return None
         plan.traceparent, tracestate = span.context

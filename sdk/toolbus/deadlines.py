@@ -75,6 +75,15 @@ class Deadlines(Generic[T]):
         if len(self._new) >= _SMALL:
             self._take_in()
 
+    def forget(self, item: T) -> None:
+        """Let go at once of an item that has ended, if it is the newest: of one call at a time.
+
+        Else each call would take fresh memory, as the last ones would all be held.
+        """
+        new = self._new
+        if new and new[-1][1] is item:
+            new.pop()
+
     def close(self) -> None:
         """Forget everything, for good."""
         self._closed = True

@@ -137,10 +137,10 @@ def is_plain(value: dict[Any, Any] | list[Any], depth: int = 1) -> bool:
         items = value.values()
     for item in items:
         kind = type(item)
-        if kind is str:
-            fits = item.isascii() or _encodable(item)
-        elif kind is int:
+        if kind is int:
             fits = _MIN_INT <= item < _END_INT
+        elif kind is str:
+            fits = item.isascii() or _encodable(item)
         elif kind is dict or kind is list:
             fits = depth < MAX_JSON_DEPTH and is_plain(item, depth + 1)
         elif kind is float:

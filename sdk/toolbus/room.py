@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from random import getrandbits
-from typing import Any
+from typing import Any, ClassVar
 
 from toolbus.affinities import affinity_text
 from toolbus.call_ends import hinted
@@ -80,6 +80,13 @@ class Room:
 
     __slots__ = ("_core", "_deadline_at", "_parent")
 
+    _is_plain: ClassVar[bool] = True
+    """Whether `call` may leave `invoke` out: a subclass that has its own sees every call."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._is_plain = cls.invoke is Room.invoke
+
     def __init__(
         self, core: Core, parent: int | None = None, deadline_at: float | None = None
     ) -> None:
@@ -98,6 +105,8 @@ class Room:
             raise _no_tool(tool)
         core = self._core
         try:
+            if not self._is_plain:
+                return (await self.invoke(toolkit, name, arguments)).value
             plan = self._plan(toolkit, name, arguments, core.loop.time() + DEFAULT_TIMEOUT_S)
             return (await core.caller.call(plan)).value
         except InvalidArguments as error:

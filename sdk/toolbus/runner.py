@@ -213,14 +213,16 @@ class Runner:
         """Give every call up and wait for those that can be stopped."""
         self.cancel_all()
         stoppable = {run.task for run in self._alive if run.task and not run.awaited}
-        if waiting := stoppable - self._left:
-            _, left = await asyncio.wait(waiting, timeout=_STOP_TIMEOUT_S)
-            if left:
-                self._left |= left
-                names = name_calls([run for run in self._alive if run.task in left])
-                _logger.warning("%s not ended when cancelled: left behind", names)
-        await self._starter.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            if waiting := stoppable - self._left:
+                _, left = await asyncio.wait(waiting, timeout=_STOP_TIMEOUT_S)
+                if left:
+                    self._left |= left
+                    names = name_calls([run for run in self._alive if run.task in left])
+                    _logger.warning("%s not ended when cancelled: left behind", names)
+        finally:
+            self._starter.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, run: HostedCall) -> None:
         run.started = True
@@ -249,8 +251,8 @@ class Runner:
             self._finish(run)
             # Of a tool that its host's end cut off nobody can say how far it came.
             is_cut_off = run.task is not None and run.task.cancelling() and self.is_cut()
-            if reply is not None and not run.given_up and not is_cut_off:
-                self.send(reply)
+            if reply is not None and not run.given_up and not is_cut_off and self.line is not None:
+                self.line.send_message(encode(reply))
 
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""

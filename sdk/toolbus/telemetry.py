@@ -50,7 +50,6 @@ from toolbus.trace_context import (
     TRACESTATE,
     RemoteParent,
     TraceContext,
-    current_context,
     enter_unsampled,
     format_traceparent,
     is_sampled,
@@ -246,18 +245,11 @@ class Tracing:
         """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
         self._tracer: trace.Tracer | LightTracer | None = None
         self._tool_tracer: Any = None
-        self._roots: RootSampling | None = None
+        self.roots: RootSampling | None = None
+        """Begins a trace that nobody records, where no span is current: what most calls get where
+        traces are sampled, for a small part of the cost of `start_client`, which takes up what was
+        begun here if it is asked next. None where there is none to ask."""
         self._client_attributes: dict[str, dict[str, str]] = {}
-
-    def unsampled_root(self, call_id: str) -> str | None:
-        """Begin a trace that nobody records; give its `traceparent`, or None where one may be.
-
-        What most calls get where traces are sampled, for a small part of the cost of
-        `start_client`, which takes up what was begun here if it is asked next.
-        """
-        if self._roots is None or current_context():
-            return None
-        return self._roots.unsampled(call_id)
 
     def start_client(self, method: str, call_id: str) -> CallSpan | None:
         """Start the caller's CLIENT span below the current span; None if there is nothing to send.
@@ -346,7 +338,7 @@ class Tracing:
             from toolbus.root_sampling import RootSampling
             from toolbus.tool_spans import tracers_of
 
-            self._roots = RootSampling.of(tracer)
+            self.roots = RootSampling.of(tracer)
             self._tracer, self._tool_tracer = tracers_of(tracer, provider)
             self.idle_until = float("-inf")
         return self._tracer

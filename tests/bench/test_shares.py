@@ -21,7 +21,7 @@ from bench.verdict import Results
         ("toolbus/calls.py Caller.call", "the caller's side"),
         ("toolbus/runner.py Runner.dispatch", "the host's side"),
         ("toolbus/tool.py FunctionTool.execute", "the host's side"),
-        ("toolbus/telemetry.py Tracing.unsampled_root", "tracing, unsampled"),
+        ("toolbus/root_sampling.py RootSampling.unsampled", "tracing, unsampled"),
         ("bench/toolbus_leg.py add", "the bench and its tool"),
         ("somewhere/else.py f", OTHER),
     ],

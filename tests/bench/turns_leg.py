@@ -18,6 +18,7 @@ from bench.measure import Call, call_for
 from bench.role import Where, next_line, run_role, say
 from bench.toolbus_leg import ROOM, host, route, send_spans, set_up_tracing
 from toolbus import RoomClient
+from toolbus.root_sampling import RootSampling
 from toolbus.telemetry import CallSpan, Tracing
 
 
@@ -36,9 +37,14 @@ class SwitchedTracing(Tracing):
         """Begin a turn."""
         self._current = self._by_turn[recorded]
 
-    def unsampled_root(self, call_id: str) -> str | None:
-        """Ask the sampler of this turn."""
-        return self._current.unsampled_root(call_id)
+    @property
+    def roots(self) -> RootSampling | None:
+        """The sampler of this turn."""
+        return self._current.roots
+
+    @roots.setter
+    def roots(self, roots: RootSampling | None) -> None:
+        """Nothing is set: each turn has its own."""
 
     def start_client(self, method: str, call_id: str) -> CallSpan | None:
         """Begin a span where that sampler takes the call."""

@@ -36,6 +36,7 @@ CONSTRUCTORS = {
     "as_chunk",
     "chunk_from_wire",
     "to_wire",
+    "read_chunk",
     "value",
 }
 

@@ -71,6 +71,22 @@ def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
     assert watch.expired == ["alive"]
 
 
+def test_of_one_after_the_other_none_is_held_once_it_has_ended() -> None:
+    watch = Watch()
+    first = watch.add("first", 60)
+    for number in range(10):
+        call = watch.add(str(number), 60)
+        call.ended = True
+        watch.deadlines.forget(call)
+        assert len(watch.deadlines) == 1
+    later = watch.add("later", 60)
+    first.ended = True
+    watch.deadlines.forget(first)  # not the newest: it goes with the others
+    watch.clock.advance(60)
+    assert watch.expired == ["later"]
+    assert later.ended
+
+
 def test_many_that_wait_expire_in_the_order_of_their_times_then_of_their_coming() -> None:
     watch = Watch()
     times = [1 + number * 7 % 10 for number in range(500)]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import Context, ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import pytest
 
@@ -39,6 +40,12 @@ class Desk:
         self.loop.call_soon(callback)
         return await started
 
+    async def ready(self) -> None:
+        """Wait until what is started next begins at once: the first one is an ordinary task."""
+        while (task := (await self.start(nothing))[0]) is not None:
+            await task
+            await asyncio.sleep(0)
+
     async def start_one(self, work: Work) -> asyncio.Task[None]:
         """Start what waits; give its task."""
         (task,) = await self.start(work)
@@ -48,13 +55,11 @@ class Desk:
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    """A desk at which something was started before: the first one is an ordinary task."""
+    """A desk at which what is started begins at once."""
     desk = Desk()
-    (task,) = await desk.start(nothing)
-    if task is not None:
-        await task
+    await desk.ready()
     yield desk
-    await desk.starter.close()
+    desk.starter.close()
 
 
 async def nothing() -> None:
@@ -308,10 +313,91 @@ async def test_what_is_started_within_a_task_runs_too(desk: Desk) -> None:
     assert seen == ["ran"]
 
 
+async def test_who_is_remembered_after_its_end_is_nobody_else(desk: Desk) -> None:
+    """Its task may be cancelled late, told of its end, or what somebody keeps things by."""
+    kept: list[asyncio.Task[Any]] = []
+    known: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+    seen: list[str] = []
+
+    def task() -> asyncio.Task[Any]:
+        current = asyncio.current_task()
+        assert current is not None
+        return current
+
+    async def is_kept() -> None:
+        kept.append(task())
+
+    async def is_told() -> None:
+        task().add_done_callback(lambda _: seen.append("told"))
+
+    async def is_known() -> None:
+        known[task()] = "first"
+
+    async def other() -> None:
+        seen.append(known.get(task(), "new"))
+        await asyncio.sleep(0)
+        seen.append("ended")
+
+    for work in (is_kept, is_told, is_known):
+        seen.clear()
+        (late,) = await desk.start(work)
+        for each in kept:
+            each.cancel()
+        await asyncio.sleep(0)
+        second = (await desk.start(other))[0] or late
+        assert second is not None
+        await second
+        assert seen == [*(["told"] if work is is_told else []), "new", "ended"]
+        await desk.ready()
+
+
+async def test_what_a_tool_no_longer_holds_is_held_by_nobody(desk: Desk) -> None:
+    class Large:
+        pass
+
+    first: asyncio.Future[Large] = desk.loop.create_future()
+    gate = asyncio.Event()
+
+    async def work(first: list[asyncio.Future[Large]]) -> None:
+        await first.pop()
+        await gate.wait()
+
+    firsts = [first]
+    task = await desk.start_one(lambda: work(firsts))
+    large = Large()
+    gone = ref(large)
+    first.set_result(large)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    del large, first
+    assert gone() is None
+    gate.set()
+    await task
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_ends_the_event_loop(error: type[BaseException]) -> None:
+    async def work() -> None:
+        raise error
+
+    async def main() -> None:
+        desk = Desk()
+        await desk.ready()
+        await desk.start(work, nothing)
+        await asyncio.Event().wait()
+
+    with pytest.raises(error):
+        asyncio.run(main())
+
+
 async def test_nothing_is_left_once_it_is_closed(desk: Desk) -> None:
     before = asyncio.all_tasks()
     task = await desk.start_one(lambda: asyncio.sleep(0.01))
     await task
     await desk.start(nothing)
-    await desk.starter.close()
+    desk.starter.close()
+    (late,) = await desk.start(nothing)
+    if late is not None:
+        await late
+    await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before

@@ -14,6 +14,7 @@ from toolbus import errors
 from toolbus.light_spans import LightSpan, LightTracer
 from toolbus.semantics import SCOPE
 from toolbus.telemetry import TraceContext, Tracing, call_attributes, is_sampled
+from toolbus.trace_context import current_context
 
 FACTS = call_attributes(room="lab", caller="alice")
 ENDS: list[errors.RoomException | None] = [
@@ -44,7 +45,8 @@ def call(
 ) -> list[str | None]:
     """Play all hops of a call in one process; return what each of them sends on."""
     tracing = process.tracing
-    unsampled = tracing.unsampled_root(CALL_ID)
+    roots = tracing.roots
+    unsampled = None if roots is None or current_context() else roots.unsampled(CALL_ID)
     client = None if unsampled is not None else tracing.start_client(METHOD, CALL_ID)
     node = tracing.start_server(
         METHOD, CALL_ID, received=received or SAMPLED, trusted=trusted, attributes=FACTS

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.sampling import (
 
 from toolbus.root_sampling import RootSampling
 from toolbus.telemetry import Tracing, is_sampled
-from toolbus.trace_context import OF_THE_CALL
+from toolbus.trace_context import OF_THE_CALL, current_context
 
 CALLS = 4_000
 
@@ -38,7 +38,8 @@ class Recorded:
     def call(self) -> tuple[str, str]:
         """Make a call; return its id and the `traceparent` that is sent."""
         call_id = secrets.token_hex(16)
-        unsampled = self.tracing.unsampled_root(call_id)
+        roots = self.tracing.roots
+        unsampled = None if roots is None or current_context() else roots.unsampled(call_id)
         if unsampled is not None:
             return call_id, unsampled
         span = self.tracing.start_client("demo.add", call_id)

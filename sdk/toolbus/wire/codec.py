@@ -48,10 +48,10 @@ _TRUSTED_CLAIM_BYTES = 2_048
 # What most values need; a packer makes more room by itself.
 _PACKED_BYTES = 512
 _FIXARRAY = 0x90
-_JSON_CHUNK = b"\x92\x01"
+JSON_CHUNK = b"\x92\x01"
 _NOT_ALLOWED = "not a msgpack value that this protocol allows"
 _OTHER_FIELD = "a field is missing, of another type or out of range"
-_UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
+UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
@@ -87,21 +87,28 @@ def pack_body(value: Any) -> bytes:
     try:
         # Plain values only, where msgspec would write dates and models too. It takes a tenth of the
         # time over a piece of a file; else one of its own, which mixes no two values.
-        if _is_shallow(value):
+        if _is_flat(value, PLAIN_OR_BYTES) if type(value) is dict else _is_shallow(value):
             return _pack_plain(value)
         return cast(bytes, msgpack.Packer(strict_types=True, buf_size=_PACKED_BYTES).pack(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadBody("", f"cannot be sent: {type(error).__name__}") from error
+        raise _unpackable(error) from error
+
+
+def _unpackable(error: Exception) -> BadBody:
+    return BadBody("", f"cannot be sent: {type(error).__name__}")
 
 
 def pack_json_chunk(value: Any) -> bytes:
     """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`."""
-    if type(value) is dict and _is_flat(value, PLAIN_OR_BYTES):
-        try:
-            return _JSON_CHUNK + _pack_plain(value)
-        except (TypeError, ValueError, OverflowError):
-            pass  # told in the same words below
-    return pack_body([1, value])
+    if type(value) is not dict:
+        return pack_body([1, value])
+    for name, item in value.items():  # as `_is_flat` does it
+        if type(name) is not str or type(item) not in PLAIN_OR_BYTES:
+            return pack_body([1, value])
+    try:
+        return JSON_CHUNK + _pack_plain(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _unpackable(error) from error
 
 
 def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
@@ -116,7 +123,7 @@ _unpack_header = partial(
 )
 
 # A map of text to what needs no look inside, in one step and with nothing else made on the way.
-_unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
+unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
 
 
 class _Shape(NamedTuple):
@@ -199,7 +206,7 @@ def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
             return _decode_packed(reader, data)
         try:
             read: Frame = decode(data)
-        except _UNREADABLE:
+        except UNREADABLE:
             return _decode_packed(reader, data)
         if data[0] == heads.get(type(read)):
             return read
@@ -211,7 +218,7 @@ def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
 def _decode_packed(reader: _Reader, data: bytes) -> Frame | Unknown:
     try:
         read = reader.decode_packed(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         read = None
     opaque: bytes = getattr(read, "body", None) or getattr(read, "arguments", None) or b""
     if len(data) - len(opaque) > MAX_HEADER_BYTES:
@@ -233,7 +240,7 @@ def _finished(reader: _Reader, data: bytes, read: Any) -> Frame:
 def _check_header_bytes(data: bytes) -> None:
     try:
         header_bytes = _header_bytes(data)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
     if header_bytes > MAX_HEADER_BYTES:
         raise BadFrame(1009, "the header is too large")
@@ -243,7 +250,7 @@ def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
     """Read a map or a list among a frame's fields; most have nothing in them but plain values."""
     try:
         value = _unpack_header(packed)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
     if type(value) not in kinds:
         raise BadFrame(1002, _OTHER_FIELD)
@@ -256,7 +263,7 @@ def _read_fields(data: bytes) -> Any:
     try:
         msgspec.msgpack.decode(data, type=msgspec.Raw)  # no container claims more than there is
         return _unpack_header(data)
-    except (*_UNREADABLE, TypeError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
 
 
@@ -331,11 +338,11 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
     """
     # Arguments are a map, mostly a flat one; a chunk is a list whose last item is that.
     try:
-        if data[:2] == _JSON_CHUNK:
-            return [1, _unpack_flat(data[2:])]
+        if data[:2] == JSON_CHUNK:
+            return [1, unpack_flat(data[2:])]
         if data and data[0] in _MAP_TAGS:
-            return _unpack_flat(data)
-    except _UNREADABLE:
+            return unpack_flat(data)
+    except UNREADABLE:
         pass  # something else, which is read and checked step by step
     return _unpack_any(data, max_depth, binary=binary)
 
@@ -345,7 +352,7 @@ def _unpack_any(data: bytes, max_depth: int, *, binary: bool) -> Any:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             msgspec.msgpack.decode(data, type=msgspec.Raw)
         value = _unpack_value(data)
-    except (*_UNREADABLE, TypeError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise BadBody("", _NOT_ALLOWED) from error
     check_value(value, max_depth, binary=binary)
     return value
@@ -360,14 +367,8 @@ def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Whether this is a flat map, or a list with nothing in it but plain values and flat maps.
-
-    So are the arguments of most calls, and the fields of most chunks.
-    """
-    kind = type(value)
-    if kind is dict:
-        return _is_flat(value, PLAIN_OR_BYTES)
-    if kind is not list:
+    """Whether this is a list with nothing in it but plain values and flat maps, as most chunks."""
+    if type(value) is not list:
         return False
     for item in value:
         kind = type(item)
