@@ -1,8 +1,8 @@
 """Hundreds of nodes on one Redis, without connections: what participants, toolkits and rooms cost.
 
-A small bus is measured first, and from what each thing cost there it is said what a large one will
-cost; then the large one is measured. Where the two are more than 25 % apart, something does not
-grow as the number of things does, and the run fails.
+A small bus says what a large one will cost (`forecast.py`). Both are there at the same time, each
+with a Redis of its own, and take turns: the same machine is faster or slower from one minute to the
+next, and so what is compared was measured in the same ones.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import psutil
 
+from bench.forecast import ROUND, Cost, Phase, Run, Shape
 from bench.legs import Leg
 from bench.redis_watch import CountedRedis, counted_redis
 from bench.rounds import Process, started
 from bench.simulation_leg import places_of
 
-PHASES = ("join", "register", "change", "death", "leave")
 WORDS = {
     "join": "a participant joins",
     "register": "a toolkit is registered",
@@ -36,146 +35,19 @@ IDLE_S = 12.0
 """Four renewals of a lease."""
 PATIENCE_S = 900.0
 LIMIT_S = 1_500.0
-"""How long one bus may take, whatever happens."""
+"""How long all may take, whatever happens."""
 MOST_KILLED = 10
 """Nodes that are killed at the same time."""
-NAME_BYTES = 37
-"""Of a node, in the list of those that live."""
 KEYS_LEFT = 2
 """Keys that do not belong to a room: the nodes, and their version."""
-WITHIN = 0.25
+SMALL = Shape(nodes=20, rooms=2_000, processes=4)
+FULL = Shape(nodes=200, rooms=20_000, processes=4)
+"""As many rooms for each node as the small one has."""
 LEG = Leg("simulation", "bench.simulation_leg", "many nodes without connections")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How large a bus is."""
-
-    nodes: int
-    rooms: int
-    processes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What something cost: all of it, or for each time it happened."""
-
-    scripts: float
-    """That nodes had Redis run; each is one command that was sent."""
-    commands: float
-    """All that Redis ran, within scripts too."""
-    publishes: float
-    bytes_in: float
-    """To Redis."""
-    bytes_out: float
-    redis_cpu_us: float
-    node_cpu_us: float
-    """Of all nodes."""
-    redis_bytes: float
-    """Memory."""
-    node_bytes: float
-    """Memory of all nodes."""
-
-    def plus(self, other: Cost, times: float = 1.0) -> Cost:
-        """Add another cost so many times."""
-        sums = (mine + times * its for mine, its in zip(_values(self), _values(other), strict=True))
-        return Cost(*sums)
-
-    def times(self, factor: float) -> Cost:
-        """Give the cost of so many."""
-        return Cost(*(value * factor for value in _values(self)))
-
-
-def _values(cost: Cost) -> list[float]:
-    return [getattr(cost, name) for name in MEASURES]
-
-
-MEASURES = tuple(each.name for each in fields(Cost))
-GROWS = ("join", "register")
-"""What memory is asked of: what is kept when it is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Something that was done many times."""
-
-    events: int
-    took_s: float
-    cost: Cost
-
-    def unit(self, idle: Cost, nodes: int) -> Cost:
-        """What one of them cost, without what all nodes cost anyway."""
-        return self.cost.plus(idle, -nodes * self.took_s).times(1 / self.events)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one bus came to."""
-
-    shape: Shape
-    idle: Cost
-    """Of one node, each second."""
-    phases: Mapping[str, Phase]
-    delays_ms: Sequence[float]
-    """From a change to a participant at whatever node who is told of it."""
-    dead_nodes: int
-    forgotten_s: float
-    """From the moment that nodes were killed until no room anywhere had their participants."""
-
-    @property
-    def living(self) -> int:
-        """Nodes that nobody killed."""
-        return self.shape.nodes - self.dead_nodes
-
-    def predict(self, other: Run, what: str) -> Cost:
-        """Say from what things cost here what a phase of another run comes to."""
-        phase = other.phases[what]
-        unit = self.phases[what].unit(self.idle, self.shape.nodes)
-        cost = unit.times(phase.events).plus(self.idle, other.shape.nodes * phase.took_s)
-        if what != "death":
-            return cost
-        # All who are left read once who is left, which grows with the square of their number.
-        lists = other.living**2 - self.living**2 * phase.events / self.phases[what].events
-        return dataclasses.replace(cost, bytes_out=cost.bytes_out + NAME_BYTES * lists)
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """One measure of one phase: what was said, and what came."""
-
-    what: str
-    measure: str
-    predicted: float
-    measured: float
-
-    @property
-    def share(self) -> float:
-        """How far off it was; 0.1 where a tenth more came than was said."""
-        return self.measured / self.predicted - 1.0
-
-    @property
-    def is_near(self) -> bool:
-        """Whether it was near enough."""
-        return abs(self.share) <= WITHIN
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether it has to be near: when nodes die the others' time goes into being there."""
-        return self.what != "death" or not self.measure.endswith("_cpu_us")
-
-
-def deviations(small: Run, large: Run) -> list[Deviation]:
-    """Compare a large run with what a small one says of it."""
-    return [
-        Deviation(what, measure, getattr(predicted, measure), getattr(phase.cost, measure))
-        for what, phase in large.phases.items()
-        for predicted in (small.predict(large, what),)
-        for measure in MEASURES
-        if what in GROWS or not measure.endswith("_bytes")
-    ]
-
-
-# Running
+async def _nothing() -> None:
+    """Do nothing between phases."""
 
 
 class Bus:
@@ -191,31 +63,78 @@ class Bus:
         self._shape = shape
         self._processes = list(processes)
         self._redis = redis
+        self._idle: Cost | None = None
+        self._rounds: list[Mapping[str, Phase]] = []
+        self._delays_ms: list[float] = []
+        self._death: Phase | None = None
         self._dead = 0
+        self._forgotten_s = 0.0
 
-    async def run(self, *, is_killed: bool) -> Run:
-        """Let it live through everything once.
+    async def rest(self) -> None:
+        """Measure what it costs while nothing happens."""
+        _, idle = await self._measured(asyncio.sleep(IDLE_S))
+        # Of memory nothing grows with time: what changes there was left from the start.
+        idle = dataclasses.replace(idle, redis_bytes=0.0, node_bytes=0.0)
+        self._idle = idle.times(1 / IDLE_S)
 
-        Args:
-            is_killed: Whether the nodes of the last process are killed before the others leave.
+    async def live(
+        self, *, is_killed: bool = False, between: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        """Let it live through everything once, and let others do something before and after each.
 
         Raises:
             RuntimeError: A process ended early.
             TimeoutError: Something is not known everywhere, or was left behind in Redis.
         """
-        _, idle = await self._measured(asyncio.sleep(IDLE_S))
-        nodes, took_s = self._shape.nodes, IDLE_S
-        phases = {what: await self._phase(what) for what in ("join", "register", "change")}
+        done: dict[str, Phase] = {}
+        for what in ROUND:
+            await between()
+            if what == "leave":
+                await self._pulse()
+                if is_killed:
+                    await self._die()
+            done[what] = await self._phase(what)
+        await between()
+        self._rounds.append(done)
+
+    async def go_round(self) -> None:
+        """Let everybody come, change and go; may be done again and again.
+
+        Raises:
+            RuntimeError: A process ended early.
+            TimeoutError: Something is not known everywhere, or was left behind in Redis.
+        """
+        self._rounds.append({what: await self._phase(what) for what in ROUND})
+
+    async def come_and_die(self) -> None:
+        """Let everybody come once more, and kill some nodes.
+
+        Raises:
+            RuntimeError: A process ended early.
+            TimeoutError: Something is not known everywhere.
+        """
+        for what in ROUND[:-1]:
+            await self._phase(what)
+        await self._die()
+
+    def came_to(self) -> Run:
+        """Tell what all that cost."""
+        assert self._idle is not None, "what it costs to be there was not measured"
+        return Run(
+            self._shape,
+            self._idle,
+            self._rounds,
+            self._death,
+            self._delays_ms,
+            self._dead,
+            self._forgotten_s,
+        )
+
+    async def _pulse(self) -> None:
         await self._all(do="pulse")
-        delays_ms = [ms for said in await self._all(settle="pulse") for ms in said["delays_ms"]]
-        forgotten_s = 0.0
-        if is_killed:
-            phases["death"], forgotten_s = await self._die()
-        phases["leave"] = await self._phase("leave")
-        # Of memory nothing grows with time: what changes there was left from the start.
-        idle = dataclasses.replace(idle, redis_bytes=0.0, node_bytes=0.0)
-        unit = idle.times(1 / nodes / took_s)
-        return Run(self._shape, unit, phases, delays_ms, self._dead, forgotten_s)
+        self._delays_ms = [
+            ms for said in await self._all(settle="pulse") for ms in said["delays_ms"]
+        ]
 
     async def _phase(self, what: str) -> Phase:
         self._say(what)
@@ -234,7 +153,7 @@ class Bus:
                 await asyncio.sleep(0.05)
         return said
 
-    async def _die(self) -> tuple[Phase, float]:
+    async def _die(self) -> None:
         """Kill one process, and wait until nobody anywhere has those who were at its nodes."""
         self._say("death")
         first, count = shares(self._shape)[-1]
@@ -245,9 +164,9 @@ class Bus:
         )
         died = psutil.Process(self._processes.pop().pid)
         began_s = time.monotonic()
-        forgotten_s, cost = await self._measured(self._bury(died, first, count))
+        self._forgotten_s, cost = await self._measured(self._bury(died, first, count))
         self._dead = count
-        return Phase(lost, time.monotonic() - began_s, cost), forgotten_s
+        self._death = Phase(lost, time.monotonic() - began_s, cost)
 
     async def _bury(self, died: psutil.Process, first: int, count: int) -> float:
         began_s = time.monotonic()
@@ -306,10 +225,16 @@ def shares(shape: Shape) -> list[tuple[int, int]]:
 
 
 @contextlib.asynccontextmanager
-async def bus_of(shape: Shape, redis: CountedRedis) -> AsyncIterator[Bus]:
-    """Start all nodes, and end them when the block ends."""
-    about = {"redis": redis.url, "rooms": shape.rooms, "all_nodes": shape.nodes}
+async def bus_of(shape: Shape) -> AsyncIterator[Bus]:
+    """Start a Redis and all nodes, and end them when the block ends.
+
+    Raises:
+        RedisMissing: There is none on this machine.
+        RuntimeError: A process ended early.
+    """
     async with contextlib.AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(counted_redis())
+        about = {"redis": redis.url, "rooms": shape.rooms, "all_nodes": shape.nodes}
         processes = [
             await stack.enter_async_context(
                 started(LEG, "nodes", {**about, "first": first, "nodes": count})
@@ -321,12 +246,31 @@ async def bus_of(shape: Shape, redis: CountedRedis) -> AsyncIterator[Bus]:
 
 
 async def run(shape: Shape, *, is_killed: bool = True) -> Run:
-    """Run a bus with a Redis of its own once.
+    """Run one bus by itself.
 
     Raises:
         RedisMissing: There is none on this machine.
         RuntimeError: A process ended early.
         TimeoutError: It took longer than `LIMIT_S`, or something is not known everywhere.
     """
-    async with asyncio.timeout(LIMIT_S), counted_redis() as redis, bus_of(shape, redis) as bus:
-        return await bus.run(is_killed=is_killed)
+    async with asyncio.timeout(LIMIT_S), bus_of(shape) as bus:
+        await bus.rest()
+        await bus.live(is_killed=is_killed)
+        return bus.came_to()
+
+
+async def run_beside(small: Shape, large: Shape, *, is_killed: bool = True) -> tuple[Run, Run]:
+    """Run two buses in turns.
+
+    Raises:
+        RedisMissing: There is none on this machine.
+        RuntimeError: A process ended early.
+        TimeoutError: It took longer than `LIMIT_S`, or something is not known everywhere.
+    """
+    async with asyncio.timeout(LIMIT_S), bus_of(small) as first, bus_of(large) as second:
+        await asyncio.gather(first.rest(), second.rest())
+        await first.go_round()
+        await second.live(is_killed=is_killed, between=first.go_round)
+        if is_killed:
+            await first.come_and_die()
+        return first.came_to(), second.came_to()

@@ -47,8 +47,6 @@ from toolbus_server.room_view import Identity, Member
 from toolbus_server.telemetry import ServerTelemetry
 
 PEOPLE = 3
-AT_ONCE = 8
-"""Changes that one process has under way."""
 WATCHED = 25
 """Every so manieth room has somebody who is told what changes."""
 PATIENCE_S = 300.0
@@ -179,12 +177,13 @@ class SimulatedNode:
 
 
 MANIFEST = pack_body(manifest())
-EVERYBODY = (lambda _: True, AT_ONCE, 0.0)
-WHOM: dict[str, tuple[Callable[[Place], bool], int, float]] = {
-    "register": (lambda place: place.number == 0, AT_ONCE, 0.0),
-    "pulse": (lambda place: place.room % WATCHED == 0, 1, 0.01),
+WHOM: dict[str, Callable[[Place], bool]] = {
+    "register": lambda place: place.number == 0,
+    "pulse": lambda place: place.room % WATCHED == 0,
 }
-"""For whom something is done, how many at a time, and with which pause after each."""
+"""For whom something is done, where it is not everybody."""
+PULSE_S = 0.01
+"""The pause after each pulse."""
 
 
 class Simulation:
@@ -231,24 +230,33 @@ class Simulation:
     async def do(self, what: str) -> dict[str, Any]:
         """Do something for every participant here; say how many there were, and how long it took.
 
-        A pulse changes those of watched rooms alone, one by one, with pauses: what that takes to be
-        told is not a queue's length.
+        Each node does it for one after the other, all nodes at the same time: so however many they
+        are, as much waits at each for the same connection. A pulse changes those of watched rooms
+        alone, one by one, with pauses: what that takes to be told is not a queue's length.
         """
-        chosen, at_once, pause_s = WHOM.get(what, EVERYBODY)
-        places = [place for place in self._places if chosen(place)]
-        waiting, doing = iter(places), self._doings[what]
+        is_chosen = WHOM.get(what)
+        chosen = [at for at in self._places if is_chosen is None or is_chosen(at)]
+        rows = [chosen] if what == "pulse" else self._by_node(chosen)
+        pause_s = PULSE_S if what == "pulse" else 0.0
+        doing = self._doings[what]
         began_s = time.perf_counter()
 
-        async def one_after_the_other() -> None:
-            for place in waiting:
+        async def one_after_the_other(places: list[Place]) -> None:
+            for place in places:
                 self._nodes[place.node].insist_on_lease()
                 await doing(place)
                 await asyncio.sleep(pause_s)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(at_once):
-                tasks.create_task(one_after_the_other())
-        return {"events": len(places), "took_s": time.perf_counter() - began_s}
+            for places in rows:
+                tasks.create_task(one_after_the_other(places))
+        return {"events": len(chosen), "took_s": time.perf_counter() - began_s}
+
+    def _by_node(self, places: list[Place]) -> list[list[Place]]:
+        rows: dict[int, list[Place]] = {number: [] for number in self._nodes}
+        for place in places:
+            rows[place.node].append(place)
+        return list(rows.values())
 
     async def settle(self, what: str) -> dict[str, Any]:
         """Wait until everything that was done anywhere is known here; give the delays seen."""

@@ -1,4 +1,4 @@
-"""The command of simulations: a small bus, then a large one, and what both cost as tables."""
+"""The command of simulations: a small bus beside a large one, and what both cost as tables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bench.contention import Contention
+from bench.forecast import (
+    UNJUDGED,
+    WITHIN,
+    Cost,
+    Deviation,
+    Run,
+    Shape,
+    all_near,
+    deviations,
+)
 from bench.passages import delays_of
 from bench.redis_watch import RedisMissing
 from bench.report import machine, own_versions
-from bench.simulation import LIMIT_S, WORDS, Cost, Deviation, Run, Shape, deviations, run
+from bench.simulation import FULL, LIMIT_S, SMALL, WORDS, run_beside
 
 
 def report(runs: Sequence[Run]) -> str:
@@ -38,13 +48,12 @@ _COLUMNS: Mapping[str, Callable[[Cost], float]] = {
 def _costs(run_: Run) -> list[str]:
     shape = run_.shape
     units = {
-        f"{WORDS[what]} ({phase.events:,} times, {phase.events / phase.took_s:,.0f}/s)": phase.unit(
-            run_.idle, shape.nodes
+        f"{WORDS[what]} ({_times(run_, what)}, {phase.events / phase.took_s:,.0f}/s)": run_.unit(
+            what
         )
         for what, phase in run_.phases.items()
     }
-    rows = {"a node, each second": run_.idle, **units}
-    delays = delays_of(run_.delays_ms)
+    rows = {"a node, each second": run_.idle.times(1 / shape.nodes), **units}
     return [
         f"## {shape.nodes:,} nodes, {shape.rooms:,} rooms",
         "",
@@ -52,11 +61,28 @@ def _costs(run_: Run) -> list[str]:
         "|---" * (len(_COLUMNS) + 1) + "|",
         *(f"| {name} | {' | '.join(_cells(cost))} |" for name, cost in rows.items()),
         "",
-        f"A change is told at other nodes after {delays.p50_us:.1f} ms, 1 % later than "
-        f"{delays.p99_us:.1f} ms; for 20 ms of that it is held back. "
-        f"{run_.dead_nodes} nodes that are killed are forgotten everywhere after "
-        f"{run_.forgotten_s:.1f} s.",
+        *_moments(run_),
     ]
+
+
+def _times(run_: Run, what: str) -> str:
+    events = f"{run_.phases[what].events:,} times"
+    again = 1 if what == "death" else len(run_.rounds)
+    return events if again == 1 else f"{again} x {events}"
+
+
+def _moments(run_: Run) -> Iterable[str]:
+    if run_.delays_ms:
+        delays = delays_of(run_.delays_ms)
+        yield (
+            f"A change is told at other nodes after {delays.p50_us:.1f} ms, 1 % later than "
+            f"{delays.p99_us:.1f} ms; for 20 ms of that it is held back."
+        )
+    if run_.dead_nodes:
+        yield (
+            f"{run_.dead_nodes} nodes that are killed are forgotten everywhere after "
+            f"{run_.forgotten_s:.1f} s."
+        )
 
 
 def _cells(cost: Cost) -> Iterable[str]:
@@ -70,28 +96,42 @@ def _verdict(deviation: Deviation) -> str:
     return "near" if deviation.is_near else "OFF"
 
 
+def _said(deviation: Deviation) -> str:
+    least, most = deviation.predicted, deviation.predicted + deviation.spread
+    return f"{least:,.0f}" if most == least else f"{least:,.0f} to {most:,.0f}"
+
+
 def _comparison(small: Run, large: Run) -> list[str]:
+    found = deviations(small, large)
     rows = [
-        f"| {WORDS[each.what]} | {each.measure} | {each.predicted:,.0f} | {each.measured:,.0f} "
+        f"| {WORDS[each.what]} | {each.measure} | {_said(each)} | {each.measured:,.0f} "
         f"| {each.share:+.0%} | {_verdict(each)} |"
-        for each in deviations(small, large)
+        for each in found
     ]
+    verdict = "everything" if all_near(found) else "NOT everything"
     return [
         f"## From {small.shape.nodes:,} nodes to {large.shape.nodes:,}",
         "",
         "| all times that | measure | predicted | measured | off by | |",
         "|---|---|---|---|---|---|",
         *rows,
+        "",
+        *(
+            f"- not judged: {measure} where {WORDS[what]}, as {why}"
+            for (what, measure), why in UNJUDGED.items()
+        ),
+        "",
+        f"Within {WITHIN:.0%} is {verdict} that is judged.",
     ]
 
 
 def main() -> int:
     """Run what the command line says; 1 where something was off, or could not be measured."""
     parser = argparse.ArgumentParser(description="Many nodes on one Redis, without connections.")
-    parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--rooms", type=int, default=20_000)
-    parser.add_argument("--small-nodes", type=int, default=10)
-    parser.add_argument("--small-rooms", type=int, default=500)
+    parser.add_argument("--nodes", type=int, default=FULL.nodes)
+    parser.add_argument("--rooms", type=int, default=FULL.rooms)
+    parser.add_argument("--small-nodes", type=int, default=SMALL.nodes)
+    parser.add_argument("--small-rooms", type=int, default=SMALL.rooms)
     parser.add_argument("--processes", type=int, default=4, help="2 or more")
     given = parser.parse_args()
     small = Shape(given.small_nodes, given.small_rooms, given.processes)
@@ -102,7 +142,7 @@ def main() -> int:
 async def _measure(small: Shape, large: Shape) -> int:
     contention = Contention()
     try:
-        runs = [await run(shape) for shape in (small, large)]
+        runs = await run_beside(small, large)
         sys.stderr.write("\r\033[K")
     except (RedisMissing, RuntimeError, TimeoutError) as error:
         reason = str(error) or f"it takes more than {LIMIT_S:.0f} s"
@@ -111,7 +151,7 @@ async def _measure(small: Shape, large: Shape) -> int:
     versions = ", ".join(f"{name} {version}" for name, version in own_versions().items())
     sys.stdout.write(f"- machine: {machine()}\n- versions: {versions}\n- {contention}\n\n")
     sys.stdout.write(report(runs))
-    return 0 if all(each.is_near or not each.is_judged for each in deviations(*runs)) else 1
+    return 0 if all_near(deviations(*runs)) else 1
 
 
 if __name__ == "__main__":
