@@ -205,6 +205,8 @@ class Caller:
         tracing: Records sampled calls.
     """
 
+    __slots__ = ("_link", "_loop", "_table", "_tracing", "affinities", "retries", "shares")
+
     def __init__(self, link: Link, table: CallTable, tracing: Tracing) -> None:
         self._link: Link | Line = link
         self._table = table
@@ -244,8 +246,6 @@ class Caller:
         finally:
             self._table.give_up(pending)
         return object_in(result)
-
-    # Calls
 
     async def call(self, plan: Plan) -> Chunk:
         """Make a call and return its result.

@@ -18,6 +18,7 @@ from toolbus.hosted_input import unreadable_input
 from toolbus.hosted_stream import HostedStream, WireEnd
 from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.input_stream import InputStream
+from toolbus.telemetry import call_attributes
 from toolbus.wire import BadBody, Dispatch, unpack_body
 
 __all__ = ["CallRunner", "HostedCall", "name_calls"]
@@ -42,21 +43,21 @@ class HostedCall(ToolContext):
 
     task: asyncio.Task[None] | None = None
     """What runs it; known once it waits, where it has started at once."""
-    started = False
+    started: bool = False
     """A task that is cancelled before its first step never runs a line."""
-    threads = 0
+    threads: int = 0
     """How many of its functions are on threads now, which nothing can stop."""
-    awaited = 0
+    awaited: int = 0
     """How many of these its tool waits for."""
-    ended = False
+    ended: bool = False
     """The tool has ended; what it left on threads may go on."""
     slots: asyncio.Semaphore | None = None
     """Where it holds a slot, until its threads have ended too."""
     stream: HostedStream | None = None
     """What it sends and takes beside arguments and answer, where it does."""
-    given_up = False
+    given_up: bool = False
     """The server has answered in our place: whatever comes of the function is not sent."""
-    timed_out = False
+    timed_out: bool = False
     """The tool's own `timeout_s` has passed."""
 
     def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
@@ -66,11 +67,21 @@ class HostedCall(ToolContext):
         self.dispatch: Dispatch = dispatch
         self.hosted: HostedToolkit = hosted
         self._began_at: float = runner.loop.time()
+        # What each call is asked for: what an instance has of its own is read more quickly.
+        self.task = self.slots = self.stream = None
+        self.given_up = self.timed_out = False
+        self.threads = 0
 
     @property
     def method(self) -> str:
         """The tool as it is written: `toolkit.tool`."""
         return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
+
+    def attributes(self, room: str) -> dict[str, str]:
+        """Say for its spans who called it, and where."""
+        behalf = self.on_behalf_of
+        name = None if behalf is None else behalf.name
+        return call_attributes(room=room, caller=self.caller.name, on_behalf_of=name)
 
     # What a tool asks for is made when it asks.
 

@@ -7,9 +7,10 @@ the other end as the same value. Size is not looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -45,7 +46,8 @@ class NotJson:
     __slots__ = ()
 
 
-class PlainArguments(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PlainArguments:
     """The parameters of a function that takes nothing but texts, integers and truth values.
 
     Such arguments are what the schema says if their types are, and need no conversion.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from random import getrandbits
-from typing import Any, ClassVar
+from typing import Any
 
 from toolbus.affinities import affinity_text
 from toolbus.call_ends import hinted
@@ -36,7 +36,7 @@ from toolbus.people import BuilderInfo, ParticipantInfo
 from toolbus.plain_json import packed_json
 from toolbus.retries import Plan
 from toolbus.stream_calls import LiveCall
-from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy, call_by_invoke, no_tool
 from toolbus.wire import (
     BadBody,
     Builders,
@@ -65,10 +65,6 @@ class Core:
     """
 
 
-def _no_tool(tool: str) -> InvalidArguments:
-    return InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
-
-
 class Room:
     """Every way to call, list and inspect toolkits, and to talk to others.
 
@@ -80,12 +76,10 @@ class Room:
 
     __slots__ = ("_core", "_deadline_at", "_parent")
 
-    _is_plain: ClassVar[bool] = True
-    """Whether `call` may leave `invoke` out: a subclass that has its own sees every call."""
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._is_plain = cls.invoke is Room.invoke
+        if cls.invoke is not Room.invoke and cls.call is Room.call:
+            cls.call = call_by_invoke  # type: ignore[method-assign]
 
     def __init__(
         self, core: Core, parent: int | None = None, deadline_at: float | None = None
@@ -102,11 +96,9 @@ class Room:
         """
         toolkit, dot, name = tool.partition(".")
         if not (dot and toolkit and name):
-            raise _no_tool(tool)
+            raise no_tool(tool)
         core = self._core
         try:
-            if not self._is_plain:
-                return (await self.invoke(toolkit, name, arguments)).value
             plan = self._plan(toolkit, name, arguments, core.loop.time() + DEFAULT_TIMEOUT_S)
             return (await core.caller.call(plan)).value
         except InvalidArguments as error:

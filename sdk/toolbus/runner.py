@@ -21,7 +21,6 @@ from typing import Any
 from opentelemetry.context import Context, attach
 
 from toolbus.chunks import Chunk, FileChunk
-from toolbus.context import ToolContext
 from toolbus.eager_tasks import starter
 from toolbus.errors import (
     Cancelled,
@@ -38,7 +37,6 @@ from toolbus.outflow import OutgoingLine
 from toolbus.telemetry import (
     HostCall,
     Tracing,
-    call_attributes,
     enter_unsampled,
     is_unsampled,
     read_trace_context,
@@ -78,6 +76,24 @@ class Runner:
         max_inflight: How many calls may run and queue.
     """
 
+    __slots__ = (
+        "_alive",
+        "_context",
+        "_hosted",
+        "_left",
+        "_max_inflight",
+        "_room_name",
+        "_runs",
+        "_starter",
+        "_threads",
+        "_tracing",
+        "inputs",
+        "is_cut",
+        "line",
+        "loop",
+        "room_of",
+    )
+
     def __init__(
         self,
         *,
@@ -91,7 +107,7 @@ class Runner:
         """What is sent goes by it."""
         self.inputs: Shares = Shares()
         """What the inputs of all calls share."""
-        self.room_of = room_of
+        self.room_of: Callable[[int, float | None], Any] = room_of
         self._room_name = room_name
         self._tracing = tracing
         self._max_inflight = max_inflight
@@ -267,7 +283,7 @@ class Runner:
         if not trace.recording:
             trace.executing().__enter__()
             return None
-        trace.describe(_who(self._room_name, run))
+        trace.describe(run.attributes(self._room_name))
         return trace
 
     async def _recorded(self, run: HostedCall, trace: HostCall) -> bytes:
@@ -379,9 +395,3 @@ class Runner:
         run.threads -= 1
         if run.ended:
             self._finish(run)
-
-
-def _who(room: str, context: ToolContext) -> dict[str, str]:
-    behalf = context.on_behalf_of
-    name = None if behalf is None else behalf.name
-    return call_attributes(room=room, caller=context.caller.name, on_behalf_of=name)

@@ -12,7 +12,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
@@ -141,7 +141,7 @@ class Tool(ToolDefinition, ABC):
         self.intake = self._intake(settled)
         if self.intake is not None:
             told = {"takes": self.intake.takes, "takes_required": self.intake.is_needed}
-            settled = settled._replace(manifest=settled.manifest.model_copy(update=told))
+            settled = replace(settled, manifest=settled.manifest.model_copy(update=told))
             self._settled = settled
         self.is_unary = not yields and self.intake is None
         return settled

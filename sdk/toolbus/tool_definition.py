@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from toolbus.argument_check import JsonCheck
 from toolbus.wire.manifest import ToolManifest
@@ -16,7 +17,8 @@ from toolbus.wire.manifest import ToolManifest
 __all__ = ["Settled", "ToolDefinition", "rules_of", "title_of"]
 
 
-class Settled(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Settled:
     """What is worked out once for a definition."""
 
     manifest: ToolManifest
@@ -66,7 +68,8 @@ class ToolDefinition:
     ) -> None:
         given = {key: value for key, value in locals().items() if value is not None}
         del given["self"]
-        vars(self).update(given)
+        for name_of_fact, value in given.items():  # not by `vars`: what is read by call stays quick
+            setattr(self, name_of_fact, value)
         if input_schema is not None:
             _require_schema(input_schema, f"{self._label}: input_schema")
 

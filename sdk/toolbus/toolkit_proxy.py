@@ -16,7 +16,7 @@ from toolbus.chunks import Chunk
 from toolbus.errors import InvalidArguments, NotFound
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy"]
+__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy", "call_by_invoke", "no_tool"]
 
 Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
 """A stream to be entered and read: `ChunkStream`, whatever room gives it."""
@@ -163,3 +163,19 @@ class ToolkitProxy:
 
     def __repr__(self) -> str:
         return f"<ToolkitProxy {self._info.name}: {', '.join(self._tools)}>"
+
+
+def no_tool(tool: str) -> InvalidArguments:
+    """Say that a text names no tool."""
+    return InvalidArguments(f"{tool[:64]!r} names no tool: write toolkit.tool")
+
+
+async def call_by_invoke(room: Any, tool: str, /, **arguments: Any) -> Any:
+    """Call a tool as `Room.call` does, where the room's class has an `invoke` of its own."""
+    toolkit, _, name = tool.partition(".")
+    if not (toolkit and name):
+        raise no_tool(tool)
+    try:
+        return (await room.invoke(toolkit, name, arguments)).value
+    except InvalidArguments as error:
+        raise hinted(error) from None

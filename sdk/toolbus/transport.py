@@ -65,6 +65,7 @@ _MAX_UNREAD_PONGS = 1_024
 # A peer that reads nothing for so long is as good as gone: its pings wait behind the rest.
 _STALL_TIMEOUT_S = 12.0
 _SLOW_CONSUMER = 4430
+_OPEN = State.OPEN
 
 
 class MessageConnection(Connection):
@@ -180,7 +181,7 @@ class MessageConnection(Connection):
     @property
     def is_open(self) -> bool:
         """Whether a message can still be sent."""
-        return self.protocol.state is State.OPEN
+        return self.protocol.state is _OPEN
 
     def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
         """Send a message that nobody may refuse; a peer too slow for it is closed with 4430.
@@ -191,7 +192,7 @@ class MessageConnection(Connection):
             Whether the connection took it.
         """
         protocol = self.protocol
-        if protocol.state is not State.OPEN:
+        if protocol.state is not _OPEN:
             return False
         if self.paused or self._outbox:
             return self._hold(data, ticket)

@@ -363,3 +363,21 @@ async def test_many_large_answers_at_once_do_not_cost_their_host_the_connection(
         gate.set()
         for chunk in await asyncio.gather(*calls):
             assert chunk.value == "x" * LARGE
+
+
+async def test_a_room_with_an_invoke_of_its_own_sees_every_call(server: TestServer) -> None:
+    seen: list[str] = []
+
+    class Watched(RoomClient):
+        async def invoke(self, toolkit: str, tool: str, *named: Any, **options: Any) -> Any:
+            seen.append(f"{toolkit}.{tool}")
+            return await super().invoke(toolkit, tool, *named, **options)
+
+    bench = Bench()
+    token = server.token("me")
+    async with server.room("host") as host, host.host(bench.toolkit()):
+        async with Watched(server.url, room="lab", token=token) as me:
+            assert await me.call("t.echo", text="a") == "a"
+            with pytest.raises(InvalidArguments):
+                await me.call("t.")
+    assert seen == ["t.echo"]

@@ -123,7 +123,9 @@ _unpack_header = partial(
 )
 
 # A map of text to what needs no look inside, in one step and with nothing else made on the way.
-unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
+unpack_flat: Callable[[bytes], dict[str, Any]] = msgspec.msgpack.Decoder(
+    dict[str, str | int | bool | None]
+).decode
 
 
 class _Shape(NamedTuple):
