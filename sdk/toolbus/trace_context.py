@@ -192,9 +192,8 @@ class _CallsOwn(RemoteParent):
     """The trace that a call itself began: its id is the call's, spelled out if somebody asks."""
 
     _parsed = None
-
-    def __init__(self, call_id: str) -> None:
-        self._call_id = call_id
+    _call_id: str
+    """Set by `enter_calls_own`, without an `__init__`: each call makes one."""
 
     @property
     def received(self) -> TraceContext:
@@ -211,7 +210,9 @@ def enter_calls_own(call_id: str) -> None:
 
     An id that is none of a trace's leaves what runs there without one.
     """
-    _enter(Context({_SPAN_KEY: _CallsOwn(call_id)}))
+    span = _CallsOwn.__new__(_CallsOwn)
+    span._call_id = call_id
+    _enter(Context({_SPAN_KEY: span}))
 
 
 def _has_shape(traceparent: object) -> bool:
