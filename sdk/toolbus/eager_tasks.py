@@ -120,8 +120,15 @@ class _Spare:
         """There as soon as it waits; done once it does not any more."""
         self._rest: tuple[_Work, Context, Any] | None = None
         self.task: asyncio.Task[None] = asyncio.Task(self._run(), loop=loop)
+        self._hide(True)
         self.known: tuple[int, int] | None = None
         """How many references to the task there are, of both kinds, as long as it is a spare."""
+
+    def _hide(self, is_spare: bool) -> None:
+        """Let `asyncio.all_tasks()` tell of it only while it is somebody's."""
+        task: Any = self.task
+        (asyncio._unregister_task if is_spare else asyncio._register_task)(task)
+        task._log_destroy_pending = not is_spare
 
     def _count(self) -> None:
         task: Any = self.task
@@ -129,6 +136,7 @@ class _Spare:
 
     def see_to(self, work: _Work, context: Context, waits_for: Any) -> None:
         """Take over a coroutine that waits."""
+        self._hide(False)
         if asyncio.isfuture(waits_for):
             # A task does so at once with what was yielded to it; until then nobody else can wait.
             waits_for._asyncio_future_blocking = False

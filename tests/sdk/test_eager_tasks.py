@@ -401,3 +401,17 @@ async def test_nothing_is_left_once_it_is_closed(desk: Desk) -> None:
         await late
     await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before
+
+
+async def test_what_is_kept_for_later_is_not_among_the_tasks_and_what_waits_is(desk: Desk) -> None:
+    gate = asyncio.Event()
+
+    async def work() -> None:
+        await gate.wait()
+
+    await desk.ready()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    task = await desk.start_one(work)
+    assert asyncio.all_tasks() == {asyncio.current_task(), task}
+    gate.set()
+    await task

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from support.far_end import FarEnd, error_of, far_end, json_body, piece, values
 from toolbus import ChunkStream
+from toolbus.calls import Caller
 from toolbus.errors import (
     DeadlineExceeded,
     HostLost,
@@ -160,7 +161,7 @@ async def test_attempt_that_fails_unread_is_not_logged_as_forgotten(
         await far.fail(Overloaded(retry_after_s=0.05))
         await far.told()
         reading.cancel()
-        monkeypatch.setattr(far.room._core.caller, "attempt", refuse)
+        monkeypatch.setattr(Caller, "attempt", refuse)
         (retry,) = (each for each in asyncio.all_tasks() if "_try_again" in repr(each))
         await asyncio.wait([retry])
         assert not retry._log_traceback  # what asyncio goes by
