@@ -97,8 +97,7 @@ class Member:
     """What it says of itself; replaced as a whole, never changed."""
     offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """The toolkits that it builds on request, by their packed form."""
-    known_rights: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """By toolkit and tool, what `may_call` has found."""
+    _may_call: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.revise(self)
@@ -107,17 +106,17 @@ class Member:
         """Take over what a newer token of the same identity says."""
         self.role, self.scope = newer.role, newer.scope
         self.rooms, self.jti, self.issued_at = newer.rooms, newer.jti, newer.issued_at
-        self.known_rights.clear()
+        self._may_call.clear()
         self.rights = _rights_of(self.scope.agents)
         self.card = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is remembered."""
-        known = self.known_rights.get((toolkit, tool))
+        known = self._may_call.get((toolkit, tool))
         if known is None:
-            if len(self.known_rights) >= _MAX_REMEMBERED_RIGHTS:
-                self.known_rights.clear()
-            known = self.known_rights[toolkit, tool] = self.rights.may_call(toolkit, tool)
+            if len(self._may_call) >= _MAX_REMEMBERED_RIGHTS:
+                self._may_call.clear()
+            known = self._may_call[toolkit, tool] = self.rights.may_call(toolkit, tool)
         return known
 
     def may_read(self, toolkit: str, tool: str) -> bool:
@@ -348,9 +347,7 @@ class RoomView:
         tool = toolkit.serving.definition.tools.get(name)
         if tool is None:
             raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
-        if not (
-            member.known_rights.get((toolkit.name, name)) or member.may_call(toolkit.name, name)
-        ):
+        if not member.may_call(toolkit.name, name):
             raise PermissionDenied(f"no grant to call {toolkit.name}.{name}")
         return tool
 

@@ -258,8 +258,7 @@ class Caller:
             span = self.begin_span(plan)
         try:
             try:  # as `_answer` does it, without a coroutine more
-                link, connection = self._link, self._link.connection
-                if not link.is_ready or connection is None or not connection.is_open:
+                if not self._is_up():
                     await self._wait_for_link(plan.deadline_at)
                 pending = self._begin(plan, plan.options)
                 result: Result | CallFlow = await pending.future

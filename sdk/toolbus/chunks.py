@@ -26,7 +26,7 @@ from toolbus.file_pieces import (
     write_in_one_step,
 )
 from toolbus.plain_json import NotJson, is_plain, json_pointer, plain_json, plain_text, unsendable
-from toolbus.wire.codec import JSON_CHUNK, UNREADABLE, unpack_body, unpack_flat
+from toolbus.wire.codec import unpack_body
 
 __all__ = [
     "FILE_PIECE_BYTES",
@@ -298,11 +298,6 @@ def as_chunk(value: Any) -> Chunk:
 
 def read_chunk(body: bytes) -> Chunk:
     """Read a chunk as it was packed. Raises what `unpack_body` and `chunk_from_wire` raise."""
-    if body[:2] == JSON_CHUNK:
-        try:
-            return JsonChunk(unpack_flat(body[2:]))
-        except UNREADABLE:
-            pass  # not as most are
     return chunk_from_wire(unpack_body(body, binary=True))
 
 

@@ -27,7 +27,7 @@ from toolbus.tool import FunctionTool, Tool
 from toolbus.tool_definition import rules_of, title_of
 from toolbus.tool_stream import run_apart
 from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body, unpack_body
-from toolbus.wire.codec import UNREADABLE, pack_json_chunk, unpack_flat
+from toolbus.wire.codec import pack_json_chunk
 
 __all__ = [
     "MAX_RESULT_BYTES",
@@ -150,10 +150,6 @@ class Toolkit:
 
 def read_arguments(context: ToolContext, packed: bytes) -> dict[str, Any]:
     """Unpack a call's arguments. Raises `InvalidArguments`, recorded: nothing ran."""
-    try:
-        return unpack_flat(packed)
-    except UNREADABLE:
-        pass  # not as most are
     try:
         arguments = unpack_body(packed)
     except BadBody as error:

@@ -192,8 +192,9 @@ class _CallsOwn(RemoteParent):
     """The trace that a call itself began: its id is the call's, spelled out if somebody asks."""
 
     _parsed = None
-    _call_id: str
-    """Set by `enter_calls_own`, without an `__init__`: each call makes one."""
+
+    def __init__(self, call_id: str) -> None:
+        self._call_id = call_id
 
     @property
     def received(self) -> TraceContext:
@@ -210,9 +211,7 @@ def enter_calls_own(call_id: str) -> None:
 
     An id that is none of a trace's leaves what runs there without one.
     """
-    span = _CallsOwn.__new__(_CallsOwn)
-    span._call_id = call_id
-    _enter(Context({_SPAN_KEY: span}))
+    _enter(Context({_SPAN_KEY: _CallsOwn(call_id)}))
 
 
 def _has_shape(traceparent: object) -> bool:

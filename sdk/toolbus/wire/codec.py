@@ -48,10 +48,10 @@ _TRUSTED_CLAIM_BYTES = 2_048
 # What most values need; a packer makes more room by itself.
 _PACKED_BYTES = 512
 _FIXARRAY = 0x90
-JSON_CHUNK = b"\x92\x01"
+_JSON_CHUNK = b"\x92\x01"
 _NOT_ALLOWED = "not a msgpack value that this protocol allows"
 _OTHER_FIELD = "a field is missing, of another type or out of range"
-UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
+_UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
@@ -100,13 +100,10 @@ def _unpackable(error: Exception) -> BadBody:
 
 def pack_json_chunk(value: Any) -> bytes:
     """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`."""
-    if type(value) is not dict:
+    if type(value) is not dict or not _is_flat(value, PLAIN_OR_BYTES):
         return pack_body([1, value])
-    for name, item in value.items():  # as `_is_flat` does it
-        if type(name) is not str or type(item) not in PLAIN_OR_BYTES:
-            return pack_body([1, value])
     try:
-        return JSON_CHUNK + _pack_plain(value)
+        return _JSON_CHUNK + _pack_plain(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise _unpackable(error) from error
 
@@ -123,9 +120,7 @@ _unpack_header = partial(
 )
 
 # A map of text to what needs no look inside, in one step and with nothing else made on the way.
-unpack_flat: Callable[[bytes], dict[str, Any]] = msgspec.msgpack.Decoder(
-    dict[str, str | int | bool | None]
-).decode
+_unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
 
 
 class _Shape(NamedTuple):
@@ -208,7 +203,7 @@ def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
             return _decode_packed(reader, data)
         try:
             read: Frame = decode(data)
-        except UNREADABLE:
+        except _UNREADABLE:
             return _decode_packed(reader, data)
         if data[0] == heads.get(type(read)):
             return read
@@ -220,7 +215,7 @@ def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
 def _decode_packed(reader: _Reader, data: bytes) -> Frame | Unknown:
     try:
         read = reader.decode_packed(data)
-    except UNREADABLE:
+    except _UNREADABLE:
         read = None
     opaque: bytes = getattr(read, "body", None) or getattr(read, "arguments", None) or b""
     if len(data) - len(opaque) > MAX_HEADER_BYTES:
@@ -242,7 +237,7 @@ def _finished(reader: _Reader, data: bytes, read: Any) -> Frame:
 def _check_header_bytes(data: bytes) -> None:
     try:
         header_bytes = _header_bytes(data)
-    except UNREADABLE as error:
+    except _UNREADABLE as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
     if header_bytes > MAX_HEADER_BYTES:
         raise BadFrame(1009, "the header is too large")
@@ -252,7 +247,7 @@ def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
     """Read a map or a list among a frame's fields; most have nothing in them but plain values."""
     try:
         value = _unpack_header(packed)
-    except UNREADABLE as error:
+    except _UNREADABLE as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
     if type(value) not in kinds:
         raise BadFrame(1002, _OTHER_FIELD)
@@ -265,7 +260,7 @@ def _read_fields(data: bytes) -> Any:
     try:
         msgspec.msgpack.decode(data, type=msgspec.Raw)  # no container claims more than there is
         return _unpack_header(data)
-    except (*UNREADABLE, TypeError) as error:
+    except (*_UNREADABLE, TypeError) as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
 
 
@@ -340,11 +335,11 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
     """
     # Arguments are a map, mostly a flat one; a chunk is a list whose last item is that.
     try:
-        if data[:2] == JSON_CHUNK:
-            return [1, unpack_flat(data[2:])]
+        if data[:2] == _JSON_CHUNK:
+            return [1, _unpack_flat(data[2:])]
         if data and data[0] in _MAP_TAGS:
-            return unpack_flat(data)
-    except UNREADABLE:
+            return _unpack_flat(data)
+    except _UNREADABLE:
         pass  # something else, which is read and checked step by step
     return _unpack_any(data, max_depth, binary=binary)
 
@@ -354,7 +349,7 @@ def _unpack_any(data: bytes, max_depth: int, *, binary: bool) -> Any:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             msgspec.msgpack.decode(data, type=msgspec.Raw)
         value = _unpack_value(data)
-    except (*UNREADABLE, TypeError) as error:
+    except (*_UNREADABLE, TypeError) as error:
         raise BadBody("", _NOT_ALLOWED) from error
     check_value(value, max_depth, binary=binary)
     return value
