@@ -325,7 +325,8 @@ class RoomView:
             NotFound: There is none, or none that the asker may know of.
         """
         if participant is None:
-            toolkit = self._private.get((member.identity, name)) or self._public.get(name)
+            own = self._private.get((member.identity, name)) if self._private else None
+            toolkit = own or self._public.get(name)
         else:
             toolkit = self._owned_by(member, name, participant)
         if toolkit is None:

@@ -267,9 +267,10 @@ class Router:
             return
         if isinstance(reply, Result):
             # It fits the caller's frame too: no id of a caller takes more bytes than ours.
+            # Sent first: its caller goes on while the books are closed.
+            flight.caller.port.send_message(encode(Result(flight.request_id, reply.body)))
             self.succeeded += 1
             self._end(flight)
-            flight.caller.port.send_message(encode(Result(flight.request_id, reply.body)))
             if flight.span is not None:
                 flight.span.end()
         else:

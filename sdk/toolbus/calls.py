@@ -9,6 +9,7 @@ decided in `retries`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from copy import copy
 from math import ceil, inf
 from time import monotonic
@@ -19,8 +20,8 @@ from msgspec import Struct
 from toolbus.affinities import Affinities
 from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
 from toolbus.call_flow import CallFlow, file_of
-from toolbus.chunks import Chunk, read_chunk
-from toolbus.deadlines import ROUNDING_MS, Deadlines
+from toolbus.chunks import read_chunk
+from toolbus.deadlines import ROUNDING_MS, Alarm
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -60,6 +61,8 @@ DEFAULT_TIMEOUT_S = 60.0
 """The deadline of a call that names none."""
 GRACE_S = 0.25
 """How long past a deadline the server's own word is waited for."""
+_LOOK_S = 0.000_01
+"""So long nobody looks for what is due, for each request that waits: that is a hundredth of it."""
 
 
 class Pending(Struct, eq=False):
@@ -68,6 +71,8 @@ class Pending(Struct, eq=False):
     id: int
     future: Any
     """Told of the end: a future, or a `CallFlow` where chunks come before that."""
+    ends_at: float
+    """When its time is up, by the loop's clock; infinity where it has all the time."""
     connection: Any = None
     """What it was sent on; its answer comes by no other."""
     written: bool = False
@@ -89,7 +94,7 @@ class CallTable:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._pending: dict[int, Pending] = {}
-        self._deadlines = Deadlines(loop, self.expire)
+        self._alarm = Alarm(loop, self._expire_due)
         self._last_id = 0
         self.dropped: int = 0
         """Late and unknown answers and chunks: counted, never fatal."""
@@ -102,25 +107,26 @@ class CallTable:
     def open(self, deadline_at: float) -> Pending:
         """Open a request with an id of its own; at a time by the loop's clock it ends by itself."""
         self._last_id += 1
-        pending = Pending(self._last_id, self._loop.create_future())
+        pending = Pending(self._last_id, self._loop.create_future(), deadline_at)
         self._pending[pending.id] = pending
-        self._deadlines.add(deadline_at, pending)
+        if deadline_at < self._alarm.at:
+            self._alarm.set(deadline_at)
         return pending
 
     def open_flow(self, flow: CallFlow, deadline_at: float, connection: Any) -> Pending:
         """Open a request whose chunks and end go to a flow; with infinity it has all the time."""
         self._last_id += 1
-        pending = Pending(self._last_id, flow, connection)
+        pending = Pending(self._last_id, flow, deadline_at, connection)
         self._pending[pending.id] = pending
-        if deadline_at < inf:
-            self._deadlines.add(deadline_at, pending)
+        if deadline_at < self._alarm.at:
+            self._alarm.set(deadline_at)
         flow.attach(pending, self.give_up)
         return pending
 
     def close(self) -> None:
         """End everything; no request is opened any more."""
         self.lose_all()
-        self._deadlines.close()
+        self._alarm.close()
 
     def settle(self, reply: Result | Failed) -> None:
         """Hand an answer to whoever waits for it.
@@ -132,13 +138,13 @@ class CallTable:
             self.dropped += 1
             return
         pending.ended = True
-        self._deadlines.forget(pending)
-        if pending.future.done():
+        waiting = pending.future
+        if waiting.done():
             self.dropped += 1
         elif isinstance(reply, Result):
-            pending.future.set_result(reply)
+            waiting.set_result(reply)
         else:
-            pending.future.set_exception(exception_of(reply))
+            waiting.set_exception(exception_of(reply))
 
     def take(self, frame: StreamChunk | Credit | Progress) -> None:
         """Hand what comes before an end to the call it is of, or drop it where nobody waits.
@@ -164,9 +170,16 @@ class CallTable:
         pending.ended = True
         return self._pending.pop(pending.id, None) is not None
 
-    def expire(self, pending: Pending) -> None:
-        """End a request whose time is up and whose answer did not come."""
-        self._end(pending, DeadlineExceeded("no answer came in time", executed=pending.executed))
+    def _expire_due(self, now: float) -> float:
+        """End the requests whose time is up and whose answer did not come; say when to look again.
+
+        All are gone through: there are hardly ever more than the server lets one participant have.
+        """
+        for pending in [each for each in self._pending.values() if each.ends_at <= now]:
+            words = "no answer came in time"
+            self._end(pending, DeadlineExceeded(words, executed=pending.executed))
+        earliest = min((each.ends_at for each in self._pending.values()), default=inf)
+        return max(earliest, now + len(self._pending) * _LOOK_S)
 
     def lose_all(self) -> None:
         """End everything: there is no connection any more."""
@@ -240,15 +253,20 @@ class Caller:
     async def ask(self, build: Any, *fields: Any, deadline_at: float) -> dict[str, Any]:
         """Send a request on the connection that is there now, ready or not."""
         pending = self._table.open(deadline_at)
-        self._send(pending, build(pending.id, *fields))
+        if not self._send(pending, build(pending.id, *fields)):
+            raise ConnectionLost("the connection was lost", executed="no")
         try:
             result = await pending.future
         finally:
             self._table.give_up(pending)
         return object_in(result)
 
-    async def call(self, plan: Plan) -> Chunk:
+    async def call(self, plan: Plan, read: Callable[[bytes], Any] = read_chunk) -> Any:
         """Make a call and return its result.
+
+        Args:
+            plan: The call.
+            read: What reads the result's body; a file that comes in pieces is always a chunk.
 
         Raises:
             RoomException: Why there is no result; `executed` says whether the tool ran.
@@ -258,9 +276,8 @@ class Caller:
             span = self.begin_span(plan)
         try:
             try:  # as `_answer` does it, without a coroutine more
-                if not self._is_up():
+                while (pending := self._begin(plan, plan.options)) is None:
                     await self._wait_for_link(plan.deadline_at)
-                pending = self._begin(plan, plan.options)
                 result: Result | CallFlow = await pending.future
             except RoomException as error:
                 result = await self._further_attempts(plan, error)
@@ -275,7 +292,7 @@ class Caller:
         if span is not None:
             span.end()
         try:
-            return read_chunk(result.body)
+            return read(result.body)
         except (BadBody, ValueError, TypeError) as broken:
             raise InvalidResult("the host's answer is no chunk", executed="yes") from broken
 
@@ -283,7 +300,7 @@ class Caller:
         """Put a call into a trace; return its span if that is recorded."""
         roots = self._tracing.roots
         if roots is not None and not current_context():
-            plan.traceparent = roots.unsampled(plan.call_id)
+            plan.traceparent = roots.unsampled(plan.call_id, plan.drawn)
             if plan.traceparent is not None:
                 return None
         if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
@@ -304,9 +321,8 @@ class Caller:
 
     async def _answer(self, plan: Plan, options: dict[str, Any] | None) -> Result | CallFlow:
         """Make one attempt; return its result, or the flow of a file of which a piece is here."""
-        if not self._is_up():
+        while (pending := self._begin(plan, options)) is None:
             await self._wait_for_link(plan.deadline_at)
-        pending = self._begin(plan, options)
         try:
             result: Result | CallFlow = await pending.future
             return result
@@ -320,14 +336,18 @@ class Caller:
         Raises:
             RoomException: It was not sent.
         """
-        if not self._is_up():
-            wait_s = DEFAULT_TIMEOUT_S  # what has no deadline does not wait for ever
-            await self._wait_for_link(min(plan.deadline_at, self._loop.time() + wait_s))
-        return self._begin(plan, options, flow)
+        wait_s = DEFAULT_TIMEOUT_S  # what has no deadline does not wait for ever
+        until = min(plan.deadline_at, self._loop.time() + wait_s)
+        while (pending := self._begin(plan, options, flow)) is None:
+            await self._wait_for_link(until)
+        return pending
 
     def _begin(
         self, plan: Plan, options: dict[str, Any] | None, flow: CallFlow | None = None
-    ) -> Pending:
+    ) -> Pending | None:
+        """Send one attempt; None where there is no connection, or one that takes nothing more."""
+        if not self._link.is_ready:
+            return None
         remaining_s = plan.deadline_at - self._loop.time()
         if remaining_s <= 0:
             raise DeadlineExceeded("no time was left for the call", executed="no")
@@ -346,11 +366,13 @@ class Caller:
             options or None,
             plan.traceparent,
         )
-        self._send(pending, call, plan)
-        return pending
+        return pending if self._send(pending, call, plan) else None
 
-    def _send(self, pending: Pending, frame: Frame, plan: Plan | None = None) -> None:
-        """Send a request, or end it here: the server closes a connection that breaks a rule."""
+    def _send(self, pending: Pending, frame: Frame, plan: Plan | None = None) -> bool:
+        """Send a request, or give it up; tell whether there was a connection to take it.
+
+        Raises what ends it here: the server closes a connection that breaks a rule.
+        """
         error: RoomException | None = None
         try:
             data = encode(frame)
@@ -364,12 +386,12 @@ class Caller:
             raise error
         connection = pending.connection = self._link.connection
         if connection is not None:
-            if plan is not None and plan.key not in self.retries.known:
+            if plan is not None and plan.key not in self.retries.known and connection.is_open:
                 self._learn(plan, connection)
             if connection.send_message(data, pending):
-                return
+                return True
         self._table.give_up(pending)
-        raise ConnectionLost("the connection was lost", executed="no")
+        return False
 
     def _withdraw(self, pending: Pending) -> None:
         """Give a call up that is under way, here and at the server."""
@@ -377,10 +399,6 @@ class Caller:
             pending.future.leave()
         elif self._table.give_up(pending) and pending.written:
             pending.connection.send_message(encode(Cancel(RequestId(pending.id), "cancelled")))
-
-    def _is_up(self) -> bool:
-        connection = self._link.connection
-        return self._link.is_ready and connection is not None and connection.is_open
 
     async def _wait_for_link(self, deadline_at: float) -> None:
         try:

@@ -26,7 +26,7 @@ from toolbus.file_pieces import (
     write_in_one_step,
 )
 from toolbus.plain_json import NotJson, is_plain, json_pointer, plain_json, plain_text, unsendable
-from toolbus.wire.codec import unpack_body
+from toolbus.wire.codec import flat_json, unpack_body, unpack_nested
 
 __all__ = [
     "FILE_PIECE_BYTES",
@@ -299,6 +299,12 @@ def as_chunk(value: Any) -> Chunk:
 def read_chunk(body: bytes) -> Chunk:
     """Read a chunk as it was packed. Raises what `unpack_body` and `chunk_from_wire` raise."""
     return chunk_from_wire(unpack_body(body, binary=True))
+
+
+def read_value(body: bytes) -> Any:
+    """Read the `value` of a chunk as it was packed. Raises what `read_chunk` raises."""
+    value = flat_json(body)
+    return chunk_from_wire(unpack_nested(body, binary=True)).value if value is None else value
 
 
 def chunk_from_wire(fields: Sequence[Any]) -> Chunk:

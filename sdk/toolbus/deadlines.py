@@ -1,9 +1,10 @@
-"""Many deadlines on one timer: adding one costs little, ending one costs nothing.
+"""Many deadlines on one timer.
 
 Nearly every call ends long before its deadline, and an event loop's own timer for each of them
-would cost as much as routing it. So new ones only stand in a list; those of them that have not
-ended when it is full go on to a heap. The one timer is armed for the earliest; what is due within
-the next millisecond is taken along, since the clock of a loop may be no finer.
+would cost as much as routing it. Who can go through all that waits has an `Alarm` for the earliest.
+`Deadlines` hold what may be too much for that: adding one and ending one costs an entry of a map,
+and when the timer fires, what is there goes on to a heap. What is due within the next millisecond
+is taken along, since the clock of a loop may be no finer.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import asyncio
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["ROUNDING_MS", "Deadlines", "Ending"]
+__all__ = ["ROUNDING_MS", "Alarm", "Deadlines", "Ending"]
 
 ROUNDING_MS = 0.001
 """More than a duration is off by that is the difference of two times of a clock that counts years.
@@ -22,10 +24,49 @@ ROUNDING_MS = 0.001
 So much of a millisecond is not rounded up to a whole one.
 """
 
-# What has ended is kept at most so long: a heap that grows takes fresh memory with every call.
+# So many that have ended may be held, beside as many as have not.
 _SMALL = 64
 _CLOCK_S = 0.001
 """The coarsest clock of a loop, uvloop's; a timer may run that much early by it."""
+
+
+class Alarm:
+    """One timer, for the earliest of all the times that it is set to.
+
+    Args:
+        loop: By whose clock it goes.
+        ring: Told the time up to which all is due; says when to ring again. Must not raise.
+    """
+
+    __slots__ = ("_is_closed", "_loop", "_ring", "_timer", "at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[float], float]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self.at: float = inf
+        """When it rings; infinity where it is not set."""
+
+    def set(self, at: float) -> None:
+        """Ring at a time, if that is earlier than `at`; after `close` never."""
+        if at >= self.at or self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.at = at
+        self._timer = self._loop.call_at(at, self._go_off)
+
+    def _go_off(self) -> None:
+        self.at = inf
+        self.set(self._ring(self._loop.time() + _CLOCK_S))
+
+    def close(self) -> None:
+        """Never ring again."""
+        self._is_closed = True
+        self.at = inf
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Ending(Protocol):
@@ -48,80 +89,61 @@ class Deadlines(Generic[T]):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
-        self._loop = loop
         self._expire = expire
-        self._new: list[tuple[float, T]] = []
+        self._alarm = Alarm(loop, self._expire_due)
+        self._new: dict[T, float] = {}
         self._heap: list[tuple[float, int, T]] = []
         self._order = count()
         self._most = _SMALL
-        self._armed_at = float("inf")
-        self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._is_closed = False
 
     def __len__(self) -> int:
-        """How many are held, those that have ended among them."""
+        """How many are held, of those that have ended the last few among them."""
         return len(self._new) + len(self._heap)
 
     def add(self, at: float, item: T) -> None:
         """Expire an item at a time by the loop's clock, unless it has ended before.
 
-        After `close` nothing is held and nothing expires.
+        An item may be added again once it was told of. After `close` nothing is held or expires.
         """
-        if self._closed:
+        if self._is_closed:
             return
-        self._new.append((at, item))
-        if at < self._armed_at:
-            self._arm(at)
-        if len(self._new) >= _SMALL:
-            self._take_in()
+        self._new[item] = at
+        if at < self._alarm.at:
+            self._alarm.set(at)
+        if len(self._new) > self._most:
+            self._forget_ended()
 
     def forget(self, item: T) -> None:
-        """Let go at once of an item that has ended, if it is the newest: of one call at a time.
-
-        Else each call would take fresh memory, as the last ones would all be held.
-        """
-        new = self._new
-        if new and new[-1][1] is item:
-            new.pop()
+        """Let go at once of an item that has ended; one that nobody forgets goes with others."""
+        self._new.pop(item, None)
 
     def close(self) -> None:
         """Forget everything, for good."""
-        self._closed = True
+        self._is_closed = True
         self._new.clear()
         self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed_at = float("inf")
+        self._alarm.close()
 
-    def _arm(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed_at = at
-        self._timer = self._loop.call_at(at, self._fire)
-
-    def _fire(self) -> None:
-        now = self._loop.time()
-        self._armed_at = float("inf")
+    def _expire_due(self, now: float) -> float:
         self._take_in()
         heap = self._heap
-        while heap and (heap[0][2].ended or heap[0][0] <= now + _CLOCK_S):
+        while heap and (heap[0][2].ended or heap[0][0] <= now):
             item = heappop(heap)[2]
             if not item.ended:
                 self._expire(item)
-        if heap and heap[0][0] < self._armed_at:  # as what came meanwhile may have armed it
-            self._arm(heap[0][0])
+        return heap[0][0] if heap else inf
 
     def _take_in(self) -> None:
         """Put the new ones that still count in order."""
-        for at, item in self._new:
+        for item, at in self._new.items():
             if not item.ended:
                 heappush(self._heap, (at, next(self._order), item))
         self._new.clear()
-        if len(self._heap) > self._most:
-            self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Keep the heap within twice what still counts; so its upkeep is a constant for each."""
+        """Hold no more than twice what still counts; so that is a constant for each."""
+        self._take_in()
         self._heap[:] = [entry for entry in self._heap if not entry[2].ended]
         heapify(self._heap)
-        self._most = 2 * len(self._heap) + _SMALL
+        self._most = len(self._heap) + _SMALL

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolbus.tool import Tool
 from toolbus.toolkit import Toolkit
@@ -44,6 +44,10 @@ def _bounds_of(tool: Tool) -> Bounds:
     return Bounds(None if limit is None else asyncio.Semaphore(limit), tool.timeout_s)
 
 
+def _is_as_defined(method: Callable[..., Any], definition: Callable[..., Any]) -> bool:
+    return getattr(method, "__func__", None) is definition
+
+
 @dataclass(slots=True, eq=False)
 class HostedToolkit:
     """A toolkit that this connection serves, with the slots of its tools."""
@@ -52,6 +56,8 @@ class HostedToolkit:
     public: bool
     bounds: dict[str, Bounds] = field(init=False)
     """Of those tools that have any."""
+    checked: frozenset[str] = field(init=False)
+    """The tools whose results nothing but `as_chunk` makes."""
     running: set[object] = field(default_factory=set)
     quiet: asyncio.Event | None = None
     """Set when none is running; there while somebody waits for that."""
@@ -64,6 +70,10 @@ class HostedToolkit:
     def __post_init__(self) -> None:
         found = {tool.name: _bounds_of(tool) for tool in self.toolkit.tools}
         self.bounds = {name: bounds for name, bounds in found.items() if bounds != NO_BOUNDS}
+        is_plain = _is_as_defined(self.toolkit.execute, Toolkit.execute)
+        tools = self.toolkit.tools if is_plain else ()
+        as_made = [each for each in tools if _is_as_defined(each.make_result, Tool.make_result)]
+        self.checked = frozenset(each.name for each in as_made)
 
     def ended(self) -> None:
         """Take note that a call has ended while somebody waits for that."""

@@ -57,6 +57,8 @@ class Plan(Struct, eq=False):
     arguments: bytes
     options: dict[str, Any]
     call_id: str
+    drawn: int
+    """The half of that which was drawn for this call, as a number; samplers go by it."""
     deadline_at: float
     """By the loop's clock; infinity where there is none."""
     retry: bool

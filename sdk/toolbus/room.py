@@ -30,11 +30,12 @@ from toolbus.call_options import (
 )
 from toolbus.calls import DEFAULT_TIMEOUT_S, Caller
 from toolbus.chunk_stream import ChunkStream
+from toolbus.chunks import read_value
 from toolbus.errors import InvalidArguments
 from toolbus.explanation import Explanation
 from toolbus.people import BuilderInfo, ParticipantInfo
 from toolbus.plain_json import packed_json
-from toolbus.retries import Plan
+from toolbus.retries import Plan, ToolkitKey
 from toolbus.stream_calls import LiveCall
 from toolbus.toolkit_proxy import ToolkitInfo, ToolkitProxy, call_by_invoke, no_tool
 from toolbus.wire import (
@@ -100,7 +101,7 @@ class Room:
         core = self._core
         try:
             plan = self._plan(toolkit, name, arguments, core.loop.time() + DEFAULT_TIMEOUT_S)
-            return (await core.caller.call(plan)).value
+            return await core.caller.call(plan, read_value)
         except InvalidArguments as error:
             raise hinted(error) from None
 
@@ -245,13 +246,15 @@ class Room:
             packed = pack_body({} if arguments is None else arguments)
         except BadBody:
             packed = packed_json("arguments", arguments)
-        call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
+        drawn = getrandbits(64)
+        call_id = f"{self._core.call_prefix}{drawn.to_bytes(8).hex()}"
         if named is None:
             options: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
-            return Plan(toolkit, tool, packed, options, call_id, deadline_at, True, (toolkit, None))
+            key: ToolkitKey = toolkit, None
+            return Plan(toolkit, tool, packed, options, call_id, drawn, deadline_at, True, key)
         options = named_options(named, self._parent)
         key = (toolkit, options.get("participant"))
-        return Plan(toolkit, tool, packed, options, call_id, deadline_at, named[-1], key)
+        return Plan(toolkit, tool, packed, options, call_id, drawn, deadline_at, named[-1], key)
 
     async def explain(
         self,

@@ -35,6 +35,9 @@ def root_bound(sampler: Sampler) -> int | None:
     return 0 if root is ALWAYS_OFF else None
 
 
+_DRAWN_BITS = 64
+
+
 class _Ids(IdGenerator):
     """Draws ids as before, but hands out a trace id that was drawn already."""
 
@@ -63,7 +66,8 @@ class RootSampling:
         ids = tracer.id_generator
         # All participants of a process share the tracer: it is wrapped once.
         self._ids = ids if isinstance(ids, _Ids) else _Ids(ids)
-        self._is_random = type(self._ids.inner) is RandomIdGenerator
+        is_random = type(self._ids.inner) is RandomIdGenerator
+        self._is_random = is_random and TRACE_ID_LIMIT < 2**_DRAWN_BITS
         tracer.id_generator = self._ids
 
     @classmethod
@@ -74,17 +78,20 @@ class RootSampling:
         bound = root_bound(tracer.sampler)
         return None if bound is None or bound > TRACE_ID_LIMIT else cls(tracer, bound)
 
-    def unsampled(self, call_id: str) -> str | None:
+    def unsampled(self, call_id: str, drawn: int) -> str | None:
         """Begin a trace; return its `traceparent` if it is not sampled.
 
         Else return None: the tracer has to go on, and takes the id that the sampler saw. That is
-        the call's own id, of 128 random bits in hex, unless the tracer has ids of its own kind.
+        the call's own id, unless the tracer has ids of its own kind.
+
+        Args:
+            call_id: 128 random bits in hex.
+            drawn: The lower 64 of them.
         """
         if self._is_random:
-            trace_id = int(call_id, 16)
-            if trace_id & TRACE_ID_LIMIT >= self._bound:
+            if drawn & TRACE_ID_LIMIT >= self._bound:
                 return OF_THE_CALL
-            self._ids.drawn = trace_id
+            self._ids.drawn = int(call_id, 16)
             return None
         trace_id = self._ids.inner.generate_trace_id()
         if trace_id & TRACE_ID_LIMIT >= self._bound:

@@ -264,11 +264,15 @@ class Runner:
             bug = Internal("a bug of the host's, logged there", executed=run.executed)
             reply = failed(run.dispatch.id, bug)
         finally:
-            self._finish(run)
-            # Of a tool that its host's end cut off nobody can say how far it came.
-            is_cut_off = run.task is not None and run.task.cancelling() and self.is_cut()
-            if reply is not None and not run.given_up and not is_cut_off and self.line is not None:
-                self.line.send_message(encode(reply))
+            try:
+                if run.stream is not None:
+                    run.stream.end()  # what it has to say goes before the answer
+                # Of a tool that its host's end cut off nobody can say how far it came.
+                is_cut_off = run.task is not None and run.task.cancelling() and self.is_cut()
+                if not (reply is None or run.given_up or is_cut_off or self.line is None):
+                    self.line.send_message(encode(reply))
+            finally:
+                self._finish(run)
 
     def _trace(self, run: HostedCall) -> HostCall | None:
         """Put the tool into the call's trace; return its spans if they are recorded."""
@@ -304,8 +308,6 @@ class Runner:
         if self._runs.get(run.dispatch.id) is run:
             del self._runs[run.dispatch.id]
         run.ended = True
-        if run.stream is not None:
-            run.stream.end()
         if run.threads:
             return  # until they have ended, too
         if run.slots is not None:
@@ -330,7 +332,7 @@ class Runner:
                     run.free_slot()
                 body = await run.open_stream().send_all_but_last(chunk)
             else:
-                body = packed_result(run, chunk)
+                body = packed_result(run, chunk, dispatch.tool in run.hosted.checked)
         except BaseException as error:
             reason = self._reason(run, error)
             if reason is error:

@@ -85,6 +85,8 @@ class Tool(ToolDefinition, ABC):
     """Whether `execute` itself sets `context.entered`, because it starts its function later."""
     intake: Intake | None = None
     """The parameter of `execute` that takes what the caller sends while the call runs."""
+    direct: Callable[..., Any] | None = None
+    """What `execute` does nothing but call with the same arguments, where that is so."""
     is_unary: bool = True
     """Whether it takes arguments alone, and gives one result; known once it is settled."""
 
@@ -314,6 +316,8 @@ class FunctionTool(Tool):
         # A subclass may ask for more than the signature does; then the schema alone decides.
         if settled.manifest.input_schema == self._signature.input_schema:
             self._plain = self._signature.plain
+        if self._is_async and self._context is None and type(self).execute is FunctionTool.execute:
+            self.direct = self.function
         return settled
 
     def execute(self, context: ToolContext, /, **arguments: Any) -> Any:

@@ -26,8 +26,8 @@ from toolbus.plain_json import cut, plain_json
 from toolbus.tool import FunctionTool, Tool
 from toolbus.tool_definition import rules_of, title_of
 from toolbus.tool_stream import run_apart
-from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body, unpack_body
-from toolbus.wire.codec import pack_json_chunk
+from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
+from toolbus.wire.codec import pack_json_chunk, unpack_map
 
 __all__ = [
     "MAX_RESULT_BYTES",
@@ -137,7 +137,8 @@ class Toolkit:
             raise
         if attachment is not None or not chosen.is_unary:
             return await run_apart(chosen, context, checked, attachment)
-        running = chosen.execute(context, **checked)
+        direct = chosen.direct
+        running = direct(**checked) if direct else chosen.execute(context, **checked)
         if not chosen.marks_entry:
             context.entered = True
         result = await running
@@ -151,7 +152,7 @@ class Toolkit:
 def read_arguments(context: ToolContext, packed: bytes) -> dict[str, Any]:
     """Unpack a call's arguments. Raises `InvalidArguments`, recorded: nothing ran."""
     try:
-        arguments = unpack_body(packed)
+        arguments = unpack_map(packed)
     except BadBody as error:
         raise context.refuse(_invalid(error.path, error.reason)) from error
     if type(arguments) is not dict:
@@ -163,15 +164,20 @@ def _invalid(path: str, message: str) -> InvalidArguments:
     return InvalidArguments(message, details={"path": path, "message": message})
 
 
-def packed_result(context: ToolContext, chunk: Chunk) -> bytes:
+def packed_result(context: ToolContext, chunk: Chunk, is_checked: bool = False) -> bytes:
     """Pack what a tool returned as the body of its result, here as at a host.
+
+    Args:
+        context: The call.
+        chunk: What came out of `Toolkit.execute`.
+        is_checked: Whether nothing but `as_chunk` made it, so that nobody has to look again.
 
     Raises `InvalidResult` where it holds what cannot be sent and `TooLarge` where it does not fit
     one frame, recorded in the context.
     """
     try:
         if type(chunk) is JsonChunk:
-            body = pack_json_chunk(chunk.json)
+            body = pack_json_chunk(chunk.json, is_checked)
         else:
             body = pack_body(chunk.to_wire())
     except BadBody as error:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from support.virtual_clock import on_virtual_clock
-from toolbus.calls import Caller, CallTable
+from toolbus.calls import GRACE_S, Caller, CallTable
 from toolbus.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -122,7 +122,7 @@ class Server:
 
     async def call(self, *, timeout_s: float = 10.0, retry: bool = True, **options: Any) -> Any:
         deadline_at = self.loop.time() + timeout_s
-        plan = Plan("t", "run", b"\x80", options, "c1", deadline_at, retry, ("t", None))
+        plan = Plan("t", "run", b"\x80", options, "c1", 1, deadline_at, retry, ("t", None))
         chunk = await self.caller.call(plan)
         return chunk.value
 
@@ -244,6 +244,40 @@ async def test_whoever_wants_no_retry_gets_none(error: RoomException) -> None:
     server = Server(error, None)
     assert (await server.fail(retry=False)).code == error.code
     assert server.tries == [0]
+
+
+@virtual
+async def test_a_connection_that_just_closes_is_no_attempt_and_the_next_one_is_waited_for() -> None:
+    """As when the server's close has come, and its end has not: the link is still ready."""
+    server = Server(None)
+    take = server.send_message
+
+    def closing(data: bytes, ticket: Ticket | None = None) -> bool:
+        server.send_message = take  # type: ignore[method-assign]
+        server.is_ready = False
+        server.up.clear()
+        server.loop.call_later(0.5, server.up.set)
+        return False
+
+    server.send_message = closing  # type: ignore[method-assign]
+    assert await server.call(retry=False) == "value"
+    assert server.tries == [0]
+
+
+@virtual
+async def test_each_call_ends_at_its_own_time_however_many_wait() -> None:
+    server = Server(*[lambda: None] * 40)
+    began_at = server.loop.time()
+    times = [0.1 * (1 + number * 7 % 40) for number in range(40)]
+
+    async def end_of(timeout_s: float) -> float:
+        error = await server.fail(timeout_s=timeout_s, retry=False)
+        assert error.code == "deadline_exceeded"
+        return server.loop.time() - began_at - timeout_s
+
+    late = await asyncio.gather(*map(end_of, times))
+    assert all(GRACE_S - 0.01 <= each <= GRACE_S + 0.05 for each in late)
+    assert len(server.table) == 0
 
 
 # Losses

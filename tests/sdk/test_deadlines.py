@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from support.still_clock import StillClock
-from toolbus.deadlines import Deadlines
+from toolbus.deadlines import Alarm, Deadlines
 
 
 @dataclass(eq=False)
@@ -69,6 +71,46 @@ def test_one_timer_serves_all_and_what_ended_long_ago_is_forgotten() -> None:
     assert len(watch.deadlines) < 100
     watch.clock.advance(60)
     assert watch.expired == ["alive"]
+
+
+def test_what_is_forgotten_is_not_held_whenever_it_came() -> None:
+    watch = Watch()
+    calls = [watch.add(str(number), 60) for number in range(10)]
+    for call in calls:
+        call.ended = True
+        watch.deadlines.forget(call)
+    assert len(watch.deadlines) == 0
+
+
+def test_an_alarm_rings_once_for_the_earliest_time_and_again_when_it_is_told_to() -> None:
+    clock = StillClock()
+    rung: list[float] = []
+
+    def ring(now: float) -> float:
+        rung.append(now)
+        return clock.now + 5 if len(rung) == 1 else float("inf")
+
+    alarm = Alarm(clock.as_loop(), ring)
+    start = clock.now
+    for in_s in (60, 1, 30):
+        alarm.set(start + in_s)
+    assert (alarm.at, clock.waiting) == (start + 1, 1)
+    clock.advance(1)
+    assert rung == [pytest.approx(start + 1, abs=0.01)]
+    clock.advance(5)
+    assert len(rung) == 2
+    clock.advance(100)
+    assert (len(rung), alarm.at, clock.waiting) == (2, float("inf"), 0)
+
+
+def test_an_alarm_that_is_closed_never_rings() -> None:
+    clock = StillClock()
+    alarm = Alarm(clock.as_loop(), lambda _: pytest.fail("it rang"))
+    alarm.set(clock.now + 1)
+    alarm.close()
+    alarm.set(clock.now + 1)
+    assert clock.waiting == 0
+    clock.advance(5)
 
 
 def test_of_one_after_the_other_none_is_held_once_it_has_ended() -> None:

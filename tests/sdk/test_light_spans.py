@@ -46,7 +46,8 @@ def call(
     """Play all hops of a call in one process; return what each of them sends on."""
     tracing = process.tracing
     roots = tracing.roots
-    unsampled = None if roots is None or current_context() else roots.unsampled(CALL_ID)
+    drawn = int(CALL_ID[16:], 16)
+    unsampled = None if roots is None or current_context() else roots.unsampled(CALL_ID, drawn)
     client = None if unsampled is not None else tracing.start_client(METHOD, CALL_ID)
     node = tracing.start_server(
         METHOD, CALL_ID, received=received or SAMPLED, trusted=trusted, attributes=FACTS

@@ -39,7 +39,8 @@ class Recorded:
         """Make a call; return its id and the `traceparent` that is sent."""
         call_id = secrets.token_hex(16)
         roots = self.tracing.roots
-        unsampled = None if roots is None or current_context() else roots.unsampled(call_id)
+        drawn = int(call_id[16:], 16)
+        unsampled = None if roots is None or current_context() else roots.unsampled(call_id, drawn)
         if unsampled is not None:
             return call_id, unsampled
         span = self.tracing.start_client("demo.add", call_id)

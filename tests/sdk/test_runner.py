@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
+from datetime import date
 from typing import Any
 
 import pytest
 
 from support.lone_host import Stage, echo, hold, hold_thread
 from toolbus import Tool, ToolContext, ToolFailed, Toolkit, tool
-from toolbus.chunks import Chunk, TextChunk
+from toolbus.chunks import Chunk, JsonChunk, TextChunk
 from toolbus.errors import NotFound
+from toolbus.input_stream import InputStream
 from toolbus.wire import (
     MAX_FRAME_BYTES,
     pack_body,
@@ -74,6 +76,51 @@ async def test_a_caller_context_that_is_none_is_the_callers_fault(
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
     assert error.details["path"] == "/caller_context"
+
+
+class Stamping(Toolkit):
+    """Adds to results what is no JSON, where JSON has been looked for already."""
+
+    async def execute(
+        self,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: InputStream[Any] | None = None,
+    ) -> Chunk:
+        chunk = await super().execute(context, name, arguments, attachment)
+        assert isinstance(chunk, JsonChunk)
+        chunk.json["at"] = date(2026, 1, 1)
+        return chunk
+
+
+class Stamped(Tool):
+    """Its `make_result` makes what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__("stamped", {"type": "object"})
+
+    async def execute(self, context: ToolContext, /) -> dict[str, Any]:
+        return {}
+
+    def make_result(self, value: Any) -> Chunk:
+        return JsonChunk({"at": date(2026, 1, 1)})
+
+
+@tool
+async def plain() -> dict[str, Any]:
+    return {"a": 1}
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize(("kit", "made"), [(Stamping, plain), (Toolkit, Stamped())])
+async def test_what_an_override_adds_to_a_result_has_to_be_sendable_too(
+    stage: Stage, kit: type[Toolkit], made: Any
+) -> None:
+    server = stage.server(made, kit=kit)
+    server.dispatch(1, "plain" if made is plain else "stamped")
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_result", "yes")
 
 
 class Nasty(BaseException):

@@ -73,7 +73,6 @@ def entries_of(room: RoomClient) -> int:
     parts = room._parts
     if parts is None:
         return 0
-    forget_ended(parts.table._deadlines)
     return len(parts.table)
 
 

@@ -98,9 +98,12 @@ def _unpackable(error: Exception) -> BadBody:
     return BadBody("", f"cannot be sent: {type(error).__name__}")
 
 
-def pack_json_chunk(value: Any) -> bytes:
-    """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`."""
-    if type(value) is not dict or not _is_flat(value, PLAIN_OR_BYTES):
+def pack_json_chunk(value: Any, is_plain: bool = False) -> bytes:
+    """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`.
+
+    With `is_plain`, of one that was found to be what `pack_body` packs, in a fraction of the time.
+    """
+    if not is_plain and (type(value) is not dict or not _is_flat(value, PLAIN_OR_BYTES)):
         return pack_body([1, value])
     try:
         return _JSON_CHUNK + _pack_plain(value)
@@ -333,18 +336,33 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
         BadBody: It is not msgpack, too deep, has a key that is not text, NaN, an infinity or an ext
             type.
     """
-    # Arguments are a map, mostly a flat one; a chunk is a list whose last item is that.
+    if (value := flat_json(data)) is not None:
+        return [1, value]
+    if data and data[0] in _MAP_TAGS:
+        return unpack_map(data, binary=binary, max_depth=max_depth)
+    return unpack_nested(data, binary=binary, max_depth=max_depth)
+
+
+def unpack_map(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH) -> Any:
+    """Read as `unpack_body` does what should be a map, as arguments are: mostly a flat one."""
     try:
-        if data[:2] == _JSON_CHUNK:
-            return [1, _unpack_flat(data[2:])]
-        if data and data[0] in _MAP_TAGS:
-            return _unpack_flat(data)
-    except _UNREADABLE:
-        pass  # something else, which is read and checked step by step
-    return _unpack_any(data, max_depth, binary=binary)
+        return _unpack_flat(data)
+    except _UNREADABLE:  # something else, which is read and checked step by step
+        return unpack_nested(data, binary=binary, max_depth=max_depth)
 
 
-def _unpack_any(data: bytes, max_depth: int, *, binary: bool) -> Any:
+def flat_json(chunk: bytes) -> dict[str, Any] | None:
+    """Read the value of a JSON chunk if it is a flat map, as most are; None of any other body."""
+    if chunk[:2] == _JSON_CHUNK:
+        try:
+            return _unpack_flat(chunk[2:])
+        except _UNREADABLE:
+            pass
+    return None
+
+
+def unpack_nested(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH) -> Any:
+    """Read as `unpack_body` does what is known not to be flat."""
     try:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             msgspec.msgpack.decode(data, type=msgspec.Raw)
