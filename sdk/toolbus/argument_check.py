@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import jsonschema_rs
+from pydantic import ValidationError
 
 from toolbus.plain_json import cut, json_pointer
 
-__all__ = ["JsonCheck", "Violation"]
+__all__ = ["JsonCheck", "Violation", "conversion_violation"]
 
 _Kind: TypeAlias = jsonschema_rs.ValidationErrorKind
 
@@ -33,6 +34,24 @@ class Violation(NamedTuple):
     def details(self) -> dict[str, Any]:
         """The form in which errors carry it."""
         return {"path": self.path, "message": self.message}
+
+
+def conversion_violation(error: ValidationError, arguments: dict[str, Any]) -> Violation:
+    """Say where and why pydantic could not convert arguments that fit their schema."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return Violation(json_pointer(_existing(first["loc"], arguments)), cut(first["msg"]))
+
+
+def _existing(path: tuple[int | str, ...], value: Any) -> list[int | str]:
+    """Leave out the parts of pydantic's path that name union members instead of places."""
+    steps: list[int | str] = []
+    for part in path:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            continue
+        steps.append(part)
+    return steps
 
 
 class JsonCheck:

@@ -1,9 +1,7 @@
-"""Calls and requests under way: sent once, answered once, whatever happens to the connection.
+"""Makes calls and requests, one attempt at a time.
 
-A `CallTable` owns correlation: every request opened there is settled exactly once, by its answer,
-by the loss of the connection, by its time, or by being given up; it hands over what comes before
-that. A `Caller` makes calls with it, one attempt at a time; whether there is another attempt is
-decided in `retries`.
+Where they wait for their answers is a `CallTable`; whether there is another attempt is decided in
+`retries`.
 """
 
 from __future__ import annotations
@@ -15,17 +13,15 @@ from math import ceil, inf
 from time import monotonic
 from typing import Any, Self
 
-from msgspec import Struct
-
 from toolbus.affinities import Affinities
 from toolbus.call_ends import does_not_fit, object_in, recorded_end, unsendable
 from toolbus.call_flow import CallFlow, file_of
+from toolbus.call_table import CallTable, Pending
 from toolbus.chunks import read_chunk
-from toolbus.deadlines import ROUNDING_MS, Alarm
+from toolbus.deadlines import ROUNDING_MS
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
-    Executed,
     InvalidResult,
     RoomException,
     Unavailable,
@@ -42,171 +38,20 @@ from toolbus.wire import (
     BadBody,
     Call,
     Cancel,
-    Credit,
     Describe,
-    Failed,
     Frame,
-    Progress,
     RequestId,
     Result,
-    StreamChunk,
     decode_from_client,
     encode,
-    exception_of,
 )
 
-__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "CallTable", "Caller", "Pending"]
+__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "Caller"]
 
 DEFAULT_TIMEOUT_S = 60.0
 """The deadline of a call that names none."""
 GRACE_S = 0.25
 """How long past a deadline the server's own word is waited for."""
-_LOOK_S = 0.000_01
-"""So long nobody looks for what is due, for each request that waits: that is a hundredth of it."""
-
-
-class Pending(Struct, eq=False):
-    """A request that waits for its answer; as a ticket it tells whether it was sent at all."""
-
-    id: int
-    future: Any
-    """Told of the end: a future, or a `CallFlow` where chunks come before that."""
-    ends_at: float
-    """When its time is up, by the loop's clock; infinity where it has all the time."""
-    connection: Any = None
-    """What it was sent on; its answer comes by no other."""
-    written: bool = False
-    ended: bool = False
-
-    @property
-    def executed(self) -> Executed:
-        """What this side knows by itself of whether a call's tool ran."""
-        return "maybe" if self.written else "no"
-
-
-class CallTable:
-    """The requests of one participant, on whichever connection they were sent.
-
-    Args:
-        loop: Where the futures live.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._pending: dict[int, Pending] = {}
-        self._alarm = Alarm(loop, self._expire_due)
-        self._last_id = 0
-        self.dropped: int = 0
-        """Late and unknown answers and chunks: counted, never fatal."""
-        self.shares: Shares = Shares()
-        """The memory of all flows."""
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def open(self, deadline_at: float) -> Pending:
-        """Open a request with an id of its own; at a time by the loop's clock it ends by itself."""
-        self._last_id += 1
-        pending = Pending(self._last_id, self._loop.create_future(), deadline_at)
-        self._pending[pending.id] = pending
-        if deadline_at < self._alarm.at:
-            self._alarm.set(deadline_at)
-        return pending
-
-    def open_flow(self, flow: CallFlow, deadline_at: float, connection: Any) -> Pending:
-        """Open a request whose chunks and end go to a flow; with infinity it has all the time."""
-        self._last_id += 1
-        pending = Pending(self._last_id, flow, deadline_at, connection)
-        self._pending[pending.id] = pending
-        if deadline_at < self._alarm.at:
-            self._alarm.set(deadline_at)
-        flow.attach(pending, self.give_up)
-        return pending
-
-    def close(self) -> None:
-        """End everything; no request is opened any more."""
-        self.lose_all()
-        self._alarm.close()
-
-    def settle(self, reply: Result | Failed) -> None:
-        """Hand an answer to whoever waits for it.
-
-        One that nobody waits for is dropped and counted.
-        """
-        pending = self._pending.pop(reply.id, None)
-        if pending is None:
-            self.dropped += 1
-            return
-        pending.ended = True
-        waiting = pending.future
-        if waiting.done():
-            self.dropped += 1
-        elif isinstance(reply, Result):
-            waiting.set_result(reply)
-        else:
-            waiting.set_exception(exception_of(reply))
-
-    def take(self, frame: StreamChunk | Credit | Progress) -> None:
-        """Hand what comes before an end to the call it is of, or drop it where nobody waits.
-
-        The first chunk of a call that has no flow is its answer; one that is dropped is counted.
-        """
-        pending = self._pending.get(frame.id)
-        waiting: Any = None if pending is None else pending.future
-        if isinstance(waiting, CallFlow):
-            waiting.take(frame)
-        elif isinstance(frame, StreamChunk):
-            if pending is None or waiting.done():
-                self.dropped += 1
-                return
-            flow = CallFlow(self.shares)
-            pending.future = flow
-            flow.attach(pending, self.give_up)
-            flow.take(frame)
-            waiting.set_result(flow)
-
-    def give_up(self, pending: Pending) -> bool:
-        """Forget a request that nobody waits for any more; return whether it was under way."""
-        pending.ended = True
-        return self._pending.pop(pending.id, None) is not None
-
-    def _expire_due(self, now: float) -> float:
-        """End the requests whose time is up and whose answer did not come; say when to look again.
-
-        All are gone through: there are hardly ever more than the server lets one participant have.
-        """
-        for pending in [each for each in self._pending.values() if each.ends_at <= now]:
-            words = "no answer came in time"
-            self._end(pending, DeadlineExceeded(words, executed=pending.executed))
-        earliest = min((each.ends_at for each in self._pending.values()), default=inf)
-        return max(earliest, now + len(self._pending) * _LOOK_S)
-
-    def lose_all(self) -> None:
-        """End everything: there is no connection any more."""
-        for pending in list(self._pending.values()):
-            self._lose(pending)
-
-    def lose(self, connection: Any) -> None:
-        """End what was sent on a connection that is gone."""
-        for pending in list(self._pending.values()):
-            if pending.connection is connection:
-                self._lose(pending)
-
-    def _lose(self, pending: Pending) -> None:
-        self._end(pending, ConnectionLost("the connection was lost", executed=pending.executed))
-
-    def _end(self, pending: Pending, error: RoomException) -> None:
-        if self.give_up(pending) and not pending.future.done():
-            pending.future.set_exception(error)
-
-    async def settled(self, connection: Any) -> None:
-        """Wait until nothing that was sent on a connection waits for its answer."""
-        while waiting := [
-            each.future.over() if isinstance(each.future, CallFlow) else each.future
-            for each in self._pending.values()
-            if each.connection is connection and not each.future.done()
-        ]:
-            await asyncio.wait(waiting)
 
 
 class Caller:

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from toolbus.call_ends import Unentered, is_closed
 from toolbus.call_news import CallNews
-from toolbus.calls import Caller, CallTable
+from toolbus.call_table import CallTable
+from toolbus.calls import Caller
 from toolbus.context import Participant
 from toolbus.errors import Unavailable
 from toolbus.grants import ApiScope
@@ -150,11 +151,7 @@ class RoomClient(Room):
         )
         link = Link(settings, owner)
         core = Core(loop, Caller(link, table, tracing))
-        runner = Runner(
-            room_of=partial(Room, core),
-            room_name=settings.room,
-            tracing=tracing,
-        )
+        runner = Runner(room_of=partial(Room, core), room_name=settings.room, tracing=tracing)
         runner.is_cut = lambda: link.is_cut
         traffic = Traffic(core, table, runner)
         registrations, presence = Registrations(core.caller, loop), Presence(core.caller)

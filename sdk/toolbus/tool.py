@@ -17,12 +17,12 @@ from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
-from toolbus.argument_check import JsonCheck, Violation
+from toolbus.argument_check import JsonCheck, Violation, conversion_violation
 from toolbus.chunks import Chunk, FileChunk, LinkChunk, as_chunk
 from toolbus.context import ToolContext
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.input_stream import ATTACHMENT, Intake
-from toolbus.plain_json import PlainArguments, cut, json_pointer
+from toolbus.plain_json import PlainArguments, cut
 from toolbus.signature import (
     FunctionSignature,
     code_of,
@@ -306,7 +306,7 @@ class FunctionTool(Tool):
         try:
             return self._convert(arguments)
         except ValidationError as error:
-            raise _invalid(_conversion_violation(error, arguments)) from None
+            raise _invalid(conversion_violation(error, arguments)) from None
         except Exception as error:
             words = f"the arguments cannot be converted: {type(error).__name__}"
             raise _invalid(Violation("", cut(words))) from error
@@ -317,7 +317,7 @@ class FunctionTool(Tool):
         if settled.manifest.input_schema == self._signature.input_schema:
             self._plain = self._signature.plain
         if self._is_async and self._context is None and type(self).execute is FunctionTool.execute:
-            self.direct = self.function
+            self.direct: Callable[..., Any] | None = self.function
         return settled
 
     def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
@@ -384,20 +384,3 @@ def _check_result(check: JsonCheck, chunk: Chunk) -> None:
 def _invalid(violation: Violation) -> InvalidArguments:
     message = f"{violation.path}: {violation.message}" if violation.path else violation.message
     return InvalidArguments(message, details=violation.details)
-
-
-def _conversion_violation(error: ValidationError, arguments: dict[str, Any]) -> Violation:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return Violation(json_pointer(_existing(first["loc"], arguments)), cut(first["msg"]))
-
-
-def _existing(path: tuple[int | str, ...], value: Any) -> list[int | str]:
-    """Leave out the parts of pydantic's path that name union members instead of places."""
-    steps: list[int | str] = []
-    for part in path:
-        try:
-            value = value[part]
-        except (LookupError, TypeError):
-            continue
-        steps.append(part)
-    return steps

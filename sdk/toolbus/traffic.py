@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from toolbus.calls import CallTable
+from toolbus.call_table import CallTable
 from toolbus.errors import RoomException
 from toolbus.lines import Handlers, Line
 from toolbus.room import Core, Room

@@ -27,8 +27,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "the protocol's frames, packing": ("wire/", "msgpack/", "toolbus/lines.py"),
     "routing": ("toolbus_server/",),
     "the caller's side": (
-        *("toolbus/room.py", "toolbus/calls.py", "toolbus/deadlines.py", "toolbus/link.py"),
-        *("toolbus/retries.py", "toolbus/affinities.py"),
+        *("toolbus/room.py", "toolbus/calls.py", "toolbus/call_table.py", "toolbus/link.py"),
+        *("toolbus/deadlines.py", "toolbus/retries.py", "toolbus/affinities.py"),
     ),
     "the host's side": (
         *("toolbus/runner.py", "toolbus/hosted_call.py", "toolbus/toolkit.py", "toolbus/tool.py"),

@@ -36,7 +36,7 @@ CONSTRUCTORS = {
     "as_chunk",
     "chunk_from_wire",
     "to_wire",
-    "read_chunk",
+    "read_value",
     "value",
 }
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from support.virtual_clock import on_virtual_clock
-from toolbus.calls import GRACE_S, Caller, CallTable
+from toolbus.call_table import CallTable
+from toolbus.calls import GRACE_S, Caller
 from toolbus.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -253,11 +254,20 @@ async def test_a_connection_that_just_closes_is_no_attempt_and_the_next_one_is_w
     take = server.send_message
 
     def closing(data: bytes, ticket: Ticket | None = None) -> bool:
-        server.send_message = take  # type: ignore[method-assign]
+        return False
+
+    def gone() -> None:
         server.is_ready = False
         server.up.clear()
+        server.send_message = take  # type: ignore[method-assign]
         server.loop.call_later(0.5, server.up.set)
-        return False
+
+    async def ready() -> None:
+        server.loop.call_soon(gone)
+        await asyncio.sleep(0)
+        await Server.ready(server)
+
+    server.ready = ready  # type: ignore[method-assign]
 
     server.send_message = closing  # type: ignore[method-assign]
     assert await server.call(retry=False) == "value"
