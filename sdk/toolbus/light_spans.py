@@ -2,8 +2,9 @@
 
 The SDK's `Span` is made for anybody, at any time, from any thread, and for processors that look at
 it while it runs. A call's CLIENT and SERVER spans are begun, described and ended by `Tracing`
-alone, and one processor takes them at their end. These keep what they are told until then and
-leave as the SDK's `ReadableSpan`, equal to what the SDK would have sent.
+alone, and one processor takes them at their end. These keep what they are told until then. Where
+the exporter can read them they leave as they are, else as the SDK's `ReadableSpan`, equal to what
+the SDK would have sent.
 
 Only below a `PipelineProvider` with a sampler that the variables can name, and only as long as
 nobody has added a processor of their own to it; else the SDK makes its spans, as everywhere.
@@ -14,8 +15,9 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from math import inf
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -46,9 +48,10 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from toolbus.root_sampling import TRACE_ID_LIMIT, root_bound
 from toolbus.semantics import SCOPE, toolbus_version
 
-__all__ = ["LightSpan", "LightTracer", "PipelineProvider", "counts_its_own"]
+__all__ = ["UNSET", "LightSpan", "LightTracer", "PipelineProvider", "counts_its_own", "readable"]
 
-_UNSET = Status(StatusCode.UNSET)
+UNSET = Status(StatusCode.UNSET)
+"""Of a span of which nothing was said."""
 # Older releases neither send this flag nor know it.
 _RANDOM: int = getattr(TraceFlags, "RANDOM_TRACE_ID", 0)
 _SAMPLED: int = TraceFlags.SAMPLED
@@ -77,6 +80,8 @@ class PipelineProvider(TracerProvider):
         # The SDK's own counts of spans are taken where its spans are made.
         self.takes_light_spans: bool = not counts_its_own(os.environ)
         """Whether nobody looks for the SDK's own spans here."""
+        self.sink: Callable[[LightSpan], None] | None = None
+        """Takes light spans at their end as they are, in the place of the processor."""
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:
         """Add somebody else's processor, which from now on sees the SDK's spans from their start.
@@ -87,7 +92,7 @@ class PipelineProvider(TracerProvider):
         super().add_span_processor(span_processor)
 
 
-class LightSpan(trace.NonRecordingSpan):
+class LightSpan(trace.NonRecordingSpan):  # its constructor would keep the context once more
     """A span that belongs to one thread, has attributes, links and a status, and no events.
 
     Args:
@@ -108,8 +113,10 @@ class LightSpan(trace.NonRecordingSpan):
         kind: SpanKind,
         attributes: Mapping[str, Any],
     ) -> None:
-        super().__init__(context)
-        self._tracer = tracer
+        self.context: SpanContext = context
+        """Its own ids."""
+        self.tracer: LightTracer = tracer
+        """Takes it at its end."""
         self.parent: SpanContext | None = parent
         """What it is below; None for a root."""
         self.name: str = name
@@ -120,34 +127,54 @@ class LightSpan(trace.NonRecordingSpan):
         """Attributes, in the order in which they were set; later ones win."""
         self.links: Sequence[trace.Link] = ()
         """Other spans that this one points to."""
-        self.status: Status = _UNSET
+        self.status: Status = UNSET
         """How it went."""
         self.start_ns: int = time_ns()
         """When it began, in nanoseconds since 1970."""
         self.end_ns: int | None = None
         """When it ended."""
 
+    def get_span_context(self) -> SpanContext:
+        """Give its own ids."""
+        return self.context
+
     def is_recording(self) -> bool:
         """Whether it has not ended."""
         return self.end_ns is None
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; after the end nobody reads them."""
-        self.written.append(attributes)
+        """Add attributes, until the end."""
+        if self.end_ns is None:
+            self.written.append(attributes)
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Add one attribute; after the end nobody reads it."""
-        self.written.append({key: value})
+        """Add one attribute, until the end."""
+        if self.end_ns is None:
+            self.written.append({key: value})
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Say how it went; after the end nobody reads it."""
-        self.status = status if isinstance(status, Status) else Status(status, description)
+        """Say how it went, until the end."""
+        if self.end_ns is None:
+            self.status = status if isinstance(status, Status) else Status(status, description)
 
     def end(self, end_time: int | None = None) -> None:
         """End it, once, and hand it on."""
         if self.end_ns is None:
             self.end_ns = time_ns() if end_time is None else end_time
-            self._tracer.take(self)
+            self.tracer.take(self)
+
+    def readable(self) -> ReadableSpan:
+        """Give it as the SDK's, within its limits."""
+        return self.tracer.readable(self)
+
+
+def _or_any(limit: int | None) -> float:
+    return inf if limit is None else limit
+
+
+def readable(span: ReadableSpan | LightSpan) -> ReadableSpan:
+    """Give a span of either kind as the SDK's."""
+    return span.readable() if isinstance(span, LightSpan) else span
 
 
 class LightTracer:
@@ -164,8 +191,11 @@ class LightTracer:
         self._provider = provider
         self._rule = rule
         self._scope = InstrumentationScope(SCOPE, toolbus_version())
-        self._max_attributes = provider.limits.max_span_attributes
-        self._max_chars = provider.limits.max_span_attribute_length
+        limits = provider.limits
+        self.max_attributes: float = _or_any(limits.max_span_attributes)
+        """How many attributes a span may have."""
+        self.max_chars: float = _or_any(limits.max_span_attribute_length)
+        """How many characters each may have."""
 
     @classmethod
     def of(cls, tracer: trace.Tracer, provider: trace.TracerProvider) -> LightTracer | None:
@@ -218,21 +248,27 @@ class LightTracer:
         )
 
     def take(self, span: LightSpan) -> None:
-        """Hand a span that has ended to the processors."""
-        self._tracer.span_processor.on_end(
-            ReadableSpan(
-                name=span.name,
-                context=span.get_span_context(),
-                parent=span.parent,
-                resource=self._tracer.resource,
-                attributes=self._attributes_of(span),
-                links=self._links_of(span),
-                kind=span.kind,
-                status=span.status,
-                start_time=span.start_ns,
-                end_time=span.end_ns,
-                instrumentation_scope=self._scope,
-            )
+        """Hand a span that has ended on, as whoever takes it can read it."""
+        provider = self._provider
+        if provider.sink is not None and provider.takes_light_spans:
+            provider.sink(span)
+        else:
+            self._tracer.span_processor.on_end(self.readable(span))
+
+    def readable(self, span: LightSpan) -> ReadableSpan:
+        """Give a span as the SDK's."""
+        return ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=self._tracer.resource,
+            attributes=self._attributes_of(span),
+            links=self._links_of(span),
+            kind=span.kind,
+            status=span.status,
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
         )
 
     def _attributes_of(self, span: LightSpan) -> Mapping[str, Any]:
@@ -244,20 +280,19 @@ class LightTracer:
             count += len(written)
         if count == len(attributes) and self._are_within_limits(attributes):
             return attributes
+        limits = self._provider.limits
         bounded = BoundedAttributes(
-            self._max_attributes, immutable=False, max_value_len=self._max_chars
+            limits.max_span_attributes,
+            immutable=False,
+            max_value_len=limits.max_span_attribute_length,
         )
         for written in span.written:
             bounded.update(written)
         return bounded
 
     def _are_within_limits(self, attributes: Mapping[str, Any]) -> bool:
-        if self._max_attributes is not None and len(attributes) > self._max_attributes:
-            return False
-        max_chars = self._max_chars
-        return all(
-            type(value) is str and (max_chars is None or len(value) <= max_chars)
-            for value in attributes.values()
+        return len(attributes) <= self.max_attributes and all(
+            type(value) is str and len(value) <= self.max_chars for value in attributes.values()
         )
 
     def _links_of(self, span: LightSpan) -> Sequence[trace.Link]:

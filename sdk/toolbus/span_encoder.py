@@ -2,8 +2,9 @@
 
 That one makes a message for each attribute, of which nearly all are the same from span to span;
 here their bytes are kept. Only plain spans are written here: text attributes, no events, no links,
-nothing dropped. All others, and what names the process, are left to the SDK's encoder. Both come
-to the same fields.
+nothing dropped. Our own light spans are read as they are, for a fifth of what it takes to make the
+SDK's of them first. All others, and what names the process, are left to the SDK's encoder. All
+come to the same fields.
 
 Pure: spans in, bytes out. Imports the OpenTelemetry SDK and its exporter, so it is itself imported
 only where one is configured.
@@ -22,8 +23,9 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanKind, Status
+from opentelemetry.trace import DEFAULT_TRACE_STATE, SpanKind, Status
 
+from toolbus.light_spans import UNSET, LightSpan, LightTracer, readable
 from toolbus.semantics import GEN_AI_TOOL_CALL_ID
 
 __all__ = ["SpanEncoder"]
@@ -62,7 +64,7 @@ _FIRST, _SECOND, _CODE = b"\x0a", b"\x12", b"\x18"
 
 _ONE_BYTE = [bytes((number,)) for number in range(0x80)]
 
-_Origin: TypeAlias = tuple[Resource, InstrumentationScope | None]
+_Origin: TypeAlias = LightTracer | tuple[Resource, InstrumentationScope | None]
 
 
 class _Envelope(NamedTuple):
@@ -95,20 +97,22 @@ class SpanEncoder:
     def __init__(self) -> None:
         self._envelopes: dict[_Origin, _Envelope] = {}
 
-    def encode(self, spans: Sequence[ReadableSpan]) -> bytes:
+    def encode(self, spans: Sequence[ReadableSpan | LightSpan]) -> bytes:
         """Write an ExportTraceServiceRequest with all of these spans.
 
         Raises what the SDK's encoder raises of a span that nobody can write.
         """
         plain: defaultdict[_Origin, list[bytes]] = defaultdict(list)
-        examples: dict[_Origin, ReadableSpan] = {}
+        examples: dict[_Origin, ReadableSpan | LightSpan] = {}
         others: list[ReadableSpan] = []
         for span in spans:
-            written = _written(span)
-            if written is None:
-                others.append(span)
+            if isinstance(span, LightSpan):
+                written, origin = _written_light(span), span.tracer
             else:
-                origin = (span.resource, span.instrumentation_scope)
+                written, origin = _written(span), (span.resource, span.instrumentation_scope)
+            if written is None:
+                others.append(readable(span))
+            else:
                 examples.setdefault(origin, span)
                 plain[origin].append(written)
         request = [
@@ -120,13 +124,59 @@ class SpanEncoder:
         # Messages that follow each other are one, with the fields of all.
         return b"".join(request)
 
-    def _envelope_of(self, origin: _Origin, span: ReadableSpan) -> _Envelope:
+    def _envelope_of(self, origin: _Origin, span: ReadableSpan | LightSpan) -> _Envelope:
         envelope = self._envelopes.get(origin)
         if envelope is None:
             if len(self._envelopes) >= _MAX_ENVELOPES:
                 self._envelopes.clear()
-            envelope = self._envelopes[origin] = _Envelope.of(span)
+            envelope = self._envelopes[origin] = _Envelope.of(readable(span))
         return envelope
+
+
+def _written_light(span: LightSpan) -> bytes | None:
+    """Write a light span; None where a limit is met, a key was set twice, or there is more."""
+    trace_id, span_id, _, _, trace_state, _ = span.context
+    parent, end_ns = span.parent, span.end_ns
+    if span.links or end_ns is None or (trace_state is not DEFAULT_TRACE_STATE and trace_state):
+        return None
+    try:
+        attributes = _light_attributes(span)
+        if attributes is None:
+            return None
+        parts = (
+            _TRACE_ID,
+            trace_id.to_bytes(16, "big"),
+            _SPAN_ID,
+            span_id.to_bytes(8, "big"),
+            b"" if parent is None else _PARENT_ID + parent[1].to_bytes(8, "big"),
+            _kept_name(span.name),
+            _KINDS_BY_ID[id(span.kind)],
+            _TIMES.pack(_START, span.start_ns, _END, end_ns),
+            attributes,
+            _NO_STATUS if span.status is UNSET else _status(span.status),
+            _FLAGS[parent is not None and parent[2]],
+        )
+    except UnicodeEncodeError:
+        return None
+    return b"".join(parts)
+
+
+def _light_attributes(span: LightSpan) -> bytes | None:
+    written: list[bytes] = []
+    tracer = span.tracer
+    for attributes in span.written:
+        for key, value in attributes.items():
+            if type(value) is not str or len(value) > tracer.max_chars:
+                return None
+            if key == GEN_AI_TOOL_CALL_ID and len(value) == _CALL_ID_CHARS and value.isascii():
+                written.append(_CALL_ID + value.encode())
+            elif len(value) > _MAX_KEPT_CHARS:
+                written.append(_attribute(key, value))
+            else:
+                written.append(_kept_attribute(key, value))
+    if len(written) > tracer.max_attributes or len(written) > len(set().union(*span.written)):
+        return None
+    return b"".join(written)
 
 
 def _written(span: ReadableSpan) -> bytes | None:
@@ -184,6 +234,11 @@ def _attribute(key: str, value: str) -> bytes:
 _kept_attribute = lru_cache(maxsize=_MAX_ATTRIBUTES_KEPT)(_attribute)
 
 
+@lru_cache(maxsize=_MAX_ATTRIBUTES_KEPT)
+def _kept_name(name: str) -> bytes:
+    return _field(_NAME, name.encode())
+
+
 def _status(status: Status) -> bytes:
     message, code = status.description, status.status_code.value
     described = _field(_SECOND, message.encode()) if message else b""
@@ -204,3 +259,11 @@ def _varint(number: int) -> bytes:
         number >>= 7
     low.append(number)
     return bytes(low)
+
+
+_NO_STATUS = _status(UNSET)
+_CALL_ID_CHARS = 32
+_CALL_ID = _attribute(GEN_AI_TOOL_CALL_ID, "0" * _CALL_ID_CHARS)[:-_CALL_ID_CHARS]
+# An enum's own hash takes longer than all else that is done with a kind.
+_KINDS_BY_ID = {id(kind): written for kind, written in _KINDS.items()}
+

@@ -23,7 +23,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from toolbus.light_spans import PipelineProvider, counts_its_own
+from toolbus.light_spans import LightSpan, PipelineProvider, counts_its_own, readable
 from toolbus.semantics import (
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -68,6 +68,8 @@ class ReportingExporter(SpanExporter):
         self._ended = False
         self.lost: int = 0
         """Spans that the collector did not take."""
+        self.reads_light_spans: bool = getattr(inner, "reads_light_spans", False)
+        """Whether it takes our own spans as they are."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export one batch; whatever goes wrong is a failed batch, not an exception."""
@@ -118,19 +120,23 @@ class LightExporter(OTLPSpanExporter):
     that it might refuse it.
     """
 
+    reads_light_spans = True
     _encoder: SpanEncoder | None = None
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[ReadableSpan | LightSpan]) -> SpanExportResult:
         """Send one batch."""
         send = getattr(getattr(self, "_client", None), "export", None)
         if send is None or counts_its_own(os.environ):
-            return super().export(spans)
+            return self._export_readable(spans)
         request = b"".join(self._encoded(spans))
         if len(request) > _MAX_REQUEST_BYTES:
-            return super().export(spans)
+            return self._export_readable(spans)
         return SpanExportResult.SUCCESS if send(request).success else SpanExportResult.FAILURE
 
-    def _encoded(self, spans: Sequence[ReadableSpan]) -> Iterator[bytes]:
+    def _export_readable(self, spans: Sequence[ReadableSpan | LightSpan]) -> SpanExportResult:
+        return super().export([readable(span) for span in spans])
+
+    def _encoded(self, spans: Sequence[ReadableSpan | LightSpan]) -> Iterator[bytes]:
         """Encode a few at a time, and let other threads run between: calls do not wait for it."""
         encoder = self._encoder = self._encoder or SpanEncoder()
         for first in range(0, len(spans), _SPANS_AT_ONCE):
@@ -231,7 +237,10 @@ class SpanPipeline:
         delay_ms = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else _BATCH_DELAY_MS
         processor = BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms)
         limits = _span_limits(os.environ)
-        return cls(PipelineProvider(processor, HashedResource.of(resource), limits), exporter)
+        provider = PipelineProvider(processor, HashedResource.of(resource), limits)
+        if getattr(exporter, "reads_light_spans", False):
+            provider.sink = _queue_of(processor)
+        return cls(provider, exporter)
 
     def close(self, timeout_s: float = _FLUSH_S) -> None:
         """Send what is left, for `timeout_s` at most; spans that end later are dropped.
@@ -256,6 +265,14 @@ class SpanPipeline:
         self._asked_to_close.wait()
         self.provider.shutdown()
         self._closed.set()
+
+
+def _queue_of(processor: BatchSpanProcessor) -> Callable[[Any], None]:
+    """Find what puts a span into a processor's queue, whatever kind of span it is."""
+    emit: Callable[[Any], None] | None = getattr(
+        getattr(processor, "_batch_processor", None), "emit", None
+    )
+    return processor.on_end if emit is None else emit
 
 
 def _quieten_libraries() -> None:
