@@ -132,6 +132,7 @@ class Streams:
 
     def close(self, exchange: Exchange) -> None:
         """Take note that the call has ended: nothing more comes, what waits may still leave."""
+        self._stalls.forget(exchange)
         exchange.flight.caller.streams -= 1
         for lane in (exchange.results, exchange.inputs):
             if lane is not None:

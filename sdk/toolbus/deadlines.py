@@ -24,7 +24,7 @@ ROUNDING_MS = 0.001
 So much of a millisecond is not rounded up to a whole one.
 """
 
-# So many that have ended may be held, beside as many as have not.
+# So many are not looked through for those that have ended.
 _SMALL = 64
 _CLOCK_S = 0.001
 """The coarsest clock of a loop, uvloop's; a timer may run that much early by it."""
@@ -48,14 +48,14 @@ class Alarm:
         self.at: float = inf
         """When it rings; infinity where it is not set."""
 
-    def set(self, at: float) -> None:
-        """Ring at a time, if that is earlier than `at`; after `close` never."""
-        if at >= self.at or self._is_closed:
+    def set(self, when: float) -> None:
+        """Ring at that time, unless it is set to an earlier one; after `close` never."""
+        if when >= self.at or self._is_closed:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.at = at
-        self._timer = self._loop.call_at(at, self._go_off)
+        self.at = when
+        self._timer = self._loop.call_at(when, self._go_off)
 
     def _go_off(self) -> None:
         self.at = inf
@@ -98,13 +98,14 @@ class Deadlines(Generic[T]):
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many are held, of those that have ended the last few among them."""
+        """How many are held; there may be as many that have ended as were alive a while ago."""
         return len(self._new) + len(self._heap)
 
     def add(self, at: float, item: T) -> None:
         """Expire an item at a time by the loop's clock, unless it has ended before.
 
-        An item may be added again once it was told of. After `close` nothing is held or expires.
+        An item may be added again once `expire` was told of it, not before. After `close` nothing
+        is held and nothing expires.
         """
         if self._is_closed:
             return
@@ -115,7 +116,10 @@ class Deadlines(Generic[T]):
             self._forget_ended()
 
     def forget(self, item: T) -> None:
-        """Let go at once of an item that has ended; one that nobody forgets goes with others."""
+        """Let go of an item that has ended, at once if the alarm has not rung since it was added.
+
+        Others go when they are many.
+        """
         self._new.pop(item, None)
 
     def close(self) -> None:
@@ -132,6 +136,8 @@ class Deadlines(Generic[T]):
             item = heappop(heap)[2]
             if not item.ended:
                 self._expire(item)
+        if len(heap) > self._most:
+            self._forget_ended()
         return heap[0][0] if heap else inf
 
     def _take_in(self) -> None:
@@ -142,8 +148,8 @@ class Deadlines(Generic[T]):
         self._new.clear()
 
     def _forget_ended(self) -> None:
-        """Hold no more than twice what still counts; so that is a constant for each."""
+        """Look through all, and not again before there are twice as many: a constant for each."""
         self._take_in()
         self._heap[:] = [entry for entry in self._heap if not entry[2].ended]
         heapify(self._heap)
-        self._most = len(self._heap) + _SMALL
+        self._most = 2 * len(self._heap) + _SMALL

@@ -57,7 +57,7 @@ class HostedToolkit:
     bounds: dict[str, Bounds] = field(init=False)
     """Of those tools that have any."""
     checked: frozenset[str] = field(init=False)
-    """The tools whose results nothing but `as_chunk` makes."""
+    """The tools whose results are as `as_chunk` makes them: nothing on the way is overridden."""
     running: set[object] = field(default_factory=set)
     quiet: asyncio.Event | None = None
     """Set when none is running; there while somebody waits for that."""
@@ -71,6 +71,7 @@ class HostedToolkit:
         found = {tool.name: _bounds_of(tool) for tool in self.toolkit.tools}
         self.bounds = {name: bounds for name, bounds in found.items() if bounds != NO_BOUNDS}
         is_plain = _is_as_defined(self.toolkit.execute, Toolkit.execute)
+        is_plain = is_plain and _is_as_defined(self.toolkit.get_tool, Toolkit.get_tool)
         tools = self.toolkit.tools if is_plain else ()
         as_made = [each for each in tools if _is_as_defined(each.make_result, Tool.make_result)]
         self.checked = frozenset(each.name for each in as_made)

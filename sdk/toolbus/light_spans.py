@@ -15,7 +15,7 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from math import inf
 from time import time_ns
@@ -48,7 +48,15 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from toolbus.root_sampling import TRACE_ID_LIMIT, root_bound
 from toolbus.semantics import SCOPE, toolbus_version
 
-__all__ = ["UNSET", "LightSpan", "LightTracer", "PipelineProvider", "counts_its_own", "readable"]
+__all__ = [
+    "UNSET",
+    "FullTracer",
+    "LightSpan",
+    "LightTracer",
+    "PipelineProvider",
+    "counts_its_own",
+    "readable",
+]
 
 UNSET = Status(StatusCode.UNSET)
 """Of a span of which nothing was said."""
@@ -101,7 +109,7 @@ class LightSpan(trace.NonRecordingSpan):  # its constructor would keep the conte
         parent: What it is below; None for a root.
         name: What is recorded.
         kind: Which end of the call it is.
-        attributes: Known at the start; kept, not copied.
+        written: Attributes that are known at the start; kept, not copied.
     """
 
     def __init__(
@@ -111,7 +119,7 @@ class LightSpan(trace.NonRecordingSpan):  # its constructor would keep the conte
         parent: SpanContext | None,
         name: str,
         kind: SpanKind,
-        attributes: Mapping[str, Any],
+        written: Iterable[Mapping[str, Any]],
     ) -> None:
         self.context: SpanContext = context
         """Its own ids."""
@@ -123,7 +131,7 @@ class LightSpan(trace.NonRecordingSpan):  # its constructor would keep the conte
         """What is recorded."""
         self.kind: SpanKind = kind
         """Which end of the call it is."""
-        self.written: list[Mapping[str, Any]] = [attributes]
+        self.written: list[Mapping[str, Any]] = [*written]
         """Attributes, in the order in which they were set; later ones win."""
         self.links: Sequence[trace.Link] = ()
         """Other spans that this one points to."""
@@ -172,6 +180,38 @@ def _or_any(limit: int | None) -> float:
     return inf if limit is None else limit
 
 
+def _joined(written: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for each in written:
+        attributes.update(each)
+    return attributes
+
+
+class FullTracer:
+    """Begins the SDK's spans, and is asked as a `LightTracer` is.
+
+    Args:
+        tracer: The SDK's.
+    """
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def start_span(
+        self,
+        name: str,
+        context: Context | None,
+        kind: SpanKind,
+        written: Sequence[Mapping[str, Any]],
+        links: Sequence[trace.Link] = (),
+        parent: SpanContext | None = None,
+    ) -> trace.Span:
+        """Begin a span; see `LightTracer.start_span`."""
+        if parent is not None:
+            context = trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
+        return self._tracer.start_span(name, context, kind, _joined(written), links)
+
+
 def readable(span: ReadableSpan | LightSpan) -> ReadableSpan:
     """Give a span of either kind as the SDK's."""
     return span.readable() if isinstance(span, LightSpan) else span
@@ -188,6 +228,7 @@ class LightTracer:
 
     def __init__(self, tracer: Tracer, provider: PipelineProvider, rule: _Rule) -> None:
         self._tracer = tracer
+        self._full = FullTracer(tracer)
         self._provider = provider
         self._rule = rule
         self._scope = InstrumentationScope(SCOPE, toolbus_version())
@@ -210,13 +251,24 @@ class LightTracer:
         name: str,
         context: Context | None,
         kind: SpanKind,
-        attributes: Mapping[str, Any],
+        written: Sequence[Mapping[str, Any]],
         links: Sequence[trace.Link] = (),
+        parent: SpanContext | None = None,
     ) -> trace.Span:
-        """Begin a span as the SDK's tracer does; one that is not sampled records nothing."""
+        """Begin a span as the SDK's tracer does; one that is not sampled records nothing.
+
+        Args:
+            name: What is recorded.
+            context: What it is begun in; the current one if there is none.
+            kind: Which end of the call it is.
+            written: Attributes.
+            links: Other spans that it points to.
+            parent: What it is below, in the place of what the context says.
+        """
         if not self._provider.takes_light_spans:
-            return self._tracer.start_span(name, context, kind, attributes, links)
-        parent: SpanContext | None = trace.get_current_span(context).get_span_context()
+            return self._full.start_span(name, context, kind, written, links, parent)
+        if parent is None:
+            parent = trace.get_current_span(context).get_span_context()
         ids = self._tracer.id_generator
         if parent is not None and parent.is_valid:
             trace_id, trace_state = parent.trace_id, parent.trace_state
@@ -229,7 +281,7 @@ class LightTracer:
         own = SpanContext(trace_id, ids.generate_span_id(), False, flags_set, trace_state)
         if not is_sampled:
             return trace.NonRecordingSpan(own)
-        span = LightSpan(self, own, parent, name, kind, attributes)
+        span = LightSpan(self, own, parent, name, kind, written)
         span.links = links
         return span
 
@@ -241,10 +293,9 @@ class LightTracer:
             context: What it was begun in.
         """
         tracer = copy(self._tracer)  # nobody else draws ids of this one
-        tracer.id_generator = _SameIds(span.get_span_context())
-        (attributes,) = span.written
+        tracer.id_generator = _SameIds(span.context)
         return tracer.start_span(
-            span.name, context, span.kind, attributes, start_time=span.start_ns
+            span.name, context, span.kind, _joined(span.written), start_time=span.start_ns
         )
 
     def take(self, span: LightSpan) -> None:
@@ -273,12 +324,8 @@ class LightTracer:
 
     def _attributes_of(self, span: LightSpan) -> Mapping[str, Any]:
         """Join what was written; where a limit is met or a key was set twice, as the SDK does."""
-        attributes: dict[str, Any] = {}
-        count = 0
-        for written in span.written:
-            attributes.update(written)
-            count += len(written)
-        if count == len(attributes) and self._are_within_limits(attributes):
+        attributes = _joined(span.written)
+        if sum(map(len, span.written)) == len(attributes) and self._are_within_limits(attributes):
             return attributes
         limits = self._provider.limits
         bounded = BoundedAttributes(

@@ -58,7 +58,7 @@ class Plan(Struct, eq=False):
     options: dict[str, Any]
     call_id: str
     drawn: int
-    """The half of that which was drawn for this call, as a number; samplers go by it."""
+    """The lower 64 bits of `call_id`, drawn for this call; samplers go by them."""
     deadline_at: float
     """By the loop's clock; infinity where there is none."""
     retry: bool

@@ -35,9 +35,6 @@ def root_bound(sampler: Sampler) -> int | None:
     return 0 if root is ALWAYS_OFF else None
 
 
-_DRAWN_BITS = 64
-
-
 class _Ids(IdGenerator):
     """Draws ids as before, but hands out a trace id that was drawn already."""
 
@@ -66,8 +63,7 @@ class RootSampling:
         ids = tracer.id_generator
         # All participants of a process share the tracer: it is wrapped once.
         self._ids = ids if isinstance(ids, _Ids) else _Ids(ids)
-        is_random = type(self._ids.inner) is RandomIdGenerator
-        self._is_random = is_random and TRACE_ID_LIMIT < 2**_DRAWN_BITS
+        self._is_random = type(self._ids.inner) is RandomIdGenerator
         tracer.id_generator = self._ids
 
     @classmethod
@@ -86,7 +82,7 @@ class RootSampling:
 
         Args:
             call_id: 128 random bits in hex.
-            drawn: The lower 64 of them.
+            drawn: The lower 64 of them, which is what `TRACE_ID_LIMIT` leaves of an id.
         """
         if self._is_random:
             if drawn & TRACE_ID_LIMIT >= self._bound:

@@ -332,7 +332,7 @@ class Runner:
                     run.free_slot()
                 body = await run.open_stream().send_all_but_last(chunk)
             else:
-                body = packed_result(run, chunk, dispatch.tool in run.hosted.checked)
+                body = packed_result(run, chunk, is_checked=dispatch.tool in run.hosted.checked)
         except BaseException as error:
             reason = self._reason(run, error)
             if reason is error:

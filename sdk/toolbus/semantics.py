@@ -6,9 +6,10 @@ our own under `toolbus.`. Metrics are not built yet; their names are settled her
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry import trace
 
@@ -57,6 +58,21 @@ _MAX_NAME_CHARS = 256
 _MAX_WORDS_CHARS = 1_024
 
 
+class SharedAttributes(dict[str, str]):
+    """Attributes that many spans have in common; never changed, so that what is made of them stays.
+
+    Holds what an encoder makes of them.
+    """
+
+    __slots__ = ("encoded",)
+
+    encoded: bytes | None
+
+    def __init__(self, attributes: Mapping[str, str]) -> None:
+        super().__init__(attributes)
+        self.encoded = None
+
+
 @cache  # reading it takes milliseconds, and each participant of a process asks
 def toolbus_version() -> str:
     """Give the installed release, for `service.version` and the tracer."""
@@ -88,13 +104,38 @@ def rpc_attributes(method: str) -> dict[str, str]:
     return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:_MAX_NAME_CHARS]}
 
 
-def tool_attributes(method: str, call_id: str | None = None) -> dict[str, str]:
-    """Name the tool, and the call where it is known."""
+def tool_attributes(method: str) -> dict[str, str]:
+    """Name the tool."""
     tool = method.partition(".")[2] or method
-    attributes = {GEN_AI_TOOL_NAME: tool[:_MAX_NAME_CHARS]}
-    if call_id is not None:
-        attributes[GEN_AI_TOOL_CALL_ID] = call_id
-    return attributes
+    return {GEN_AI_TOOL_NAME: tool[:_MAX_NAME_CHARS]}
+
+
+class Described(NamedTuple):
+    """What the spans of one tool's calls have in common."""
+
+    name: str
+    """The method, cut where it is absurdly long."""
+    client: SharedAttributes
+    server: SharedAttributes
+    run_name: str
+    """Of the span around the tool's run."""
+    run: SharedAttributes
+
+    @classmethod
+    def of(cls, method: str) -> Described:
+        """Collect it for a method, written `toolkit.tool`."""
+        rpc, tool = rpc_attributes(method), tool_attributes(method)
+        operation = {GEN_AI_OPERATION_NAME: EXECUTE_TOOL}
+        return cls(
+            rpc[RPC_METHOD],
+            SharedAttributes({**operation, **rpc, **tool}),
+            SharedAttributes({**rpc, **tool}),
+            f"{EXECUTE_TOOL} {tool[GEN_AI_TOOL_NAME]}",
+            SharedAttributes({**operation, **tool}),
+        )
+
+
+_RAN = SharedAttributes({EXECUTED: "yes"})
 
 
 def record_outcome(
@@ -106,7 +147,7 @@ def record_outcome(
     them by raising `ToolFailed(words)`: other texts may quote arguments.
     """
     if error is None:
-        span.set_attribute(EXECUTED, executed or "yes")
+        span.set_attributes(_RAN if executed in (None, "yes") else {EXECUTED: executed})
         return
     span.set_attribute(EXECUTED, executed or error.executed)
     span.set_attribute(ERROR_TYPE, error.code if error.code in ERRORS else OTHER)

@@ -26,7 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import DEFAULT_TRACE_STATE, SpanKind, Status
 
 from toolbus.light_spans import UNSET, LightSpan, LightTracer, readable
-from toolbus.semantics import GEN_AI_TOOL_CALL_ID
+from toolbus.semantics import GEN_AI_TOOL_CALL_ID, SharedAttributes
 
 __all__ = ["SpanEncoder"]
 
@@ -105,6 +105,7 @@ class SpanEncoder:
         plain: defaultdict[_Origin, list[bytes]] = defaultdict(list)
         examples: dict[_Origin, ReadableSpan | LightSpan] = {}
         others: list[ReadableSpan] = []
+        origin: _Origin
         for span in spans:
             if isinstance(span, LightSpan):
                 written, origin = _written_light(span), span.tracer
@@ -162,20 +163,27 @@ def _written_light(span: LightSpan) -> bytes | None:
 
 
 def _light_attributes(span: LightSpan) -> bytes | None:
-    written: list[bytes] = []
     tracer = span.tracer
+    count = sum(map(len, span.written))
+    is_short = tracer.max_chars >= _MAX_KEPT_CHARS
+    if not is_short or count > tracer.max_attributes or count > len(set().union(*span.written)):
+        return None
+    written: list[bytes] = []
     for attributes in span.written:
+        if type(attributes) is SharedAttributes:
+            if attributes.encoded is None:
+                attributes.encoded = _attributes(attributes)
+            if attributes.encoded is None:
+                return None
+            written.append(attributes.encoded)
+            continue
         for key, value in attributes.items():
-            if type(value) is not str or len(value) > tracer.max_chars:
+            if type(value) is not str or len(value) > _MAX_KEPT_CHARS:
                 return None
             if key == GEN_AI_TOOL_CALL_ID and len(value) == _CALL_ID_CHARS and value.isascii():
                 written.append(_CALL_ID + value.encode())
-            elif len(value) > _MAX_KEPT_CHARS:
-                written.append(_attribute(key, value))
             else:
                 written.append(_kept_attribute(key, value))
-    if len(written) > tracer.max_attributes or len(written) > len(set().union(*span.written)):
-        return None
     return b"".join(written)
 
 
@@ -266,4 +274,3 @@ _CALL_ID_CHARS = 32
 _CALL_ID = _attribute(GEN_AI_TOOL_CALL_ID, "0" * _CALL_ID_CHARS)[:-_CALL_ID_CHARS]
 # An enum's own hash takes longer than all else that is done with a kind.
 _KINDS_BY_ID = {id(kind): written for kind, written in _KINDS.items()}
-

@@ -33,17 +33,12 @@ from opentelemetry.trace import SpanKind
 
 from toolbus.errors import Executed, RoomException
 from toolbus.semantics import (
-    EXECUTE_TOOL,
-    GEN_AI_OPERATION_NAME,
     GEN_AI_TOOL_CALL_ID,
-    GEN_AI_TOOL_NAME,
-    RPC_METHOD,
     SCOPE,
+    Described,
     call_attributes,
     record_outcome,
     recorded_method,
-    rpc_attributes,
-    tool_attributes,
     toolbus_version,
 )
 from toolbus.trace_context import (
@@ -60,7 +55,7 @@ from toolbus.trace_context import (
 )
 
 if TYPE_CHECKING:
-    from toolbus.light_spans import LightTracer
+    from toolbus.light_spans import FullTracer, LightTracer
     from toolbus.root_sampling import RootSampling
 
 __all__ = [
@@ -179,13 +174,16 @@ class HostCall:
 class _RecordedHostCall(HostCall):
     """A SERVER span, and below it an INTERNAL one for the time in which the tool runs."""
 
-    __slots__ = ("_inner", "_inner_end_ns", "_span", "_tool", "_tracer")
+    __slots__ = ("_call", "_described", "_inner", "_inner_end_ns", "_span", "_tracer")
 
-    def __init__(self, span: trace.Span, tracer: Any, tool: Mapping[str, str]) -> None:
+    def __init__(
+        self, span: trace.Span, tracer: Any, described: Described, call: Mapping[str, str]
+    ) -> None:
         super().__init__(trace.set_span_in_context(span, _NO_CONTEXT))
         self._span = span
         self._tracer = tracer
-        self._tool = tool
+        self._described = described
+        self._call = call
         self._inner: trace.Span | None = None
         self._inner_end_ns: int | None = None
 
@@ -198,10 +196,10 @@ class _RecordedHostCall(HostCall):
 
     def __enter__(self) -> None:
         self._inner = self._tracer.start_span(
-            f"{EXECUTE_TOOL} {self._tool[GEN_AI_TOOL_NAME]}",
+            self._described.run_name,
             self._context,
             SpanKind.INTERNAL,
-            {GEN_AI_OPERATION_NAME: EXECUTE_TOOL, **self._tool},
+            (self._described.run, self._call),
         )
         self._token = otel_context.attach(trace.set_span_in_context(self._inner, _NO_CONTEXT))
 
@@ -243,13 +241,13 @@ class Tracing:
         self._clock = clock
         self.idle_until: float = float("-inf")
         """Until then, by the clock, nothing is recorded here: what needs no context may skip us."""
-        self._tracer: trace.Tracer | LightTracer | None = None
+        self._tracer: LightTracer | FullTracer | None = None
         self._tool_tracer: Any = None
         self.roots: RootSampling | None = None
         """Begins a trace that nobody records, where no span is current: what most calls get where
         traces are sampled, for a small part of the cost of `start_client`, which takes up what was
         begun here if it is asked next. None where there is none to ask."""
-        self._client_attributes: dict[str, dict[str, str]] = {}
+        self._described: dict[str, Described] = {}
 
     def start_client(self, method: str, call_id: str) -> CallSpan | None:
         """Start the caller's CLIENT span below the current span; None if there is nothing to send.
@@ -263,21 +261,20 @@ class Tracing:
         if tracer is None or not (is_root or parent.get_span_context().trace_flags.sampled):
             received = trace_context_of(parent)
             return None if received is None else CallSpan(trace.INVALID_SPAN, received)
-        attributes = self._client_attributes.get(method) or self._describe_client(method)
-        span = tracer.start_span(attributes[RPC_METHOD], None, SpanKind.CLIENT, attributes)
-        span.set_attribute(GEN_AI_TOOL_CALL_ID, call_id)
+        described = self._described.get(method) or self._describe(method)
+        written = described.client, {GEN_AI_TOOL_CALL_ID: call_id}
+        span = tracer.start_span(described.name, None, SpanKind.CLIENT, written)
         context = trace_context_of(span)
         return None if context is None else CallSpan(span, context)
 
-    def _describe_client(self, method: str) -> dict[str, str]:
+    def _describe(self, method: str) -> Described:
         """Collect what is the same for all calls of a tool, once for the tools in use."""
-        attributes = {GEN_AI_OPERATION_NAME: EXECUTE_TOOL, **rpc_attributes(method)}
-        attributes |= tool_attributes(method)
-        if attributes[RPC_METHOD] == method:
-            if len(self._client_attributes) >= _MAX_METHODS_KEPT:
-                self._client_attributes.clear()
-            self._client_attributes[method] = attributes
-        return attributes
+        described = Described.of(method)
+        if described.name == method:
+            if len(self._described) >= _MAX_METHODS_KEPT:
+                self._described.clear()
+            self._described[method] = described
+        return described
 
     def start_server(
         self,
@@ -297,13 +294,10 @@ class Tracing:
         remote = None if tracer is None else parse_traceparent(*received)
         if tracer is None or remote is None:
             return None
-        span = tracer.start_span(
-            method,
-            _below(trace.NonRecordingSpan(remote)) if trusted else _NO_CONTEXT,
-            SpanKind.SERVER,
-            {**rpc_attributes(method), **tool_attributes(method, call_id), **attributes},
-            () if trusted else (trace.Link(remote),),
-        )
+        described = self._described.get(method) or self._describe(method)
+        written = described.server, {GEN_AI_TOOL_CALL_ID: call_id}, attributes
+        links, parent = ((), remote) if trusted else ((trace.Link(remote),), None)
+        span = tracer.start_span(method, _NO_CONTEXT, SpanKind.SERVER, written, links, parent)
         context = trace_context_of(span) if span.is_recording() else None
         return None if context is None else CallSpan(span, context)
 
@@ -315,17 +309,18 @@ class Tracing:
         if received is not None and not received.sampled:
             return HostCall(_below(RemoteParent(*received)))
         tracer = self._tracer or self._look_for_tracer()
-        context = _NO_CONTEXT if received is None else _below(RemoteParent(*received))
         if tracer is None:
-            return HostCall(context)
-        tool = tool_attributes(method, call_id)
-        attributes = {**rpc_attributes(method), **tool}
-        span = tracer.start_span(method, context, SpanKind.SERVER, attributes)
+            return HostCall(_NO_CONTEXT if received is None else _below(RemoteParent(*received)))
+        remote = None if received is None else parse_traceparent(*received)
+        described = self._described.get(method) or self._describe(method)
+        call = {GEN_AI_TOOL_CALL_ID: call_id}
+        written = described.server, call
+        span = tracer.start_span(method, _NO_CONTEXT, SpanKind.SERVER, written, (), remote)
         if span.is_recording():
-            return _RecordedHostCall(span, self._tool_tracer, tool)
+            return _RecordedHostCall(span, self._tool_tracer, described, call)
         return HostCall(_below(span))
 
-    def _look_for_tracer(self) -> trace.Tracer | LightTracer | None:
+    def _look_for_tracer(self) -> LightTracer | FullTracer | None:
         now = self._clock()
         if now < self.idle_until:
             return None

@@ -34,7 +34,7 @@ from toolbus.signature import (
 from toolbus.thread_items import ThreadItems
 from toolbus.tool_definition import Settled, ToolDefinition
 
-__all__ = ["ITEMS_AHEAD", "FunctionTool", "Tool", "ToolOptions", "tool"]
+__all__ = ["ITEMS_AHEAD", "FunctionTool", "Tool", "ToolOptions", "running", "tool"]
 
 ITEMS_AHEAD = 16
 """How many items of a sync generator may wait until they are taken."""
@@ -85,8 +85,6 @@ class Tool(ToolDefinition, ABC):
     """Whether `execute` itself sets `context.entered`, because it starts its function later."""
     intake: Intake | None = None
     """The parameter of `execute` that takes what the caller sends while the call runs."""
-    direct: Callable[..., Any] | None = None
-    """What `execute` does nothing but call with the same arguments, where that is so."""
     is_unary: bool = True
     """Whether it takes arguments alone, and gives one result; known once it is settled."""
 
@@ -253,6 +251,8 @@ class FunctionTool(Tool):
         self._context = signature.context
         code = code_of(function)
         self._is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
+        self.is_bare: bool = self._is_async and self._context is None
+        """Whether it is called with nothing but its arguments, where calls run."""
         if signature.intake is not None and signature.intake.is_file and not self._is_async:
             raise TypeError(
                 f"{name_of(function)}: only an async function takes an upload as a file: let it be"
@@ -316,8 +316,6 @@ class FunctionTool(Tool):
         # A subclass may ask for more than the signature does; then the schema alone decides.
         if settled.manifest.input_schema == self._signature.input_schema:
             self._plain = self._signature.plain
-        if self._is_async and self._context is None and type(self).execute is FunctionTool.execute:
-            self.direct: Callable[..., Any] | None = self.function
         return settled
 
     def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
@@ -326,7 +324,7 @@ class FunctionTool(Tool):
         Gives what is to be awaited or, of a function that yields, gone through with `async for`.
         """
         place = self._context
-        if place is None and self._is_async:
+        if self.is_bare:
             return self.function(**arguments)
         if place is not None and not place.positional:
             arguments[place.name] = context
@@ -359,6 +357,22 @@ class FunctionTool(Tool):
 
         result = await context.run_sync(functools.partial(contextvars.copy_context().run, call))
         return await result if inspect.isawaitable(result) else result
+
+
+_EXECUTE = FunctionTool.execute
+
+
+def running(tool: Tool, context: ToolContext, arguments: dict[str, Any]) -> Any:
+    """Call `tool.execute`; where that would do nothing but call a function, as mostly, call that.
+
+    Keyword arguments are made twice else. Whoever puts something in the place of `execute`, at any
+    time, is asked.
+    """
+    execute = tool.execute
+    if getattr(execute, "__func__", None) is _EXECUTE and isinstance(tool, FunctionTool):
+        if tool.is_bare:
+            return tool.function(**arguments)
+    return execute(context, **arguments)
 
 
 def _options_of(function: Callable[..., Any]) -> ToolOptions:

@@ -9,7 +9,7 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -17,17 +17,20 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind
 
-from toolbus.light_spans import LightSpan, LightTracer
+from toolbus.light_spans import FullTracer, LightSpan, LightTracer
 
 __all__ = ["ToolSpan", "ToolTracer", "tracers_of"]
 
 
 def tracers_of(
     tracer: trace.Tracer, provider: trace.TracerProvider
-) -> tuple[LightTracer | trace.Tracer, ToolTracer | trace.Tracer]:
+) -> tuple[LightTracer | FullTracer, ToolTracer | FullTracer]:
     """Choose who begins the spans of calls, and who those of tools: the SDK where it has to."""
     light = LightTracer.of(tracer, provider)
-    return (tracer, tracer) if light is None else (light, ToolTracer(light))
+    if light is None:
+        full = FullTracer(tracer)
+        return full, full
+    return light, ToolTracer(light)
 
 
 class ToolTracer:
@@ -42,10 +45,10 @@ class ToolTracer:
         self._lock = Lock()
 
     def start_span(
-        self, name: str, context: Context, kind: SpanKind, attributes: Mapping[str, Any]
+        self, name: str, context: Context, kind: SpanKind, written: Sequence[Mapping[str, Any]]
     ) -> trace.Span:
         """Begin a span as the SDK's tracer does."""
-        span = self._light.start_span(name, context, kind, attributes)
+        span = self._light.start_span(name, context, kind, written)
         if not isinstance(span, LightSpan):
             return span
         return ToolSpan(span, lambda: self._light.full(span, context), self._lock)

@@ -23,7 +23,7 @@ from toolbus.errors import (
 )
 from toolbus.input_stream import InputStream
 from toolbus.plain_json import cut, plain_json
-from toolbus.tool import FunctionTool, Tool
+from toolbus.tool import FunctionTool, Tool, running
 from toolbus.tool_definition import rules_of, title_of
 from toolbus.tool_stream import run_apart
 from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
@@ -137,11 +137,10 @@ class Toolkit:
             raise
         if attachment is not None or not chosen.is_unary:
             return await run_apart(chosen, context, checked, attachment)
-        direct = chosen.direct
-        running = direct(**checked) if direct else chosen.execute(context, **checked)
+        awaited = running(chosen, context, checked)
         if not chosen.marks_entry:
             context.entered = True
-        result = await running
+        result = await awaited
         try:
             return chosen.make_result(result)
         except RoomException as error:
@@ -164,7 +163,7 @@ def _invalid(path: str, message: str) -> InvalidArguments:
     return InvalidArguments(message, details={"path": path, "message": message})
 
 
-def packed_result(context: ToolContext, chunk: Chunk, is_checked: bool = False) -> bytes:
+def packed_result(context: ToolContext, chunk: Chunk, *, is_checked: bool = False) -> bytes:
     """Pack what a tool returned as the body of its result, here as at a host.
 
     Args:
@@ -177,7 +176,7 @@ def packed_result(context: ToolContext, chunk: Chunk, is_checked: bool = False) 
     """
     try:
         if type(chunk) is JsonChunk:
-            body = pack_json_chunk(chunk.json, is_checked)
+            body = pack_json_chunk(chunk.json, is_plain=is_checked)
         else:
             body = pack_body(chunk.to_wire())
     except BadBody as error:

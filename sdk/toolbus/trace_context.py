@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, get_current
@@ -125,13 +125,9 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
     if match is None:
         return None
     trace_id, span_id, flags = match.groups()
-    span_context = SpanContext(
-        int(trace_id, 16),
-        int(span_id, 16),
-        is_remote=True,
-        trace_flags=trace.TraceFlags(int(flags, 16)),
-        trace_state=_parse_tracestate(tracestate),
-    )
+    trace_state = None if tracestate is None else _parse_tracestate(tracestate)
+    set_flags = trace.TraceFlags(int(flags, 16))
+    span_context = SpanContext(int(trace_id, 16), int(span_id, 16), True, set_flags, trace_state)
     return span_context if span_context.is_valid else None
 
 
@@ -149,8 +145,8 @@ def trace_context_of(span: trace.Span) -> TraceContext | None:
     span_context = span.get_span_context()
     if not span_context.is_valid:
         return None
-    if isinstance(span, RemoteParent):
-        return span.received
+    if type(span) in _REMOTE:  # of an abstract class it takes longer than all the rest
+        return cast(RemoteParent, span).received
     traceparent = format_traceparent(span_context)
     trace_state = span_context.trace_state
     if trace_state is trace.DEFAULT_TRACE_STATE or not trace_state:
@@ -201,6 +197,9 @@ class _CallsOwn(RemoteParent):
     @property
     def received(self) -> TraceContext:
         return TraceContext(f"00-{self._call_id}-{self._call_id[16:]}-00")
+
+
+_REMOTE = frozenset({RemoteParent, _CallsOwn})
 
 
 def enter_unsampled(traceparent: str, header: Mapping[str, Any]) -> None:

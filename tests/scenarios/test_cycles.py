@@ -114,15 +114,15 @@ async def test_thousands_who_come_and_go_leave_nothing_behind() -> None:
             await come_and_go(server, 0, half // 5)  # fills caches and pools
             await all_gone(server, host, alone)
             objects, descriptors = ours(server, host), psutil.Process().num_fds()
-            # Between calls a host keeps a task for the next one, or none.
-            objects["toolbus.eager_tasks._Spare"] = 1
             told, memory = standing.gone, []
             for first in (0, half):
                 await come_and_go(server, first, half)
                 await all_gone(server, host, alone)
                 memory.append(memory_bytes())
                 assert psutil.Process().num_fds() == descriptors
-                assert ours(server, host) - objects == Counter(), "more than before"
+                # Between calls a host keeps a task for the next one, or none.
+                allowed = objects | Counter({"toolbus.eager_tasks._Spare": 1})
+                assert ours(server, host) - allowed == Counter(), "more than before"
             assert memory[1] <= memory[0] * 1.05, f"memory grew: {memory} bytes"
             assert standing.gone == standing.began
             assert standing.gone - told == 2 * half // len(WAYS)

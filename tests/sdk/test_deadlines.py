@@ -82,6 +82,22 @@ def test_what_is_forgotten_is_not_held_whenever_it_came() -> None:
     assert len(watch.deadlines) == 0
 
 
+def test_what_ended_while_the_alarm_rings_often_is_not_held_behind_one_that_lasts() -> None:
+    watch = Watch()
+    watch.add("long", 3_600)
+    most = 0
+    for _ in range(500):
+        short = watch.add("short", 0.02)
+        others = [watch.add("other", 7_200) for _ in range(40)]
+        watch.clock.advance(0.02)
+        for call in (short, *others):
+            call.ended = True
+            watch.deadlines.forget(call)
+        most = max(most, len(watch.deadlines))
+    assert most < 300
+    assert watch.expired == ["short"] * 500
+
+
 def test_an_alarm_rings_once_for_the_earliest_time_and_again_when_it_is_told_to() -> None:
     clock = StillClock()
     rung: list[float] = []
@@ -123,7 +139,7 @@ def test_of_one_after_the_other_none_is_held_once_it_has_ended() -> None:
         assert len(watch.deadlines) == 1
     later = watch.add("later", 60)
     first.ended = True
-    watch.deadlines.forget(first)  # not the newest: it goes with the others
+    watch.deadlines.forget(first)
     watch.clock.advance(60)
     assert watch.expired == ["later"]
     assert later.ended

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 
 from support.recording import CALL_ID, METHOD, SAMPLED, SPAN_ID, Process, Watcher
 from toolbus import errors
@@ -67,10 +67,14 @@ def call(
 
 
 def assert_same(play: Callable[[Process], object]) -> Process:
-    """Play with light spans and with the SDK's; give the first process."""
-    light, heavy = Process(), Process(light=False)
-    assert play(light) == play(heavy)
-    assert light.sent() == heavy.sent()
+    """Play with light spans, which leave as they are or do not, and with the SDK's.
+
+    Give the first process.
+    """
+    light, sinks, heavy = Process(), Process(sinks=True), Process(light=False)
+    assert play(light) == play(sinks) == play(heavy)
+    assert light.sent() == sinks.sent() == heavy.sent()
+    assert sinks.watcher.ended == []
     assert "CLIENT" in heavy.watcher.begun
     assert "SERVER" not in light.watcher.begun
     assert "CLIENT" not in light.watcher.begun
@@ -151,25 +155,28 @@ def test_attribute_that_is_set_twice_has_its_last_value_and_place() -> None:
 
 
 def assert_same_clients(play: Callable[[Process], None]) -> Process:
-    light, heavy = Process(), Process(light=False)
-    play(light)
-    play(heavy)
-    assert light.sent() == heavy.sent()
+    light, sinks, heavy = Process(), Process(sinks=True), Process(light=False)
+    for process in (light, sinks, heavy):
+        play(process)
+    assert light.sent() == sinks.sent() == heavy.sent()
     assert light.watcher.begun == []
     assert heavy.watcher.begun == ["CLIENT"]
     return light
 
 
 def test_light_span_that_has_ended_stays_as_it_was() -> None:
-    process = Process()
+    process = Process(sinks=True)
     span = process.tracing.start_client(METHOD, CALL_ID)
     assert span is not None
     span.end()
-    span.describe({"toolbus.host": "late"})
+    before = process.sent()
+    [ended] = process.taken
+    ended.set_attributes({"toolbus.host": "late"})
+    ended.set_attribute("toolbus.room", "late")
+    ended.set_status(StatusCode.ERROR, "late")
     span.end(errors.NotFound())
-    [ended] = process.watcher.ended
-    assert ended.attributes is not None
-    assert "toolbus.host" not in ended.attributes
+    assert process.sent() == before
+    assert len(process.taken) == 1
     assert not span.recording
 
 
@@ -178,7 +185,7 @@ def test_light_span_ends_once() -> None:
     tracer = process.provider.get_tracer(SCOPE)
     light = LightTracer.of(tracer, process.provider)
     assert light is not None
-    span = light.start_span("x", None, SpanKind.CLIENT, {})
+    span = light.start_span("x", None, SpanKind.CLIENT, ())
     assert isinstance(span, LightSpan)
     span.end(span.start_ns + 5)
     span.end(span.start_ns + 7)

@@ -123,6 +123,22 @@ async def test_what_an_override_adds_to_a_result_has_to_be_sendable_too(
     assert (error.code, error.executed) == ("invalid_result", "yes")
 
 
+class Lending(Toolkit):
+    """Runs another tool than the one that it lists."""
+
+    def get_tool(self, name: str) -> Tool:
+        return Stamped()
+
+
+async def test_what_another_tool_in_the_place_of_the_listed_one_makes_is_looked_at(
+    stage: Stage,
+) -> None:
+    server = stage.server(plain, kit=Lending)
+    server.dispatch(1, "plain")
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_result", "yes")
+
+
 class Nasty(BaseException):
     pass
 

@@ -19,6 +19,7 @@ from toolbus.chunks import FileChunk, JsonChunk
 from toolbus.context import ToolContext
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tool import FunctionTool, Tool, ToolOptions, tool
+from toolbus.toolkit import Toolkit
 
 
 class Place(BaseModel):
@@ -349,6 +350,59 @@ def test_a_schema_that_a_subclass_tightened_counts() -> None:
     with pytest.raises(InvalidArguments):
         Bounded().read_arguments({"count": 11})
     assert Bounded().read_arguments({"count": 10})["count"] == 10
+
+
+async def doubled(number: int) -> int:
+    return 2 * number
+
+
+class Lending(Toolkit):
+    """Runs another tool than the one that it lists."""
+
+    def get_tool(self, name: str) -> Tool:
+        found = super().get_tool(name)
+        found.execute = refused  # type: ignore[method-assign]
+        return found
+
+
+async def refused(context: ToolContext, /, **arguments: Any) -> str:
+    return f"no {arguments['number']}"
+
+
+async def answer_of(kit: Toolkit) -> Any:
+    return (await kit.execute(ToolContext(), "doubled", {"number": 2})).value
+
+
+async def test_whatever_stands_in_the_place_of_execute_is_what_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await answer_of(Toolkit("t", [doubled])) == 4
+    assert await answer_of(Lending("t", [doubled])) == "no 2"
+
+    made = FunctionTool(doubled)
+    kit = Toolkit("t", [made])
+    assert await answer_of(kit) == 4
+    made.execute = refused  # type: ignore[method-assign]
+    assert await answer_of(kit) == "no 2"
+
+    async def patched(self: FunctionTool, context: ToolContext, /, number: int) -> str:
+        return f"patched {number}"
+
+    kit = Toolkit("t", [doubled])
+    assert await answer_of(kit) == 4
+    monkeypatch.setattr(FunctionTool, "execute", patched)
+    assert await answer_of(kit) == "patched 2"
+
+
+async def test_a_function_that_is_exchanged_is_what_runs() -> None:
+    async def tripled(number: int) -> int:
+        return 3 * number
+
+    made = FunctionTool(doubled)
+    kit = Toolkit("t", [made])
+    assert await answer_of(kit) == 4
+    made.function = tripled
+    assert await answer_of(kit) == 6
 
 
 def test_arguments_that_were_read_are_the_tools_own() -> None:

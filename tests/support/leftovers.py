@@ -77,8 +77,7 @@ def entries_of(room: RoomClient) -> int:
 
 
 def forget_ended(deadlines: Deadlines[Any]) -> None:
-    """Drop now what has ended; by itself that is done a few dozen at a time."""
-    deadlines._take_in()
+    """Drop now what has ended; by itself that is done when it is much."""
     deadlines._forget_ended()
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from toolbus.light_spans import PipelineProvider
+from toolbus.light_spans import LightSpan, PipelineProvider
+from toolbus.span_encoder import SpanEncoder
 from toolbus.telemetry import TraceContext, Tracing
 
 METHOD = "weather.forecast"
@@ -49,26 +51,40 @@ class Watcher(SpanProcessor):
 
 
 class Process:
-    """One process that records, with light spans or with the SDK's alone."""
+    """One process that records.
 
-    def __init__(self, *, light: bool = True, sampler: Sampler | None = None) -> None:
+    Args:
+        light: With light spans, not with the SDK's alone.
+        sinks: With an exporter that reads light spans as they are.
+        sampler: Decides.
+    """
+
+    def __init__(
+        self, *, light: bool = True, sinks: bool = False, sampler: Sampler | None = None
+    ) -> None:
         self.watcher = Watcher()
+        self.taken: list[LightSpan] = []
         limits = SpanLimits()
         self.provider = PipelineProvider(self.watcher, Resource({"service.name": "x"}), limits)
         self.provider.id_generator = Ids()
         if sampler is not None:
             self.provider.sampler = sampler
+        if sinks:
+            self.provider.sink = self.taken.append
         if not light:
             self.provider.add_span_processor(SpanProcessor())
         self.tracing = Tracing(self.provider)
 
     def sent(self) -> list[Any]:
-        """What goes to a collector, apart from the times."""
-        request = encode_spans(self.watcher.ended)
-        for group in request.resource_spans:
+        """What goes to a collector, apart from the times, in order of ids."""
+        request = encode_spans(self.watcher.ended).SerializeToString()
+        request += SpanEncoder().encode(self.taken)
+        sent = []
+        for group in ExportTraceServiceRequest.FromString(request).resource_spans:
             for scope in group.scope_spans:
                 for span in scope.spans:
                     assert 0 < span.start_time_unix_nano <= span.end_time_unix_nano
                     span.ClearField("start_time_unix_nano")
                     span.ClearField("end_time_unix_nano")
-        return list(request.resource_spans)
+                    sent.append((span.span_id, span, scope.scope, group.resource))
+        return sorted(sent, key=lambda fields: fields[0])

@@ -98,7 +98,7 @@ def _unpackable(error: Exception) -> BadBody:
     return BadBody("", f"cannot be sent: {type(error).__name__}")
 
 
-def pack_json_chunk(value: Any, is_plain: bool = False) -> bytes:
+def pack_json_chunk(value: Any, *, is_plain: bool = False) -> bytes:
     """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`.
 
     With `is_plain`, of one that was found to be what `pack_body` packs, in a fraction of the time.
@@ -362,7 +362,7 @@ def flat_json(chunk: bytes) -> dict[str, Any] | None:
 
 
 def unpack_nested(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH) -> Any:
-    """Read as `unpack_body` does what is known not to be flat."""
+    """Read as `unpack_body` does, step by step: for what is no map of plain values."""
     try:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             msgspec.msgpack.decode(data, type=msgspec.Raw)
