@@ -54,7 +54,7 @@ workforce.Workforce(
     listeners=Listeners("127.0.0.1", 0),
     count=2,
     key_files=KeyFiles([folder / "keys.toml"], keys),
-    on_ready=lambda: print("ready", flush=True),
+    on_ready=lambda: os.write(1, b"ready\\n"),
     work=work,
 ).run()
 """
