@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from math import ceil, inf
 from typing import Any, TypeAlias
 
-from toolbus.deadlines import ROUNDING_MS, Deadlines
+from toolbus.deadlines import ROUNDING_MS, Alarm, look_again_at
 from toolbus.errors import (
     ERRORS,
     Cancelled,
@@ -91,7 +92,6 @@ class Router:
         self._loop = loop
         self._limits = limits
         self._telemetry = telemetry
-        self._deadlines = Deadlines(loop, self._expire)
         self.streams: Streams = Streams(loop, limits, self.break_off)
         """Takes the frames of streams."""
         self.in_flight = 0
@@ -252,8 +252,8 @@ class Router:
         host.dispatched[flight.dispatch_id] = flight
         host.member.inflight += 1
         self.in_flight += 1
-        if not is_endless:
-            self._deadlines.add(flight.deadline_at, flight)
+        if flight.deadline_at < caller.wakes_at:
+            self._wake(caller, flight.deadline_at)
         if flight.exchange is not None:
             self.streams.begin(flight.exchange)
 
@@ -296,6 +296,8 @@ class Router:
         for flight in list(seat.calls.values()):
             self._withdraw(flight, "caller_gone")
             self._fail(flight, Cancelled("the caller is gone", executed=flight.executed))
+        if seat.alarm is not None:
+            seat.alarm.close()
 
     def abandon(self, seat: Seat, words: str = "the server is leaving") -> None:
         """End the calls that a participant runs: nobody waits for them any longer."""
@@ -303,9 +305,20 @@ class Router:
             self._withdraw(flight, "leaving")
             self._fail(flight, _lost(Unavailable, words, flight))
 
-    def _expire(self, flight: Flight) -> None:
-        self._withdraw(flight, "deadline")
-        self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
+    def _wake(self, caller: Seat, at: float) -> None:
+        """Look at a caller's calls when the first of their deadlines has passed."""
+        if caller.alarm is None:
+            caller.alarm = Alarm(self._loop, partial(self._expire_due, caller))
+        caller.alarm.set(at)
+        caller.wakes_at = at
+
+    def _expire_due(self, caller: Seat, now: float) -> float:
+        for flight in [each for each in caller.calls.values() if each.deadline_at <= now]:
+            self._withdraw(flight, "deadline")
+            self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
+        waiting = [each.deadline_at for each in caller.calls.values()]
+        caller.wakes_at = look_again_at(now, waiting)
+        return caller.wakes_at
 
     def break_off(self, flight: Flight, error: RoomException, reason: str) -> None:
         """End a call for the sake of its stream, or of what was lost on the way between nodes."""
@@ -331,7 +344,6 @@ class Router:
 
     def _end(self, flight: Flight) -> None:
         flight.ended = True
-        self._deadlines.forget(flight)
         del flight.caller.calls[flight.request_id]
         flight.caller.call_ids.discard(flight.call_id)
         del flight.host.dispatched[flight.dispatch_id]

@@ -7,23 +7,17 @@ that is handed over.
 from __future__ import annotations
 
 import asyncio
-from math import inf
 from typing import Any
 
 from msgspec import Struct
 
 from toolbus.call_flow import CallFlow
-from toolbus.deadlines import Alarm
+from toolbus.deadlines import Alarm, look_again_at
 from toolbus.errors import ConnectionLost, DeadlineExceeded, Executed, RoomException
 from toolbus.inflow import Shares
 from toolbus.wire import Credit, Failed, Progress, Result, StreamChunk, exception_of
 
 __all__ = ["CallTable", "Pending"]
-
-# After a look at what is due none follows for so long, for each request that waits: looking takes a
-# hundredth of the time. An end that nobody tells from elsewhere is late by so much at most.
-_LOOK_S = 0.000_01
-_MOST_LOOK_S = 0.02
 
 
 class Pending(Struct, eq=False):
@@ -139,8 +133,7 @@ class CallTable:
         for pending in [each for each in self._pending.values() if each.ends_at <= now]:
             words = "no answer came in time"
             self._end(pending, DeadlineExceeded(words, executed=pending.executed))
-        earliest = min((each.ends_at for each in self._pending.values()), default=inf)
-        return max(earliest, now + min(len(self._pending) * _LOOK_S, _MOST_LOOK_S))
+        return look_again_at(now, [each.ends_at for each in self._pending.values()])
 
     def lose_all(self) -> None:
         """End everything: there is no connection any more."""

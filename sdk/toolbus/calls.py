@@ -117,7 +117,8 @@ class Caller:
             RoomException: Why there is no result; `executed` says whether the tool ran.
         """
         span = pending = None
-        if current_context() or monotonic() >= self._tracing.idle_until:
+        tracing = self._tracing
+        if tracing.roots is not None or current_context() or monotonic() >= tracing.idle_until:
             span = self.begin_span(plan)
         try:
             try:  # as `_answer` does it, without a coroutine more
