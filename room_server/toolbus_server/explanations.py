@@ -6,7 +6,8 @@ from typing import Any
 
 from toolbus.errors import RoomException
 from toolbus.wire import Explain
-from toolbus_server.routing import Room, Router, Seat, check_options
+from toolbus_server.request_options import check_options
+from toolbus_server.routing import Room, Router, Seat
 
 __all__ = ["explain"]
 

@@ -1,4 +1,4 @@
-"""The options of requests that are no calls: read, checked, and refused by their path.
+"""The options of calls and other requests: read, checked, and refused by their path.
 
 Pure: it knows neither rooms nor sockets. A cursor is text that only its writer has to understand.
 """
@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolbus.errors import InvalidArguments
 from toolbus.wire import BadBody, pack_body, unpack_body
 
 __all__ = [
+    "CALL_OPTIONS",
     "MAX_PAGE",
     "MAX_PAGE_BYTES",
+    "STREAM_OPTIONS",
     "bad_option",
+    "check_options",
     "cursor_text",
     "page_limit",
     "read_cursor",
@@ -27,6 +30,33 @@ MAX_PAGE = 100
 """How many items one page of a list has at most."""
 MAX_PAGE_BYTES = 256 * 1024
 """A page that has more bytes than this takes no further item."""
+STREAM_OPTIONS: Mapping[str, type] = {
+    "credit_chunks": int,
+    "credit_bytes": int,
+    "idle_ms": int,
+    "input": bool,
+    "progress": bool,
+}
+"""Options of a call that concern its streams."""
+CALL_OPTIONS: Mapping[str, type] = {
+    "participant": str,
+    "parent": int,
+    "on_behalf_of": str,
+    "pin": str,
+    "attempt": int,
+    "caller_context": bytes,
+    "affinity": str,
+    **STREAM_OPTIONS,
+}
+"""Options of a call, with the types of their values."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse an option of a call whose value has another type. Raises InvalidArguments."""
+    for name, value in options.items():
+        expected = CALL_OPTIONS.get(name)
+        if expected is not None and type(value) is not expected:
+            raise bad_option(name, f"is not {expected.__name__}")
 
 
 def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:

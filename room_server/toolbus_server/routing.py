@@ -46,27 +46,17 @@ from toolbus.wire import (
 from toolbus_server.authority import OWN, Authority, authority_of
 from toolbus_server.flights import Flight, Port, Room, Seat
 from toolbus_server.limits import Limits
-from toolbus_server.request_options import bad_option
+from toolbus_server.request_options import STREAM_OPTIONS, bad_option, check_options
 from toolbus_server.room_view import Toolkit, affinity_of, check_pin, check_principal
-from toolbus_server.streams import BUDGET_BYTES, STREAM_OPTIONS, Streams, is_stream
+from toolbus_server.streams import BUDGET_BYTES, Streams, is_stream
 from toolbus_server.telemetry import ServerTelemetry
 
-__all__ = ["OTHER_CODE", "Flight", "Port", "Room", "Router", "Seat", "check_options"]
+__all__ = ["OTHER_CODE", "Flight", "Port", "Room", "Router", "Seat"]
 
 OTHER_CODE = "_OTHER"
 """What a code that only its host knows is counted as."""
 
 _NO_OPTIONS: Mapping[str, Any] = {}
-_OPTION_TYPES: dict[str, type] = {
-    "participant": str,
-    "parent": int,
-    "on_behalf_of": str,
-    "pin": str,
-    "attempt": int,
-    "caller_context": bytes,
-    "affinity": str,
-    **STREAM_OPTIONS,
-}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
@@ -372,14 +362,6 @@ def _fill_header(
         header["on_behalf_of"] = flight.principal.card
     for name in _FORWARDED & options.keys():
         header[name] = options[name]
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse an option of a call whose value has another type. Raises InvalidArguments."""
-    for name, value in options.items():
-        expected = _OPTION_TYPES.get(name)
-        if expected is not None and type(value) is not expected:
-            raise bad_option(name, f"is not {expected.__name__}")
 
 
 def _not_taken(flight: Flight, is_too_large: bool) -> RoomException:

@@ -26,16 +26,8 @@ from toolbus_server.flights import Exchange, Flight, Lane, Seat
 from toolbus_server.limits import Limits
 from toolbus_server.request_options import bad_option
 
-__all__ = ["BUDGET_BYTES", "FLOOR_BYTES", "STREAM_OPTIONS", "Streams", "is_stream"]
+__all__ = ["BUDGET_BYTES", "FLOOR_BYTES", "Streams", "is_stream"]
 
-STREAM_OPTIONS: Mapping[str, type] = {
-    "credit_chunks": int,
-    "credit_bytes": int,
-    "idle_ms": int,
-    "input": bool,
-    "progress": bool,
-}
-"""Options of a call that concern what is here."""
 FLOOR_BYTES = FIRST_BYTES
 """What the sender of a stream may always be ahead of what has left for its reader."""
 

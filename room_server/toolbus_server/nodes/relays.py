@@ -11,8 +11,8 @@ from toolbus.wire import Dispatch
 from toolbus_server.flights import Flight, Seat
 from toolbus_server.hub import Hub
 from toolbus_server.nodes.peer import Peer, RelayedCall
+from toolbus_server.request_options import STREAM_OPTIONS
 from toolbus_server.room_view import Toolkit
-from toolbus_server.streams import STREAM_OPTIONS
 
 __all__ = ["Relays"]
 
