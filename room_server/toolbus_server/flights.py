@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from random import randrange
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from toolbus.deadlines import Alarm
 from toolbus.errors import Executed, RoomException
 from toolbus.transport import Ticket
 from toolbus.wire import Call, ToolManifest
@@ -139,10 +137,6 @@ class Seat:
     """Its calls in flight that are streams or have input."""
     ahead: int = 0
     """Bytes of streams that are on the way to it, or may be at any moment."""
-    wakes_at: float = inf
-    """When its calls are looked at next, for those whose time is up."""
-    alarm: Alarm | None = None
-    """Rings then; made for its first call."""
     work: Meter = field(default_factory=partial(Meter, _WORK_S, _WINDOW_S))
     """Seconds that the server worked on its requests, calls left out (PROTOCOL.md, REG-20)."""
 

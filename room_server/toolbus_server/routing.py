@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from math import ceil, inf
 from typing import Any, TypeAlias
 
-from toolbus.deadlines import ROUNDING_MS, Alarm, look_again_at
+from toolbus.deadlines import ROUNDING_MS, Deadlines
 from toolbus.errors import (
     ERRORS,
     Cancelled,
@@ -82,6 +81,7 @@ class Router:
         self._loop = loop
         self._limits = limits
         self._telemetry = telemetry
+        self._deadlines = Deadlines(loop, self._expire)
         self.streams: Streams = Streams(loop, limits, self.break_off)
         """Takes the frames of streams."""
         self.in_flight = 0
@@ -242,8 +242,8 @@ class Router:
         host.dispatched[flight.dispatch_id] = flight
         host.member.inflight += 1
         self.in_flight += 1
-        if flight.deadline_at < caller.wakes_at:
-            self._wake(caller, flight.deadline_at)
+        if not is_endless:
+            self._deadlines.add(flight.deadline_at, flight)
         if flight.exchange is not None:
             self.streams.begin(flight.exchange)
 
@@ -286,8 +286,6 @@ class Router:
         for flight in list(seat.calls.values()):
             self._withdraw(flight, "caller_gone")
             self._fail(flight, Cancelled("the caller is gone", executed=flight.executed))
-        if seat.alarm is not None:
-            seat.alarm.close()
 
     def abandon(self, seat: Seat, words: str = "the server is leaving") -> None:
         """End the calls that a participant runs: nobody waits for them any longer."""
@@ -295,20 +293,9 @@ class Router:
             self._withdraw(flight, "leaving")
             self._fail(flight, _lost(Unavailable, words, flight))
 
-    def _wake(self, caller: Seat, at: float) -> None:
-        """Look at a caller's calls when the first of their deadlines has passed."""
-        if caller.alarm is None:
-            caller.alarm = Alarm(self._loop, partial(self._expire_due, caller))
-        caller.alarm.set(at)
-        caller.wakes_at = at
-
-    def _expire_due(self, caller: Seat, now: float) -> float:
-        for flight in [each for each in caller.calls.values() if each.deadline_at <= now]:
-            self._withdraw(flight, "deadline")
-            self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
-        waiting = [each.deadline_at for each in caller.calls.values()]
-        caller.wakes_at = look_again_at(now, waiting)
-        return caller.wakes_at
+    def _expire(self, flight: Flight) -> None:
+        self._withdraw(flight, "deadline")
+        self._fail(flight, DeadlineExceeded("the deadline passed", executed=flight.executed))
 
     def break_off(self, flight: Flight, error: RoomException, reason: str) -> None:
         """End a call for the sake of its stream, or of what was lost on the way between nodes."""
@@ -334,6 +321,7 @@ class Router:
 
     def _end(self, flight: Flight) -> None:
         flight.ended = True
+        self._deadlines.forget(flight)
         del flight.caller.calls[flight.request_id]
         flight.caller.call_ids.discard(flight.call_id)
         del flight.host.dispatched[flight.dispatch_id]

@@ -7,17 +7,20 @@ that is handed over.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Any
 
 from msgspec import Struct
 
 from toolbus.call_flow import CallFlow
-from toolbus.deadlines import Alarm, look_again_at
+from toolbus.deadlines import Alarm
 from toolbus.errors import ConnectionLost, DeadlineExceeded, Executed, RoomException
 from toolbus.inflow import Shares
 from toolbus.wire import Credit, Failed, Progress, Result, StreamChunk, exception_of
 
 __all__ = ["CallTable", "Pending"]
+
+_LOOK_S, _MOST_LOOK_S = 0.000_01, 0.02
 
 
 class Pending(Struct, eq=False):
@@ -129,11 +132,15 @@ class CallTable:
         """End the requests whose time is up and whose answer did not come; say when to look again.
 
         All are gone through: there are hardly ever more than the server lets one participant have.
+        So that this takes no more than a hundredth of the time where their times follow close upon
+        each other, an end may be late by 10 us for each that waits, and by 20 ms at most.
         """
         for pending in [each for each in self._pending.values() if each.ends_at <= now]:
             words = "no answer came in time"
             self._end(pending, DeadlineExceeded(words, executed=pending.executed))
-        return look_again_at(now, [each.ends_at for each in self._pending.values()])
+        waiting = [each.ends_at for each in self._pending.values()]
+        pause_s = min(len(waiting) * _LOOK_S, _MOST_LOOK_S)
+        return max(min(waiting, default=inf), now + pause_s)
 
     def lose_all(self) -> None:
         """End everything: there is no connection any more."""

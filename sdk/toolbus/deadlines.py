@@ -10,13 +10,13 @@ is taken along, since the clock of a loop may be no finer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["ROUNDING_MS", "Alarm", "Deadlines", "Ending", "look_again_at"]
+__all__ = ["ROUNDING_MS", "Alarm", "Deadlines", "Ending"]
 
 ROUNDING_MS = 0.001
 """More than a duration is off by that is the difference of two times of a clock that counts years.
@@ -26,7 +26,6 @@ So much of a millisecond is not rounded up to a whole one.
 
 # So many are not looked through for those that have ended.
 _SMALL = 64
-_LOOK_S, _MOST_LOOK_S = 0.000_01, 0.02
 _CLOCK_S = 0.001
 """The coarsest clock of a loop, uvloop's; a timer may run that much early by it."""
 
@@ -68,16 +67,6 @@ class Alarm:
         self.at = inf
         if self._timer is not None:
             self._timer.cancel()
-
-
-def look_again_at(now: float, waiting: Collection[float]) -> float:
-    """Say when an alarm is to ring again behind which all that waits is gone through.
-
-    At the earliest of its times, but not so soon that looking takes more than a hundredth of the
-    time: so an end may be late by 10 us for each that waits, and by 20 ms at most.
-    """
-    pause_s = min(len(waiting) * _LOOK_S, _MOST_LOOK_S)
-    return max(min(waiting, default=inf), now + pause_s)
 
 
 class Ending(Protocol):

@@ -171,6 +171,14 @@ class LightSpan(trace.NonRecordingSpan):  # its constructor would keep the conte
             self.end_ns = time_ns() if end_time is None else end_time
             self.tracer.take(self)
 
+    @property
+    def resource(self) -> Resource:
+        """Whose span it is."""
+        return self.tracer.resource
+
+    def __repr__(self) -> str:
+        return f"LightSpan({self.context!r})"
+
     def readable(self) -> ReadableSpan:
         """Give it as the SDK's, within its limits."""
         return self.tracer.readable(self)
@@ -306,13 +314,18 @@ class LightTracer:
         else:
             self._tracer.span_processor.on_end(self.readable(span))
 
+    @property
+    def resource(self) -> Resource:
+        """Whose spans these are: another one in a process that was forked."""
+        return self._tracer.resource
+
     def readable(self, span: LightSpan) -> ReadableSpan:
         """Give a span as the SDK's."""
         return ReadableSpan(
             name=span.name,
             context=span.context,
             parent=span.parent,
-            resource=self._tracer.resource,
+            resource=self.resource,
             attributes=self._attributes_of(span),
             links=self._links_of(span),
             kind=span.kind,

@@ -54,7 +54,8 @@ CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
 SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
 EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 
-_MAX_NAME_CHARS = 256
+MAX_NAME_CHARS = 256
+"""Longer names are cut."""
 _MAX_WORDS_CHARS = 1_024
 
 
@@ -101,13 +102,13 @@ def call_attributes(
 
 def rpc_attributes(method: str) -> dict[str, str]:
     """Name the call as every span of it does."""
-    return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:_MAX_NAME_CHARS]}
+    return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:MAX_NAME_CHARS]}
 
 
 def tool_attributes(method: str) -> dict[str, str]:
     """Name the tool."""
     tool = method.partition(".")[2] or method
-    return {GEN_AI_TOOL_NAME: tool[:_MAX_NAME_CHARS]}
+    return {GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS]}
 
 
 class Described(NamedTuple):
@@ -154,8 +155,9 @@ def record_outcome(
     details = error.details if isinstance(error.details, dict) else {}
     cause = details.get("cause")
     if isinstance(cause, str):
-        span.set_attribute(CAUSE, cause[:_MAX_NAME_CHARS])
+        span.set_attribute(CAUSE, cause[:MAX_NAME_CHARS])
     if error.code != "cancelled":
         is_of_the_tool = isinstance(error, ToolFailed) and cause is None and any(error.args)
-        words = error.message[:_MAX_WORDS_CHARS] if is_of_the_tool else None
-        span.set_status(trace.StatusCode.ERROR, words)
+        words = error.message[:_MAX_WORDS_CHARS] if is_of_the_tool else ""
+        words = words.encode(errors="replace").decode()  # half a character cannot be sent
+        span.set_status(trace.StatusCode.ERROR, words or None)

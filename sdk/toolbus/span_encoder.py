@@ -13,11 +13,12 @@ Source: https://protobuf.dev/programming-guides/encoding/ and opentelemetry/prot
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
@@ -26,10 +27,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import DEFAULT_TRACE_STATE, SpanKind, Status
 
 from toolbus.light_spans import UNSET, LightSpan, LightTracer, readable
-from toolbus.semantics import GEN_AI_TOOL_CALL_ID, SharedAttributes
+from toolbus.semantics import GEN_AI_TOOL_CALL_ID, MAX_NAME_CHARS, SharedAttributes
 
 __all__ = ["SpanEncoder"]
 
+_logger = logging.getLogger("toolbus.telemetry")
 _MAX_ENVELOPES = 64
 _MAX_ATTRIBUTES_KEPT = 1_024
 _MAX_KEPT_CHARS = 128
@@ -74,6 +76,8 @@ class _Envelope(NamedTuple):
     """A ResourceSpans without ScopeSpans."""
     scope: bytes
     """A ScopeSpans without spans."""
+    made_of: Resource
+    """What the first was written from."""
 
     @classmethod
     def of(cls, span: ReadableSpan) -> _Envelope:
@@ -83,7 +87,7 @@ class _Envelope(NamedTuple):
         scope_spans.ClearField("spans")
         scope = scope_spans.SerializeToString()
         resource_spans.ClearField("scope_spans")
-        return cls(resource_spans.SerializeToString(), scope)
+        return cls(resource_spans.SerializeToString(), scope, span.resource)
 
     def around(self, spans: Sequence[bytes]) -> bytes:
         """Write a request with these spans."""
@@ -98,10 +102,7 @@ class SpanEncoder:
         self._envelopes: dict[_Origin, _Envelope] = {}
 
     def encode(self, spans: Sequence[ReadableSpan | LightSpan]) -> bytes:
-        """Write an ExportTraceServiceRequest with all of these spans.
-
-        Raises what the SDK's encoder raises of a span that nobody can write.
-        """
+        """Write an ExportTraceServiceRequest with all of these spans that anybody can write."""
         plain: defaultdict[_Origin, list[bytes]] = defaultdict(list)
         examples: dict[_Origin, ReadableSpan | LightSpan] = {}
         others: list[ReadableSpan] = []
@@ -121,17 +122,30 @@ class SpanEncoder:
             for origin, written in plain.items()
         ]
         if others:
-            request.append(encode_spans(others).SerializePartialToString())
+            request.append(_by_the_sdk(others))
         # Messages that follow each other are one, with the fields of all.
         return b"".join(request)
 
     def _envelope_of(self, origin: _Origin, span: ReadableSpan | LightSpan) -> _Envelope:
         envelope = self._envelopes.get(origin)
-        if envelope is None:
+        # A tracer of the SDK's has another resource as soon as its process was forked.
+        is_light = isinstance(span, LightSpan)
+        if envelope is None or (is_light and envelope.made_of is not span.resource):
             if len(self._envelopes) >= _MAX_ENVELOPES:
                 self._envelopes.clear()
             envelope = self._envelopes[origin] = _Envelope.of(readable(span))
         return envelope
+
+
+def _by_the_sdk(spans: Sequence[ReadableSpan]) -> bytes:
+    """Let the SDK's encoder write spans; one that it cannot write takes no others with it."""
+    try:
+        return cast(bytes, encode_spans(spans).SerializePartialToString())
+    except Exception:
+        if len(spans) > 1:
+            return b"".join([_by_the_sdk([span]) for span in spans])
+        _logger.debug("a span cannot be written", exc_info=True)
+        return b""
 
 
 def _written_light(span: LightSpan) -> bytes | None:
@@ -165,8 +179,11 @@ def _written_light(span: LightSpan) -> bytes | None:
 def _light_attributes(span: LightSpan) -> bytes | None:
     tracer = span.tracer
     count = sum(map(len, span.written))
-    is_short = tracer.max_chars >= _MAX_KEPT_CHARS
-    if not is_short or count > tracer.max_attributes or count > len(set().union(*span.written)):
+    if (
+        tracer.max_chars < MAX_NAME_CHARS
+        or count > tracer.max_attributes
+        or count > len(set().union(*span.written))
+    ):
         return None
     written: list[bytes] = []
     for attributes in span.written:

@@ -369,8 +369,8 @@ def running(tool: Tool, context: ToolContext, arguments: dict[str, Any]) -> Any:
     time, is asked.
     """
     execute = tool.execute
-    if getattr(execute, "__func__", None) is _EXECUTE and isinstance(tool, FunctionTool):
-        if tool.is_bare:
+    if getattr(execute, "__func__", None) is _EXECUTE and execute.__self__ is tool:
+        if isinstance(tool, FunctionTool) and tool.is_bare:
             return tool.function(**arguments)
     return execute(context, **arguments)
 

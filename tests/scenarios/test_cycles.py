@@ -80,7 +80,7 @@ async def come_and_go(server: TestServer, first: int, cycles: int) -> None:
 def ours(server: TestServer, host: RoomClient) -> Counter[str]:
     """Count the objects of our own types that are alive."""
     hub = server.server.hub
-    for deadlines in (hub.router.streams._stalls, hub._reservations):
+    for deadlines in (hub.router._deadlines, hub.router.streams._stalls, hub._reservations):
         forget_ended(deadlines)
     assert entries_of(host) == 0
     gc.collect()

@@ -55,7 +55,8 @@ def is_clean(server: TestServer) -> bool:
     seats = server.server.hub.rooms["lab"].room.seats.values()
     assert all((seat.streams, seat.ahead) == (0, 0) for seat in seats)
     router = server.server.hub.router
-    forget_ended(router.streams._stalls)
+    for deadlines in (router._deadlines, router.streams._stalls):
+        forget_ended(deadlines)
     gc.collect()
     left = sum(isinstance(each, Exchange | Lane) for each in gc.get_objects())
     return (router.in_flight, left) == (0, 0)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -13,6 +15,7 @@ from support.recording import CALL_ID, METHOD, SAMPLED, SPAN_ID, Process, Watche
 from toolbus import errors
 from toolbus.light_spans import LightSpan, LightTracer
 from toolbus.semantics import SCOPE
+from toolbus.span_encoder import SpanEncoder
 from toolbus.telemetry import TraceContext, Tracing, call_attributes, is_sampled
 from toolbus.trace_context import current_context
 
@@ -139,6 +142,52 @@ def test_limits_hold_for_light_spans(
     monkeypatch.setenv(variable, limit)
     limited = assert_same(lambda process: call(process, trusted=False))
     assert limited.sent() != unlimited.sent()
+
+
+@pytest.mark.parametrize("limit", ["128", "150", "255", "256"])
+def test_long_names_are_cut_where_the_limit_says_so(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", limit)
+
+    def play(process: Process) -> None:
+        span = process.tracing.start_client(f"{'t' * 150}.{'n' * 150}", CALL_ID)
+        assert span is not None
+        span.end()
+
+    assert_same_clients(play)
+
+
+def test_words_of_a_tool_with_half_a_character_can_be_sent() -> None:
+    light = assert_same(lambda process: call(process, errors.ToolFailed("no file \udcff")))
+    assert {span.status.description for span in light.watcher.ended} >= {"no file ?"}
+
+
+def test_light_spans_are_those_of_the_process_that_was_forked() -> None:
+    process, encoder = Process(sinks=True), SpanEncoder()
+
+    def names() -> set[str]:
+        span = process.tracing.start_client(METHOD, CALL_ID)
+        assert span is not None
+        span.end()
+        request = ExportTraceServiceRequest.FromString(encoder.encode([process.taken[-1]]))
+        resources = [group.resource for group in request.resource_spans]
+        return {each.value.string_value for one in resources for each in one.attributes}
+
+    assert "x" in names()
+    light = process.taken[-1].tracer
+    light._tracer.resource = Resource({"service.name": "the child"})  # as the SDK does it
+    assert "the child" in names()
+    assert "x" not in names()
+
+
+def test_light_span_says_what_it_is() -> None:
+    process = Process(sinks=True)
+    process.tracing.start_client(METHOD, CALL_ID)
+    span = process.tracing.start_client(METHOD, CALL_ID)
+    assert span is not None
+    span.end()
+    assert f"{span.context.traceparent[3:35]}" in repr(process.taken[-1])
 
 
 def test_attribute_that_is_set_twice_has_its_last_value_and_place() -> None:

@@ -394,6 +394,15 @@ async def test_whatever_stands_in_the_place_of_execute_is_what_runs(
     assert await answer_of(kit) == "patched 2"
 
 
+async def test_the_execute_of_another_tool_runs_that_ones_function() -> None:
+    async def tripled(number: int) -> int:
+        return 3 * number
+
+    made, other = FunctionTool(doubled), FunctionTool(tripled)
+    made.execute = other.execute  # type: ignore[method-assign]
+    assert await answer_of(Toolkit("t", [made])) == 6
+
+
 async def test_a_function_that_is_exchanged_is_what_runs() -> None:
     async def tripled(number: int) -> int:
         return 3 * number

