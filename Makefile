@@ -25,7 +25,7 @@ demo: $(READY) ## real calls on real data between a server and three hosts, in u
 test: $(READY) ## every test, in four processes side by side; ARGS=-n0 for one
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9, Redis 7 and Redis 8
+test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9 and 8, Redis 7 and 8
 	@PYTHONPATH=tests $(BIN)/python -m support.redis_matrix $(ARGS)
 
 soak: $(READY) ## the tests that take many minutes and gigabytes

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
@@ -140,7 +140,7 @@ class SpanEncoder:
 def _by_the_sdk(spans: Sequence[ReadableSpan]) -> bytes:
     """Let the SDK's encoder write spans; one that it cannot write takes no others with it."""
     try:
-        return cast(bytes, encode_spans(spans).SerializePartialToString())
+        return encode_spans(spans).SerializePartialToString()
     except Exception:
         if len(spans) > 1:
             return b"".join([_by_the_sdk([span]) for span in spans])

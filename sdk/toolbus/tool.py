@@ -368,7 +368,7 @@ def running(tool: Tool, context: ToolContext, arguments: dict[str, Any]) -> Any:
     Keyword arguments are made twice else. Whoever puts something in the place of `execute`, at any
     time, is asked.
     """
-    execute = tool.execute
+    execute: Any = tool.execute
     if getattr(execute, "__func__", None) is _EXECUTE and execute.__self__ is tool:
         if isinstance(tool, FunctionTool) and tool.is_bare:
             return tool.function(**arguments)
