@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from math import inf
 from time import time_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
@@ -33,19 +33,11 @@ from opentelemetry.sdk.trace import (
     TracerProvider,
 )
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_ON,
-    DEFAULT_OFF,
-    DEFAULT_ON,
-    ParentBasedTraceIdRatio,
-    Sampler,
-    TraceIdRatioBased,
-)
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from toolbus.root_sampling import TRACE_ID_LIMIT, root_bound
+from toolbus.root_sampling import Rule
 from toolbus.semantics import SCOPE, toolbus_version
 
 __all__ = [
@@ -234,7 +226,7 @@ class LightTracer:
         rule: How its sampler decides.
     """
 
-    def __init__(self, tracer: Tracer, provider: PipelineProvider, rule: _Rule) -> None:
+    def __init__(self, tracer: Tracer, provider: PipelineProvider, rule: Rule) -> None:
         self._tracer = tracer
         self._full = FullTracer(tracer)
         self._provider = provider
@@ -251,7 +243,7 @@ class LightTracer:
         """Make one for a tracer; None where the SDK has to make the spans itself."""
         if not isinstance(provider, PipelineProvider) or not isinstance(tracer, Tracer):
             return None
-        rule = _Rule.of(tracer.sampler)
+        rule = Rule.of(tracer.sampler)
         return None if rule is None else cls(tracer, provider, rule)
 
     def start_span(
@@ -378,30 +370,3 @@ class _SameIds(IdGenerator):
 
     def is_trace_id_random(self) -> bool:
         return bool(self._drawn.trace_flags & _RANDOM)
-
-
-class _Rule(NamedTuple):
-    """How a sampler decides, where that follows from parent and trace id alone."""
-
-    asks_parent: bool
-    """Whether a child is what its parent is."""
-    bound: int
-    """A trace is sampled if the part of its id that samplers look at is below this."""
-
-    @classmethod
-    def of(cls, sampler: Sampler) -> _Rule | None:
-        """Give the rule of a sampler that the variables can name; None for others."""
-        bound = root_bound(sampler)
-        if sampler is ALWAYS_ON or type(sampler) is TraceIdRatioBased:
-            asks_parent = False
-        elif sampler in (DEFAULT_ON, DEFAULT_OFF) or type(sampler) is ParentBasedTraceIdRatio:
-            asks_parent = True
-        else:
-            return None
-        return None if bound is None else cls(asks_parent, bound)
-
-    def samples(self, parent: SpanContext | None, trace_id: int) -> bool:
-        """Decide on one span."""
-        if self.asks_parent and parent is not None:
-            return bool(parent.trace_flags & _SAMPLED)
-        return trace_id & TRACE_ID_LIMIT < self.bound

@@ -9,14 +9,25 @@ Imports the OpenTelemetry SDK, so it is itself imported only where one is config
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Tracer
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_OFF,
+    DEFAULT_ON,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from toolbus.trace_context import OF_THE_CALL
 
-__all__ = ["TRACE_ID_LIMIT", "RootSampling", "root_bound"]
+__all__ = ["TRACE_ID_LIMIT", "RootSampling", "Rule", "root_bound"]
 
 TRACE_ID_LIMIT: int = TraceIdRatioBased.TRACE_ID_LIMIT
 """The part of a trace id that samplers look at, as a mask."""
@@ -94,3 +105,30 @@ class RootSampling:
             return f"00-{trace_id:032x}-{self._ids.inner.generate_span_id():016x}-00"
         self._ids.drawn = trace_id
         return None
+
+
+class Rule(NamedTuple):
+    """How a sampler decides, where that follows from parent and trace id alone."""
+
+    asks_parent: bool
+    """Whether a child is what its parent is."""
+    bound: int
+    """A trace is sampled if the part of its id that samplers look at is below this."""
+
+    @classmethod
+    def of(cls, sampler: Sampler) -> Rule | None:
+        """Give the rule of a sampler that the variables can name; None for others."""
+        bound = root_bound(sampler)
+        if sampler is ALWAYS_ON or type(sampler) is TraceIdRatioBased:
+            asks_parent = False
+        elif sampler in (DEFAULT_ON, DEFAULT_OFF) or type(sampler) is ParentBasedTraceIdRatio:
+            asks_parent = True
+        else:
+            return None
+        return None if bound is None else cls(asks_parent, bound)
+
+    def samples(self, parent: SpanContext | None, trace_id: int) -> bool:
+        """Decide on one span."""
+        if self.asks_parent and parent is not None:
+            return bool(parent.trace_flags & TraceFlags.SAMPLED)
+        return trace_id & TRACE_ID_LIMIT < self.bound
