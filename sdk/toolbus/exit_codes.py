@@ -111,10 +111,11 @@ _NEXT_STEPS = MappingProxyType(
         "no_host": "start its host again, or try once more when it is back",
         "overloaded": "try again in a moment, or start another host of it",
         "quota_exceeded": "try again when fewer calls are under way",
-        "unavailable": "is the server running, and is --url (TOOLBUS_URL) right? "
-        "`toolbus doctor` looks into it",
         "too_large": "send or ask for less at a time",
     }
+)
+_NO_SERVER = (
+    "is the server running, and is --url (TOOLBUS_URL) right? `toolbus doctor` looks into it"
 )
 _MAY_HAVE_RUN = "it may have run: look at its effect before you try again"
 
@@ -131,18 +132,27 @@ _AFTER_CLOSE = MappingProxyType(
         4440: "ask whoever looks after this room",
     }
 )
-_REPLACED = 409
+_NOT_KNOWN, _REPLACED = 401, 409
 
 
 def _after_refusal(error: RoomException, subject: Subject) -> str:
     if "on_behalf_of" in error.details:
         return "a call is made on behalf of one who is in the room, and alone in having that name"
+    makes = "`toolbus token create` makes another"
+    if error.details.get("status") == _NOT_KNOWN:
+        return f"`toolbus doctor` looks into what is wrong with it; {makes}"
     is_of_door = not {"status", "close_code"}.isdisjoint(error.details)
     about_tool = subject.tool and not subject.principal and not is_of_door
-    makes = "`toolbus token create` makes another"
     if about_tool:
         makes = f"`toolbus token create --name NAME --allow {subject.method}` makes one that may"
     return f"`toolbus doctor` shows what this token may do; {makes}"
+
+
+def _after_absence(error: RoomException, _: Subject) -> str:
+    """Tell a server that was not reached from one that says what it cannot reach itself."""
+    if "url" in error.details:
+        return _NO_SERVER
+    return "try again in a moment; `toolbus doctor` looks at the way to the server"
 
 
 def _after_change(_: RoomException, subject: Subject) -> str:
@@ -193,6 +203,7 @@ _NAMED_STEPS: MappingProxyType[str, Callable[[RoomException, Subject], str]] = M
         "not_found": _after_nothing_found,
         "deadline_exceeded": _after_deadline,
         "tool_failed": _after_failure,
+        "unavailable": _after_absence,
     }
 )
 

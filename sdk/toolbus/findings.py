@@ -79,19 +79,20 @@ class Check(Generic[Patient]):
 async def examine(checks: Sequence[Check[Patient]], patient: Patient) -> list[Finding]:
     """Make every check that makes sense, in this order."""
     findings: list[Finding] = []
-    well: set[str] = set()
+    causes: dict[str, str] = {}  # by the checks that are not well: what is to be repaired first
     for check in checks:
-        finding = await _finding_of(check, patient, well)
+        missing = [causes[name] for name in check.needs if name in causes]
+        if missing:
+            finding = Finding(check.name, "skip", f"waits for {missing[0]}")
+        else:
+            finding = await _finding_of(check, patient)
         findings.append(finding)
-        if finding.status in ("ok", "warn"):
-            well.add(check.name)
+        if finding.status not in ("ok", "warn"):
+            causes[check.name] = missing[0] if missing else check.name
     return findings
 
 
-async def _finding_of(check: Check[Patient], patient: Patient, well: set[str]) -> Finding:
-    missing = [name for name in check.needs if name not in well]
-    if missing:
-        return Finding(check.name, "skip", f"waits for {missing[0]}")
+async def _finding_of(check: Check[Patient], patient: Patient) -> Finding:
     try:
         return Finding(check.name, "ok", await check.look(patient))
     except Ailment as ailment:

@@ -6,6 +6,7 @@ A token is read here without a key, for words only: whether it holds is the serv
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,15 @@ from toolbus.grants import matches_room
 from toolbus.settings import RoomSettings
 from toolbus.tokens import LEEWAY_S
 
-__all__ = ["explaining", "life_words", "read_claims", "read_token", "rooms_of", "settle"]
+__all__ = [
+    "expired_s",
+    "explaining",
+    "life_words",
+    "read_claims",
+    "read_token",
+    "rooms_of",
+    "settle",
+]
 
 _JWT = re.compile(r"[A-Za-z0-9_.=-]+")
 _NO_TOKEN = "this is no token: `toolbus token create` makes one"
@@ -39,6 +48,22 @@ class WrongRoom(PermissionDenied):
         self.next_step: str = (
             "join a room that it is for with --room (TOOLBUS_ROOM), or make a token for this one "
             f"with `toolbus token create --room {room}`"
+        )
+
+
+class TokenExpired(PermissionDenied):
+    """The token was good once.
+
+    Args:
+        ago_s: How long ago it expired.
+        details: Those of the refusal.
+    """
+
+    next_step = "`toolbus token create` makes another; one in a file is read at each connection"
+
+    def __init__(self, ago_s: float, details: dict[str, Any]) -> None:
+        super().__init__(
+            f"the server refuses the token: it expired {round(ago_s)} s ago", details=details
         )
 
 
@@ -86,6 +111,12 @@ def life_words(expires_at: float, now: float) -> str:
     return f"expired {ago_s} s ago; servers take it for {max(1, round(LEEWAY_S) - ago_s)} s more"
 
 
+def expired_s(claims: dict[str, Any]) -> float | None:
+    """Return how long ago a token expired by this machine's clock; None if it has not."""
+    at, now = claims.get("exp"), time.time()
+    return now - at if isinstance(at, int | float) and 0 < at < now else None
+
+
 def read_claims(jwt: str) -> dict[str, Any]:
     """Return what a token says, whether it holds or not. Raises UsageMistake for what is none."""
     from toolbus.signatures import read_unchecked
@@ -104,28 +135,39 @@ def rooms_of(claims: dict[str, Any]) -> list[str]:
 
 @asynccontextmanager
 async def explaining(settings: RoomSettings) -> AsyncIterator[None]:
-    """Say which room a token is for, where the server refuses it for the one that was named.
+    """Say of a token that the server refuses what can be read in it: it is old, or for other rooms.
 
     Raises:
+        TokenExpired: In place of that refusal.
         WrongRoom: In place of that refusal.
     """
     try:
         yield
     except PermissionDenied as refusal:
-        rooms = await _own_rooms(settings) if _is_for_the_room(refusal) else []
-        if not rooms or matches_room(rooms, settings.room):
+        known = _known_refusal(refusal, await _own_claims(settings), settings.room)
+        if known is None:
             raise
-        words = f"room {rooms[0]}" if len(rooms) == 1 else f"rooms {', '.join(rooms)}"
-        raise WrongRoom(words, settings.room, refusal.details) from refusal
+        raise known from refusal
 
 
-def _is_for_the_room(refusal: PermissionDenied) -> bool:
+def _known_refusal(
+    refusal: PermissionDenied, claims: dict[str, Any], room: str
+) -> PermissionDenied | None:
+    """Tell the refusal in better words; None where there are none."""
     details = refusal.details
-    return details.get("status") == 403 or details.get("close_code") == 4403
+    if details.get("status") == 401:
+        ago_s = expired_s(claims)
+        return None if ago_s is None else TokenExpired(ago_s, details)
+    is_for_the_room = details.get("status") == 403 or details.get("close_code") == 4403
+    rooms = rooms_of(claims)
+    if not is_for_the_room or not rooms or matches_room(rooms, room):
+        return None
+    words = f"room {rooms[0]}" if len(rooms) == 1 else f"rooms {', '.join(rooms)}"
+    return WrongRoom(words, room, details)
 
 
-async def _own_rooms(settings: RoomSettings) -> list[str]:
+async def _own_claims(settings: RoomSettings) -> dict[str, Any]:
     try:
-        return rooms_of(read_claims(await read_token(settings)))
+        return read_claims(await read_token(settings))
     except UsageMistake:
-        return []
+        return {}

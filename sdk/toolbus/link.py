@@ -329,7 +329,10 @@ class Link:
         if isinstance(error, asyncio.CancelledError):
             raise error
         self._raise_if_final(code)
-        raise Unavailable("the server did not say welcome", executed="no") from error
+        raise self._away("the server did not say welcome") from error
+
+    def _away(self, words: str) -> Unavailable:
+        return Unavailable(words, executed="no", details={"url": self._settings.url})
 
     async def _open(self, line: Line) -> ClientTransport:
         settings = self._settings
@@ -359,9 +362,7 @@ class Link:
         except InvalidStatus as error:
             raise _refusal(error.response.status_code, token) from error
         except (OSError, TimeoutError, InvalidHandshake, WebSocketException) as error:
-            raise Unavailable(
-                f"cannot connect to {settings.url}: {_reason(error)}", executed="no"
-            ) from error
+            raise self._away(f"cannot connect to {settings.url}: {_reason(error)}") from error
         assert isinstance(connection, ClientTransport)
         return connection
 

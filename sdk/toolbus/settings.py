@@ -93,7 +93,7 @@ class RoomSettings:
             url: The server's address.
             room: The room's name.
             token: The token, its file, or a function that brings one.
-            name: The participant's name, where this process mints its own tokens.
+            name: The participant's name, where this process mints its own tokens; a token has one.
             instance: A name for this replica; random unless given.
             environ: The variables; the process's own unless given.
 
@@ -106,9 +106,7 @@ class RoomSettings:
         room_name = room or found.text("room") or "main"
         if not is_room_name(room_name):
             raise ValueError(f"{room_name!r} is no room name: a-z, 0-9 and - inside, at most 63")
-        source, renewable, origin = _token_source(
-            token, name or found.text("name"), room_name, place, found
-        )
+        source, renewable, origin = _token_source(token, name, room_name, place, found)
         return cls(
             url=place.rstrip("/"),
             room=room_name,
@@ -205,7 +203,12 @@ def _token_source(
     if token is None and (path := found.text("token_file")):
         token, origin = Path(path), f"the token ({found.origin('token_file')})"
     if token is not None:
+        if name:
+            raise ValueError(
+                f"{origin} says itself who this is: leave the name {name!r} out, or the token"
+            )
         return *_given(token), origin
+    name = name or found.text("name")
     keys_path = found.text("keys")
     if keys_path:
         if not name:

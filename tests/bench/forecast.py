@@ -1,7 +1,8 @@
 """What a large bus is said to cost, from what a small one did, and how near that came. Pure.
 
 Everything is taken to grow as the number of things does, processor time too. The two buses have the
-same load at each node, and their processor times are of the same minutes: see `simulation.py`.
+same load at each node, and their processor times are of the same minutes, and the median of several
+rounds: see `simulation.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
+from statistics import median_low
 
 ROUND = ("join", "register", "change", "leave")
 """What a bus lives through, in order, as often as it is told to; at its end nothing is left."""
@@ -106,8 +108,9 @@ class Run:
     idle: Cost
     """Of the whole bus, each second."""
     rounds: Sequence[Mapping[str, Phase]]
-    """Of a small bus: a first one, in which its memory grows and everything is done for the first
-    time, one before the large bus's joins, and one after each of its phases."""
+    """Of a large bus: those that are judged. Of a small one: a first one, in which its memory grows
+    and everything is done for the first time, and for each of the large bus's one before its joins,
+    and one after each of its phases."""
     death: Phase | None
     delays_ms: Sequence[float]
     """From a change to a participant at whatever node who is told of it."""
@@ -134,23 +137,24 @@ class Run:
             return first
         return first.with_times_of(self._over(what, self.rounds[1:]))
 
-    def unit_beside(self, what: str) -> Cost:
-        """What one of something cost around the time that the large bus did it."""
-        at = ROUND.index(what)
+    def unit_beside(self, what: str, number: int) -> Cost:
+        """What one of something cost around the time that the large bus did it in that round."""
+        at = ROUND.index(what) + 1 + number * (len(ROUND) + 1)
         first = self.phases[what].unit(self.idle)
-        return first.with_times_of(self._over(what, self.rounds[at + 1 : at + 3] or self.rounds))
+        return first.with_times_of(self._over(what, self.rounds[at : at + 2] or self.rounds))
 
     def _over(self, what: str, rounds: Sequence[Mapping[str, Phase]]) -> Cost:
         return reduce(Phase.plus, (each[what] for each in rounds)).unit(self.idle)
 
 
-def predict(small: Run, large: Run, what: str) -> Cost:
+def predict(small: Run, large: Run, what: str, number: int = 0) -> Cost:
     """Say from what things cost on a small bus what all of a phase of a large one comes to."""
-    phase = large.phases[what]
-    unit = small.unit(what) if what == "death" else small.unit_beside(what)
+    is_death = what == "death"
+    phase = large.phases[what] if is_death else large.rounds[number][what]
+    unit = small.unit(what) if is_death else small.unit_beside(what, number)
     idle = small.idle.times(large.shape.nodes / small.shape.nodes)
     cost = unit.times(phase.events).plus(idle, phase.took_s)
-    if what != "death":
+    if not is_death:
         return cost
     # All who are left read who is left, at least once, which grows with the square of their number.
     share = phase.events / small.phases[what].events
@@ -189,18 +193,25 @@ class Deviation:
 def deviations(small: Run, large: Run) -> list[Deviation]:
     """Compare a large run with what a small one says of it."""
     return [
-        Deviation(
-            what,
-            measure,
-            getattr(predicted, measure),
-            getattr(phase.cost, measure),
-            _spread(large, what, measure),
-        )
-        for what, phase in large.phases.items()
-        for predicted in (predict(small, large, what),)
+        _deviation(small, large, what, measure)
+        for what in large.phases
         for measure in MEASURES
         if what in GROWS or not measure.endswith("_bytes")
     ]
+
+
+def _deviation(small: Run, large: Run, what: str, measure: str) -> Deviation:
+    """Compare one measure: of processor time the round that is neither the best nor the worst."""
+    is_time = what != "death" and measure.endswith("_cpu_us")
+    rounds = range(len(large.rounds)) if is_time else range(1)
+    pairs = [
+        (getattr(predict(small, large, what, number), measure), getattr(phase.cost, measure))
+        for number in rounds
+        for phase in (large.rounds[number][what] if is_time else large.phases[what],)
+    ]
+    off = [measured / predicted if predicted > 0 else 0.0 for predicted, measured in pairs]
+    predicted, measured = pairs[off.index(median_low(off))]
+    return Deviation(what, measure, predicted, measured, _spread(large, what, measure))
 
 
 def _spread(large: Run, what: str, measure: str) -> float:

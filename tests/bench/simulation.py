@@ -2,7 +2,7 @@
 
 A small bus says what a large one will cost (`forecast.py`). Both are there at the same time, each
 with a Redis of its own, and take turns: the same machine is faster or slower from one minute to the
-next, and so what is compared was measured in the same ones.
+next, and so what is compared was measured in the same ones, and of processor time some rounds.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ IDLE_S = 12.0
 PATIENCE_S = 900.0
 LIMIT_S = 1_500.0
 """How long all may take, whatever happens."""
+ROUNDS = 3
+"""How often a large bus lives through everything: one that fell into a bad moment tells nothing."""
 MOST_KILLED = 10
 """Nodes that are killed at the same time."""
 KEYS_LEFT = 2
@@ -78,9 +80,15 @@ class Bus:
         self._idle = idle.times(1 / IDLE_S)
 
     async def live(
-        self, *, is_killed: bool = False, between: Callable[[], Awaitable[None]] = _nothing
+        self,
+        *,
+        is_last: bool = True,
+        is_killed: bool = False,
+        between: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         """Let it live through everything once, and let others do something before and after each.
+
+        The last time it is also looked at how long a change is on its way, and nodes may be killed.
 
         Raises:
             RuntimeError: A process ended early.
@@ -89,7 +97,7 @@ class Bus:
         done: dict[str, Phase] = {}
         for what in ROUND:
             await between()
-            if what == "leave":
+            if what == "leave" and is_last:
                 await self._pulse()
                 if is_killed:
                     await self._die()
@@ -259,8 +267,10 @@ async def run(shape: Shape, *, is_killed: bool = True) -> Run:
         return bus.came_to()
 
 
-async def run_beside(small: Shape, large: Shape, *, is_killed: bool = True) -> tuple[Run, Run]:
-    """Run two buses in turns.
+async def run_beside(
+    small: Shape, large: Shape, *, is_killed: bool = True, rounds: int = ROUNDS
+) -> tuple[Run, Run]:
+    """Run two buses in turns, the large one for some rounds.
 
     Raises:
         RedisMissing: There is none on this machine.
@@ -270,6 +280,8 @@ async def run_beside(small: Shape, large: Shape, *, is_killed: bool = True) -> t
     async with asyncio.timeout(LIMIT_S), bus_of(small) as first, bus_of(large) as second:
         await asyncio.gather(first.rest(), second.rest())
         await first.go_round()
+        for _ in range(rounds - 1):
+            await second.live(is_last=False, between=first.go_round)
         await second.live(is_killed=is_killed, between=first.go_round)
         if is_killed:
             await first.come_and_die()

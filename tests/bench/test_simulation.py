@@ -138,17 +138,31 @@ def test_processor_time_is_compared_with_the_rounds_beside_it() -> None:
     slow = run_of(10, 100, dataclasses.replace(ONE.times(5), node_cpu_us=15.0)).rounds[0]
     plain = small.rounds[0]
     turned = dataclasses.replace(small, rounds=[slow, plain, plain, plain, slow, slow])
-    units = {what: turned.unit_beside(what) for what in ROUND}
+    units = {what: turned.unit_beside(what, 0) for what in ROUND}
     times = [units[what].node_cpu_us for what in ROUND]
     assert times == pytest.approx([5.0, 5.0, 10.0, 15.0])
     off = {each.what for each in deviations(turned, large) if each.is_judged and not each.is_near}
     assert off == {"change", "leave"}
 
 
+def test_of_three_rounds_the_one_between_counts() -> None:
+    small, large = run_of(10, 100, ONE.times(5)), run_of(200, 4_000, ONE.times(5))
+    plain, half = small.rounds[0], run_of(10, 100, ONE.times(2.5)).rounds[0]
+    many = dataclasses.replace(large, rounds=[large.rounds[0]] * 3)
+    beside = [plain] * (1 + 3 * 5)
+    for bad, is_near in (([], True), ([0], True), ([2], True), ([0, 2], False)):
+        rounds = list(beside)
+        for number in bad:  # what was measured beside it was cheaper by half
+            rounds[1 + 5 * number : 6 + 5 * number] = [half] * 5
+        found = deviations(dataclasses.replace(small, rounds=rounds), many)
+        assert all_near(found) is is_near, bad
+
+
 @pytest.mark.usefixtures("short")
 async def test_a_small_bus_takes_turns_with_a_large_one() -> None:
-    small, large = await run_beside(Shape(4, 20, 2), Shape(6, 30, 2), is_killed=False)
-    assert [len(small.rounds), len(large.rounds)] == [6, 1]
+    shapes = Shape(4, 20, 2), Shape(6, 30, 2)
+    small, large = await run_beside(*shapes, is_killed=False, rounds=2)
+    assert [len(small.rounds), len(large.rounds)] == [11, 2]
     assert {each["join"].events for each in small.rounds} == {60}
     assert large.phases["change"].events == 90
     counted = [

@@ -98,9 +98,9 @@ def test_jaeger_tells_the_same_tree(tmp_path: Path) -> None:
         "internal question @caller",
         "  client weather.forecast @caller",
         "    server weather.forecast @toolbus-server",
-        "      server weather.forecast @toolbus-host",
-        "        internal execute_tool forecast @toolbus-host",
-        "          internal read model @toolbus-host",
+        "      server weather.forecast @weather",
+        "        internal execute_tool forecast @weather",
+        "          internal read model @weather",
     ]
     instances = {
         tag["value"]

@@ -171,6 +171,14 @@ def test_bad_address_is_found(toolbus: CommandLine) -> None:
     }
 
 
+def test_what_waits_for_the_same_is_told_in_one_line(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("doctor", "--url", "http://x")
+    assert outcome.out.splitlines()[1:] == [
+        "                repair: set it by a flag, a TOOLBUS_ variable or the settings file",
+        "skip  6 more    waits for settings: key, token, port, clock, room, grants",
+    ]
+
+
 async def test_clock_that_differs_too_much_is_found() -> None:
     tomorrow = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +19,13 @@ from toolbus.errors import (
     PermissionDenied,
     RoomException,
     ToolFailed,
+    Unavailable,
 )
 from toolbus.exit_codes import Subject, failure_lines
+from toolbus.grants import ApiScope
+from toolbus.keys import Key, KeyRing
+from toolbus.settings import DEV_KEYS_FILE
+from toolbus.tokens import ParticipantToken
 from toolbus.toolkit_proxy import ToolkitInfo
 
 KITS = """
@@ -58,7 +65,8 @@ def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 
 
 def call(toolbus: CommandLine, *arguments: str, name: str = "ann") -> Outcome:
-    return toolbus.run_here("call", *arguments, "--name", name)
+    who = () if "--token" in arguments else ("--name", name)
+    return toolbus.run_here("call", *arguments, *who)
 
 
 def next_of(error: RoomException, subject: Subject | None = None) -> str:
@@ -296,3 +304,34 @@ def test_token_for_another_room_names_both(toolbus: CommandLine, tmp_path: Path)
         assert "the token is for rooms lab, test-*, not for main" in outcome.err
         assert "`toolbus token create --room main`" in outcome.err
         assert "--room (TOOLBUS_ROOM)" in outcome.err
+
+
+@pytest.mark.parametrize("command", [["call", "words.count"], ["tools"], ["host", "clock"]])
+def test_expired_token_is_told_from_one_of_a_stranger(
+    toolbus: CommandLine, tmp_path: Path, command: list[str]
+) -> None:
+    ours = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert ours is not None
+    token = ParticipantToken(name="eve", room=["main"], api=ApiScope.full())
+    place = tmp_path / "token"
+    place.write_text(token.to_jwt(ours, ttl_s=60, now=time.time() - 600))
+    old = toolbus.run_here(*command, "--token", f"@{place}")
+    told = re.search(r"refuses the token: it expired (\d+) s ago \(executed: no\)", old.err)
+    assert old.code == 3
+    assert told is not None, old.err
+    assert 540 <= int(told[1]) < 600
+    assert "next: `toolbus token create` makes another" in old.err
+    place.write_text(token.to_jwt(Key.generate(kid="k1", iss="us")))
+    strange = toolbus.run_here(*command, "--token", f"@{place}")
+    assert strange.code == 3
+    assert "refuses the token (executed: no)\n  next: `toolbus doctor` looks into" in strange.err
+
+
+def test_server_that_is_away_is_told_from_one_that_cannot_reach_another(
+    toolbus: CommandLine,
+) -> None:
+    outcome = toolbus.run_here("tools", "--url", "ws://127.0.0.1:1")
+    assert outcome.code == 6
+    assert "next: is the server running, and is --url (TOOLBUS_URL) right?" in outcome.err
+    step = next_of(Unavailable("the host's server cannot be reached", executed="no"))
+    assert step.startswith("try again in a moment")

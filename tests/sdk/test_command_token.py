@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from support.command_line import CommandLine
-from toolbus.commands.token import read_duration_s
+from toolbus.commands.token import _REASONS, read_duration_s
 from toolbus.keys import Key, KeyRing
-from toolbus.tokens import ParticipantToken, VerifiedToken
+from toolbus.tokens import ParticipantToken, RefusalReason, VerifiedToken
 
 
 @pytest.fixture
@@ -152,7 +153,21 @@ def test_inspected_token_of_another_key_ends_with_3_and_the_reason(toolbus: Comm
     keys = str(toolbus.folder / "keys.toml")
     outcome = toolbus.run_here("token", "inspect", jwt, "--keys", keys)
     assert (outcome.code, outcome.out) == (3, "")
-    assert "bad_signature" in outcome.err
+    assert "did not sign it like this (bad_signature)" in outcome.err
+
+
+def test_inspected_token_that_is_over_is_said_to_be(toolbus: CommandLine) -> None:
+    key = KeyRing.load(toolbus.folder / "keys.toml").signing_key
+    assert key is not None
+    claims = ParticipantToken(name="eve", room=["main"])
+    old = claims.to_jwt(key, ttl_s=60, now=time.time() - 600)
+    outcome = toolbus.run_here("token", "inspect", old)
+    assert outcome.value["sub"] == "eve"
+    assert re.search(r"^it expired 5[4-9]\d s ago$", outcome.err, re.MULTILINE)
+
+
+def test_each_reason_of_a_refusal_has_words_for_people() -> None:
+    assert set(_REASONS) == set(get_args(RefusalReason))
 
 
 def test_inspected_file_needs_no_sign_before_its_name(toolbus: CommandLine) -> None:

@@ -49,3 +49,13 @@ def test_time_to_drain_in_the_file_is_a_number(tmp_path: Path, value: str) -> No
     (tmp_path / "config.toml").write_text(f"drain = {value}\n", encoding="utf-8")
     with pytest.raises(ValueError, match="drain in the settings file is a number of seconds"):
         settings_with(tmp_path)
+
+
+def test_a_name_beside_a_token_is_refused_where_it_was_meant_for_it(tmp_path: Path) -> None:
+    """A token has one; a name in the surroundings is for when there is none."""
+    nothing = {"TOOLBUS_HOME": str(tmp_path)}
+    with pytest.raises(ValueError, match="the token says itself who this is"):
+        RoomSettings.resolve(token="t", name="bob", environ=nothing)
+    with pytest.raises(ValueError, match="leave the name 'bob' out, or the token"):
+        RoomSettings.resolve(name="bob", environ={**nothing, "TOOLBUS_TOKEN": "t"})
+    settings_with(tmp_path, TOOLBUS_NAME="bob")

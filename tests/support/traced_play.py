@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from support.otlp_collector import Collector, Sent, collecting
 from support.traced_stage import Stage, stage
 
-CALLER, SERVER, HOST = "caller", "toolbus-server", "toolbus-host"
+CALLER, SERVER, HOST = "caller", "toolbus-server", "weather"
 TRACE, PARENT = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174"
 FORECAST = [
     f"CLIENT weather.forecast @{CALLER}",

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -38,6 +39,8 @@ from toolbus.tokens import LEEWAY_S
 __all__ = ["Finding", "doctor", "examine"]
 
 _PATIENCE_S = 5.0
+_SKIPS_SHOWN = 2
+"""More that wait for the same are told in one line."""
 _MAX_ANSWER_BYTES = 16_384
 _SKEW_S = 5.0
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
@@ -80,12 +83,21 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
         ]
         typer.echo(json.dumps(facts, ensure_ascii=False))
     else:
-        for finding in findings:
-            typer.echo(f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}")
-            if finding.repair:
-                typer.echo(f"                repair: {finding.repair}")
+        for (status, found), alike in groupby(findings, lambda each: (each.status, each.found)):
+            same = list(alike)
+            if status == "skip" and len(same) > _SKIPS_SHOWN:
+                names = _listed([each.check for each in same])
+                typer.echo(f"skip  {len(same)} more    {found}: {names}")
+            else:
+                typer.echo("\n".join(line for each in same for line in _lines(each)))
     failed = (finding.exit_code for finding in findings if finding.exit_code)
     raise typer.Exit(next(failed, ExitCode.OK))
+
+
+def _lines(finding: Finding) -> list[str]:
+    """Tell one finding, and what to do about it."""
+    told = f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}"
+    return [told, *([f"                repair: {finding.repair}"] if finding.repair else [])]
 
 
 async def examine(options: RoomOptions) -> list[Finding]:

@@ -149,8 +149,13 @@ def host(
         choices = {"instance": instance, **options.choices()}
         room = _HostingRoom(visibility, as_json=options.as_json, **choices)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        with HostEnd(configure("toolbus-host")) as end:
+        with HostEnd(configure(_service_of(found))) as end:
             event_loop.run(_serve(options, room, end, found, drain_s))
+
+
+def _service_of(toolkits: Sequence[Toolkit]) -> str:
+    """Name the service as spans have it: by what it hosts, as `RemoteToolkit.run` does."""
+    return toolkits[0].name if len(toolkits) == 1 else "toolbus-host"
 
 
 @contextmanager

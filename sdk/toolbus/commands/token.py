@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -21,15 +22,46 @@ from toolbus.commands.plain_words import plain_words
 from toolbus.errors import PermissionDenied
 from toolbus.exit_codes import UsageMistake, printable
 from toolbus.grants import ApiScope
-from toolbus.joining import life_words, read_claims
+from toolbus.joining import expired_s, life_words, read_claims
 from toolbus.keys import KeyRing
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
-from toolbus.tokens import MAX_JWT_BYTES, MAX_TOKEN_LIFE_S, ParticipantToken, TokenRefused
+from toolbus.tokens import (
+    MAX_JWT_BYTES,
+    MAX_TOKEN_LIFE_S,
+    ParticipantToken,
+    RefusalReason,
+    TokenRefused,
+)
 
 __all__ = ["read_duration_s", "token"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+_REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
+    {
+        "malformed": "it is no JWT, or no JSON object is in it",
+        "too_long": f"it is longer than {MAX_JWT_BYTES} bytes",
+        "bad_header": "its header is not understood",
+        "alg_none": "it is not signed",
+        "no_kid": "its header names no key",
+        "unknown_kid": "none of these keys has the name in its header",
+        "wrong_alg": "it was signed another way than with the key that its header names",
+        "bad_signature": "the key that its header names did not sign it like this",
+        "wrong_audience": "it is for another service than toolbus",
+        "wrong_issuer": "its issuer is another than the key's",
+        "bad_time": "a time in it is none, or out of order",
+        "life_too_long": "it is to live for more than a day",
+        "issued_in_future": "it was issued in the future: do the clocks agree?",
+        "not_yet_valid": "it does not hold yet",
+        "expired": "it has expired",
+        "bad_jti": "its id is none",
+        "bad_name": "its participant's name is none",
+        "bad_role": "its role is none",
+        "bad_room": "its rooms are none",
+        "bad_grants": "its grants are not understood",
+    }
+)
 
 _KeysFlag = Annotated[
     Path | None,
@@ -106,7 +138,10 @@ def _inspect(
         text = _read_text(jwt)
         claims = _claims_of(text, is_given=text == jwt)
         if keys is None:
-            typer.echo("not checked: --keys keys.toml says whether it holds", err=True)
+            words = "not checked: --keys keys.toml says whether it holds"
+            if (ago_s := expired_s(claims)) is not None:
+                words = f"it expired {round(ago_s)} s ago"
+            typer.echo(words, err=True)
         else:
             _check(text, _load(keys))
         typer.echo(printable(json_codec.dumps(claims, ensure_ascii=False, indent=2)))
@@ -199,6 +234,7 @@ def _check(jwt: str, keys: KeyRing) -> None:
         verified = ParticipantToken.from_jwt(jwt, keys)
     except TokenRefused as refused:
         # Whoever has the keys may know why; a server says it to nobody.
-        raise PermissionDenied(f"the token does not hold: {refused.reason}") from refused
+        words = f"the token does not hold: {_REASONS[refused.reason]} ({refused.reason})"
+        raise PermissionDenied(words) from refused
     words = life_words(verified.expires_at, time.time())
     typer.echo(f"it holds: {words or 'until now'}", err=True)
