@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from support.room_watch import until_hosts
+from support.server_process import ServerProcess
 from toolbus import Key, KeyRing, RoomClient, Toolkit, tool
 from toolbus_server import ServerSettings
 from toolbus_server.testing import TestServer, running_server
@@ -33,7 +34,7 @@ class Pair:
 
         return Toolkit("work", [run])
 
-    async def join(self, server: TestServer, stack: AsyncExitStack) -> None:
+    async def join(self, server: TestServer | ServerProcess, stack: AsyncExitStack) -> None:
         for host in self.served:
             room = await stack.enter_async_context(server.room("pair", instance=host))
             await stack.enter_async_context(room.host(self.toolkit(host)))

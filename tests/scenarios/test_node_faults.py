@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from scenarios.test_nodes import add, hosted, nodes, until_listed
 from support.node_kits import until_works
+from support.node_processes import SHORT_LEASES, node_processes
 from support.redis_server import RedisServer
-from support.server_process import ServerProcess, server_process
 from toolbus import Toolkit, Unavailable, tool
 
 TIME_S = 40
-
-
-# As `toolbus`, with leases that end sooner: nobody has to wait for the whole of one.
-SHORT_LEASES = """
-from toolbus_server.nodes import node
-node.LEASE_S, node.BEAT_S = 3.0, 0.5
-from toolbus_command import main
-main()
-"""
-
-
-@asynccontextmanager
-async def two_processes(
-    folder: Path, redis: RedisServer, program: tuple[str, str] = ("-m", "toolbus")
-) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
-    """Run two servers that share a Redis."""
-    async with server_process(folder, "--redis", redis.url, program=program) as here:
-        async with server_process(folder, "--redis", redis.url, program=program) as there:
-            yield here, there
 
 
 @pytest.mark.redis
@@ -72,7 +51,7 @@ async def test_a_node_that_was_frozen_for_longer_than_its_lease_joins_anew(
         """Give 1."""
         return 1
 
-    nodes_of = two_processes(tmp_path, redis, ("-c", SHORT_LEASES))
+    nodes_of = node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES)
     async with asyncio.timeout(TIME_S), nodes_of as (here, there):
         async with there.room("host") as host, here.room("me") as me:
             async with host.host(Toolkit("kit", [one])), me.events(["participants"]) as news:

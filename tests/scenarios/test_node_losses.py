@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from scenarios.test_line_faults import INTERVAL_S, SILENCE_S, seat_of, until_in_flight
-from scenarios.test_node_faults import two_processes
 from scenarios.test_nodes import add, hosted, nodes, until_listed
 from support.host_process import host_process
 from support.node_kits import error_of
+from support.node_processes import node_processes
 from support.redis_server import RedisServer
 from support.room_watch import listed, until_hosts
 from toolbus import ChunkStream, InputStream, RoomClient, Toolkit, tool
@@ -110,7 +110,7 @@ async def test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others(
     work, spare = Work(), Work(is_spare=True)
     async with (
         asyncio.timeout(TIME_S),
-        two_processes(tmp_path, redis) as (here, there),
+        node_processes(tmp_path, redis.url, redis.url) as (here, there),
         there.room("host") as host,
         host.host(work.toolkit),
         there.room("single") as single,

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.server_process import ServerProcess
 from toolbus_server.testing import FaultProxy, TestServer
 
 _PROGRAM = Path(__file__).with_name("hosted_tools.py")
@@ -67,7 +68,7 @@ class HostProcess:
 
 @asynccontextmanager
 async def host_process(
-    server: TestServer,
+    server: TestServer | ServerProcess,
     witness: Path,
     *,
     hold: bool = False,

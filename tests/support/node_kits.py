@@ -12,6 +12,7 @@ import pytest
 
 from scenarios.test_nodes import Holding, add, numbers
 from support.redis_server import RedisServer
+from support.server_process import ServerProcess
 from toolbus import NoHost, RoomClient, RoomException, Toolkit, Unavailable
 from toolbus_server.testing import FaultProxy, TestServer
 
@@ -44,7 +45,7 @@ async def proxied(redis: RedisServer) -> AsyncIterator[tuple[FaultProxy, str]]:
 class Kit:
     """A host at a node, with a tool that holds, and its own caller there."""
 
-    def __init__(self, server: TestServer, name: str) -> None:
+    def __init__(self, server: TestServer | ServerProcess, name: str) -> None:
         self.server = server
         self.name = name
         self.holding = Holding()

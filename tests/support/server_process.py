@@ -82,9 +82,9 @@ class ServerProcess:
         token = ParticipantToken(name=name, room=["lab"], api=ApiScope.full())
         return token.to_jwt(self._key, ttl_s=3600)
 
-    def room(self, name: str) -> RoomClient:
+    def room(self, name: str, *, instance: str | None = None) -> RoomClient:
         """Make a participant in "lab"."""
-        return RoomClient(self.url, room="lab", token=self.token(name))
+        return RoomClient(self.url, room="lab", token=self.token(name), instance=instance)
 
 
 @asynccontextmanager
