@@ -152,6 +152,8 @@ def _after_absence(error: RoomException, _: Subject) -> str:
     """Tell a server that was not reached from one that says what it cannot reach itself."""
     if "url" in error.details:
         return _NO_SERVER
+    if not error.retryable:
+        return "`toolbus doctor` looks at the way to the server"
     return "try again in a moment; `toolbus doctor` looks at the way to the server"
 
 

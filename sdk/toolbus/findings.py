@@ -73,7 +73,7 @@ class Check(Generic[Patient]):
     exit_code: ExitCode
     """How a command ends where it fails."""
     needs: tuple[str, ...] = ()
-    """The checks that must be well before."""
+    """The checks, which come earlier, that must be well before."""
 
 
 async def examine(checks: Sequence[Check[Patient]], patient: Patient) -> list[Finding]:

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _JWT = re.compile(r"[A-Za-z0-9_.=-]+")
+_NOT_LET_IN = 401
 _NO_TOKEN = "this is no token: `toolbus token create` makes one"
 
 
@@ -52,7 +53,7 @@ class WrongRoom(PermissionDenied):
 
 
 class TokenExpired(PermissionDenied):
-    """The token was good once.
+    """The token says that its time is over.
 
     Args:
         ago_s: How long ago it expired.
@@ -112,9 +113,11 @@ def life_words(expires_at: float, now: float) -> str:
 
 
 def expired_s(claims: dict[str, Any]) -> float | None:
-    """Return how long ago a token expired by this machine's clock; None if it has not."""
+    """Return how long ago a token expired by this machine's clock; None if servers take it."""
     at, now = claims.get("exp"), time.time()
-    return now - at if isinstance(at, int | float) and 0 < at < now else None
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        return None
+    return now - at if 0 < at <= now - LEEWAY_S else None
 
 
 def read_claims(jwt: str) -> dict[str, Any]:
@@ -144,23 +147,25 @@ async def explaining(settings: RoomSettings) -> AsyncIterator[None]:
     try:
         yield
     except PermissionDenied as refusal:
-        known = _known_refusal(refusal, await _own_claims(settings), settings.room)
+        details = refusal.details
+        known: PermissionDenied | None = None
+        if details.get("status") == _NOT_LET_IN:
+            known = _expired(await _own_claims(settings), details)
+        elif details.get("status") == 403 or details.get("close_code") == 4403:
+            known = _wrong_room(await _own_claims(settings), settings.room, details)
         if known is None:
             raise
         raise known from refusal
 
 
-def _known_refusal(
-    refusal: PermissionDenied, claims: dict[str, Any], room: str
-) -> PermissionDenied | None:
-    """Tell the refusal in better words; None where there are none."""
-    details = refusal.details
-    if details.get("status") == 401:
-        ago_s = expired_s(claims)
-        return None if ago_s is None else TokenExpired(ago_s, details)
-    is_for_the_room = details.get("status") == 403 or details.get("close_code") == 4403
+def _expired(claims: dict[str, Any], details: dict[str, Any]) -> TokenExpired | None:
+    ago_s = expired_s(claims)
+    return None if ago_s is None else TokenExpired(ago_s, details)
+
+
+def _wrong_room(claims: dict[str, Any], room: str, details: dict[str, Any]) -> WrongRoom | None:
     rooms = rooms_of(claims)
-    if not is_for_the_room or not rooms or matches_room(rooms, room):
+    if not rooms or matches_room(rooms, room):
         return None
     words = f"room {rooms[0]}" if len(rooms) == 1 else f"rooms {', '.join(rooms)}"
     return WrongRoom(words, room, details)

@@ -93,7 +93,8 @@ class RoomSettings:
             url: The server's address.
             room: The room's name.
             token: The token, its file, or a function that brings one.
-            name: The participant's name, where this process mints its own tokens; a token has one.
+            name: The participant's name, where this process mints its own tokens. Not beside a
+                `token`, which has one; it may stand beside one that variables or files name.
             instance: A name for this replica; random unless given.
             environ: The variables; the process's own unless given.
 
@@ -193,6 +194,8 @@ def _check_url(url: str) -> None:
 def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
 ) -> tuple[Callable[[], Awaitable[str]], bool, str]:
+    if token is not None and name:
+        raise ValueError(f"the token says itself who this is: leave the name {name!r} out, or it")
     origin = "the token file" if isinstance(token, os.PathLike) else "the token"
     if isinstance(token, str) and _is_file(token):
         raise ValueError(f"{token} is a file: token=Path({token!r})")
@@ -203,10 +206,6 @@ def _token_source(
     if token is None and (path := found.text("token_file")):
         token, origin = Path(path), f"the token ({found.origin('token_file')})"
     if token is not None:
-        if name:
-            raise ValueError(
-                f"{origin} says itself who this is: leave the name {name!r} out, or the token"
-            )
         return *_given(token), origin
     name = name or found.text("name")
     keys_path = found.text("keys")

@@ -8,6 +8,7 @@ rounds: see `simulation.py`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -177,6 +178,8 @@ class Deviation:
     def share(self) -> float:
         """How far off it was; 0.1 where a tenth more came than was said."""
         most = self.predicted + self.spread
+        if most <= 0:
+            return math.inf
         return self.measured / min(max(self.measured, self.predicted), most) - 1.0
 
     @property
@@ -209,7 +212,7 @@ def _deviation(small: Run, large: Run, what: str, measure: str) -> Deviation:
         for number in rounds
         for phase in (large.rounds[number][what] if is_time else large.phases[what],)
     ]
-    off = [measured / predicted if predicted > 0 else 0.0 for predicted, measured in pairs]
+    off = [measured / predicted if predicted > 0 else math.inf for predicted, measured in pairs]
     predicted, measured = pairs[off.index(median_low(off))]
     return Deviation(what, measure, predicted, measured, _spread(large, what, measure))
 

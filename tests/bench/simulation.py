@@ -2,7 +2,8 @@
 
 A small bus says what a large one will cost (`forecast.py`). Both are there at the same time, each
 with a Redis of its own, and take turns: the same machine is faster or slower from one minute to the
-next, and so what is compared was measured in the same ones, and of processor time some rounds.
+next, and so what is compared was measured in the same ones. What processor time comes to, several
+rounds tell.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ PATIENCE_S = 900.0
 LIMIT_S = 1_500.0
 """How long all may take, whatever happens."""
 ROUNDS = 3
-"""How often a large bus lives through everything: one that fell into a bad moment tells nothing."""
+"""How often a large bus lives through everything, an odd number: the median of them counts, and one
+that fell into a bad moment does not."""
 MOST_KILLED = 10
 """Nodes that are killed at the same time."""
 KEYS_LEFT = 2

@@ -7,12 +7,12 @@ server does to its people, and not what a test does to itself.
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from statistics import median
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,15 +28,41 @@ TALKER = Path(__file__).parent.parent / "support" / "slow_talker.py"
 CALLS = 150
 """In one measurement."""
 LEAST_ROUNDS, ROUNDS = 5, 40
+LEAST_SHARE = 0.01
+"""Of a core; who dribbles 200 handshakes takes some 2 %."""
 
 
 def token_of(name: str) -> str:
     return ParticipantToken(name=name, room=["lab"], api=ApiScope.full()).to_jwt(KEY)
 
 
+class Talking:
+    """A process that talks to the server.
+
+    Args:
+        process: It, which has begun.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._ran_s = self._processor_s()
+        self._began_s = time.perf_counter()
+
+    def _processor_s(self) -> float:
+        assert self._process.returncode is None, "it was shaken off, so nothing was measured"
+        times = Path(f"/proc/{self._process.pid}/schedstat").read_text(encoding="ascii").split()
+        return int(times[0]) / 1e9
+
+    @property
+    def was_at_it(self) -> bool:
+        """Whether it got to do something: it has the time that nobody else wants."""
+        lasted_s = time.perf_counter() - self._began_s
+        return self._processor_s() - self._ran_s > LEAST_SHARE * lasted_s
+
+
 @asynccontextmanager
-async def talking(kind: str, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Let a process talk to the server for as long as the block runs, unless it is stopped."""
+async def talking(kind: str, url: str) -> AsyncIterator[Talking]:
+    """Let a process talk to the server for as long as the block runs."""
     place = urlsplit(url)
     command = [str(TALKER), kind, str(place.hostname), str(place.port), token_of("mallory")]
     process = await asyncio.create_subprocess_exec(
@@ -46,8 +72,7 @@ async def talking(kind: str, url: str) -> AsyncIterator[asyncio.subprocess.Proce
         assert process.stdout is not None
         async with asyncio.timeout(20):
             assert await process.stdout.readline() == b"talking\n"
-        yield process
-        assert process.returncode is None, "it was shaken off, so nothing was measured"
+        yield Talking(process)
     finally:
         if process.returncode is None:
             process.kill()
@@ -68,7 +93,7 @@ async def p99_s(caller: RoomClient) -> float:
 @pytest.mark.row(30)
 @pytest.mark.parametrize("kind", ["handshakes", "slicer"])
 async def test_whoever_dribbles_makes_nobody_else_wait(kind: str, tmp_path: Path) -> None:
-    """In turns with and without, the best of each: a busy machine spoils some, an attack all."""
+    """In turns with and without, the median of neighbours: a busy machine spoils either alike."""
     KeyRing([KEY]).save(tmp_path / "keys.toml")
     with CommandLine(tmp_path).serving("--keys", "keys.toml") as (_, url):
         async with (
@@ -77,16 +102,18 @@ async def test_whoever_dribbles_makes_nobody_else_wait(kind: str, tmp_path: Path
             RoomClient(url, room="lab", token=token_of("bob")) as bob,
         ):
             await p99_s(bob)
-            quiet, beside = list[float](), list[float]()
-            async with talking(kind, url) as talker:
-                while len(quiet) < ROUNDS:
-                    talker.send_signal(signal.SIGSTOP)
-                    quiet.append(await p99_s(bob))
-                    talker.send_signal(signal.SIGCONT)
-                    beside.append(await p99_s(bob))
-                    if len(quiet) >= LEAST_ROUNDS and min(beside) < 2 * min(quiet):
-                        break
-    assert min(beside) < 2 * min(quiet), (quiet, beside)
+            ratios = list[float]()
+            for _ in range(ROUNDS):
+                quiet_s = await p99_s(bob)
+                async with talking(kind, url) as talker:
+                    await p99_s(bob)  # it has just opened all its connections at once
+                    beside_s = await p99_s(bob)
+                    if talker.was_at_it:
+                        ratios.append(beside_s / quiet_s)
+                if len(ratios) >= LEAST_ROUNDS and median(ratios) < 2:
+                    break
+    assert ratios, "it was never at it"
+    assert median(ratios) < 2, ratios
 
 
 @pytest.mark.row(30)

@@ -203,7 +203,7 @@ ROUNDS = 40
 
 
 class Ear:
-    """A participant that notes when each broadcast reaches it."""
+    """A participant that notes when each broadcast named "tick" reaches it."""
 
     def __init__(self, room: RoomClient) -> None:
         self.room = room
@@ -212,8 +212,9 @@ class Ear:
     async def listen(self, is_ready: asyncio.Event) -> None:
         async with self.room.events(["messages"]) as events:
             is_ready.set()
-            async for _ in events:
-                self.heard.put_nowait(time.perf_counter())
+            async for event in events:
+                if event.message is not None and event.message.name == "tick":
+                    self.heard.put_nowait(time.perf_counter())
 
 
 async def median_delay_s(sender: RoomClient, ears: list[Ear]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from scenarios.test_affinity import REPLICAS, carts
 from scenarios.test_line_faults import LISTENERS, MIB, Ear, median_delay_s, seat_of
 from scenarios.test_load_sharing import Pair
 from scenarios.test_nodes import nodes, until_there
+from support.node_processes import node_processes
 from support.raw_client import RawClient, bearer, raw_participant
 from support.redis_server import RedisServer
 from support.relayed_nodes import node_of
@@ -134,6 +136,38 @@ async def test_a_broadcast_is_as_quick_for_99_elsewhere_when_the_hundredth_does_
             await sender.send("slow", "fill", "w" * 200_000)
         with_s = await least_delay_s(sender, ears[1:])
         assert to_slow.is_open  # it was slow throughout
+        assert with_s - without_s < 0.01
+        proxy.reset()
+        for task in listening:
+            task.cancel()
+
+
+@pytest.mark.alone
+@pytest.mark.row(70)
+async def test_a_broadcast_between_servers_is_as_quick_when_one_of_a_hundred_does_not_read(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """SEND-2: with nodes that are processes of their own."""
+    async with (
+        asyncio.timeout(TIME_S),
+        node_processes(tmp_path, redis.url, redis.url) as (here, there),
+        FaultProxy(there.url) as proxy,
+        AsyncExitStack() as out,
+    ):
+        sender = await out.enter_async_context(here.room("sender"))
+        slow = RoomClient(proxy.url, room="lab", token=there.token("slow"))
+        others = [there.room(f"ear{number}") for number in range(1, LISTENERS)]
+        ears = [Ear(await out.enter_async_context(each)) for each in (slow, *others)]
+        tasks = await out.enter_async_context(asyncio.TaskGroup())
+        listening = [tasks.create_task(ear.listen(asyncio.Event())) for ear in ears]
+        while await sender.broadcast("who-listens") < LISTENERS:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        without_s = await least_delay_s(sender, ears[1:])
+        proxy.to_participant = Faults(stalled=True)
+        for _ in range(40):  # 8 MB: more than systems hold
+            await sender.send("slow", "fill", "w" * 200_000)
+        with_s = await least_delay_s(sender, ears[1:])
+        assert "slow" in {each.name for each in await sender.participants()}  # it was throughout
         assert with_s - without_s < 0.01
         proxy.reset()
         for task in listening:

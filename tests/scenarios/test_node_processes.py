@@ -77,10 +77,11 @@ async def test_a_host_that_is_killed_is_gone_from_both_nodes(
 async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    """CONN-7, CONN-11: what it says of a call of before is dropped."""
+    """CONN-7."""
     async with (
         asyncio.timeout(TIME_S),
-        node_processes(tmp_path, redis.url, redis.url, program=IMPATIENT) as (here, there),
+        node_processes(tmp_path, redis.url) as (here,),
+        node_processes(tmp_path, redis.url, program=IMPATIENT) as (there,),
         here.room("far") as far,
         host_process(there, tmp_path / "w", hold=True) as host,
     ):
@@ -103,7 +104,7 @@ async def test_of_two_hosts_at_another_node_the_faster_one_serves_most_calls(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     """CALL-21."""
-    pair = Pair(slow_s=0.1)
+    pair = Pair(slow_s=0.5)
 
     async def keep_calling(alice: RoomClient) -> None:
         while pair.served["slow"] < 10:
@@ -252,10 +253,12 @@ async def test_after_a_failover_that_lost_writes_nobody_is_missing_and_nobody_is
                 assert await me.call("near.add", a=1, b=1) == 2
                 await redis.until_another_is_primary()
                 await asyncio.gather(until_works(me, "far"), until_works(other, "near"))
-                async with there.room("last") as last:  # behind all that a node had to tell
-                    await until_there(me, "last")
-                    people = ["host-of-far", "host-of-near", "last", "late"]
-                    for room in (me, other, late, last):
+                async with here.room("x") as x, there.room("y") as y:
+                    # They come behind all that a node had to tell.
+                    for room in (me, other, late, x, y):
+                        await until_there(room, "x", "y")
+                    people = ["host-of-far", "host-of-near", "late", "x", "y"]
+                    for room in (me, other, late, x, y):
                         assert await names_of(room) == people
                         assert await kits_of(room) == {"near": 1, "far": 1}
 
@@ -340,7 +343,9 @@ async def test_a_partition_that_one_node_sees_ends_its_calls_with_others_alone(
             way.reset()  # what was lost of it does not come any more
             await way.heal()
             await asyncio.gather(until_works(me, "far"), until_works(other, "near"))
-            assert await names_of(me) == await names_of(other) == ["host-of-far", "host-of-near"]
+            for room in (me, other):
+                await until_there(room, "host-of-far", "host-of-near")
+                assert await names_of(room) == ["host-of-far", "host-of-near"]
 
 
 @pytest.mark.row(83)
@@ -365,7 +370,7 @@ async def test_50_ms_more_to_redis_fail_no_call(redis: RedisServer, tmp_path: Pa
         assert perf_counter() - began_s > 5 * 2 * late_s
         calls = [me.invoke("kit", "add", {"a": n, "b": 1}, retry=False) for n in range(100)]
         assert [each.value for each in await asyncio.gather(*calls)] == list(range(1, 101))
-        call = asyncio.create_task(me.invoke("kit", "hold", timeout_s=0.5))
+        call = asyncio.create_task(me.invoke("kit", "hold", timeout_s=2.0))
         error = await error_of(call)
         assert (error.code, error.executed) == ("deadline_exceeded", "maybe")
         await holding.ended.wait()

@@ -44,9 +44,8 @@ class Person:
 
     def _elsewhere(self, step: Step) -> Step:
         text = "\n".join((step.command, *step.prints))
-        for shown, real in self._ports.items():
-            text = text.replace(shown, real)
-        command, *prints = text.split("\n")
+        shown = re.compile(rf"\b({'|'.join(self._ports)})\b")
+        command, *prints = shown.sub(lambda port: self._ports[port[1]], text).split("\n")
         return Step(command, tuple(prints))
 
 

@@ -51,11 +51,11 @@ def test_time_to_drain_in_the_file_is_a_number(tmp_path: Path, value: str) -> No
         settings_with(tmp_path)
 
 
-def test_a_name_beside_a_token_is_refused_where_it_was_meant_for_it(tmp_path: Path) -> None:
-    """A token has one; a name in the surroundings is for when there is none."""
+async def test_a_name_beside_a_token_is_refused_where_both_are_arguments(tmp_path: Path) -> None:
+    """What is around a program that names itself may give it a token, which has a name."""
     nothing = {"TOOLBUS_HOME": str(tmp_path)}
-    with pytest.raises(ValueError, match="the token says itself who this is"):
+    with pytest.raises(ValueError, match="the token says itself who this is: leave the name 'bob'"):
         RoomSettings.resolve(token="t", name="bob", environ=nothing)
-    with pytest.raises(ValueError, match="leave the name 'bob' out, or the token"):
-        RoomSettings.resolve(name="bob", environ={**nothing, "TOOLBUS_TOKEN": "t"})
+    around = {**nothing, "TOOLBUS_TOKEN": "t"}
+    assert await RoomSettings.resolve(name="bob", environ=around).token() == "t"
     settings_with(tmp_path, TOOLBUS_NAME="bob")

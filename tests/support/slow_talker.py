@@ -98,5 +98,8 @@ def begun() -> None:
 if __name__ == "__main__":
     # What it takes of the machine is its own, what it takes of the server counts: it runs where
     # nobody else wants to, and whoever wants to need not wait for it to use its slice up.
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(19)
     getattr(Talker(*sys.argv[2:5]), sys.argv[1])()

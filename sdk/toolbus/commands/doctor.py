@@ -40,7 +40,7 @@ __all__ = ["Finding", "doctor", "examine"]
 
 _PATIENCE_S = 5.0
 _SKIPS_SHOWN = 2
-"""More that wait for the same are told in one line."""
+"""So many in a row that wait for the same have a line each."""
 _MAX_ANSWER_BYTES = 16_384
 _SKEW_S = 5.0
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
@@ -85,9 +85,10 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
     else:
         for (status, found), alike in groupby(findings, lambda each: (each.status, each.found)):
             same = list(alike)
-            if status == "skip" and len(same) > _SKIPS_SHOWN:
+            is_told = any(each.repair for each in same)
+            if status == "skip" and len(same) > _SKIPS_SHOWN and not is_told:
                 names = _listed([each.check for each in same])
-                typer.echo(f"skip  {len(same)} more    {found}: {names}")
+                typer.echo(f"skip  {len(same)} more    {printable(found)}: {names}")
             else:
                 typer.echo("\n".join(line for each in same for line in _lines(each)))
     failed = (finding.exit_code for finding in findings if finding.exit_code)
@@ -137,9 +138,10 @@ async def _look_at_key(patient: _Patient) -> str:
     try:
         patient.settings = patient.options.settle()
     except UsageMistake as mistake:
-        raise Ailment(
-            mistake.message, "`toolbus token create` makes a token, `toolbus key create` a key"
-        ) from None
+        repair = "`toolbus token create` makes a token, `toolbus key create` a key"
+        if patient.options.token and patient.options.name:
+            repair = "leave one of --token and --name out"
+        raise Ailment(mistake.message, repair) from None
     if patient.options.token or any(
         os.environ.get(name) for name in ("TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE")
     ):

@@ -50,15 +50,15 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "bad_signature": "the key that its header names did not sign it like this",
         "wrong_audience": "it is for another service than toolbus",
         "wrong_issuer": "its issuer is another than the key's",
-        "bad_time": "a time in it is none, or out of order",
-        "life_too_long": "it is to live for more than a day",
+        "bad_time": "a time in it is not valid",
+        "life_too_long": f"it is to live for more than {MAX_TOKEN_LIFE_S // 3600} hours",
         "issued_in_future": "it was issued in the future: do the clocks agree?",
         "not_yet_valid": "it does not hold yet",
         "expired": "it has expired",
-        "bad_jti": "its id is none",
-        "bad_name": "its participant's name is none",
-        "bad_role": "its role is none",
-        "bad_room": "its rooms are none",
+        "bad_jti": "its id is not valid",
+        "bad_name": "its participant's name is not valid",
+        "bad_role": "its role is not valid",
+        "bad_room": "its rooms are not valid",
         "bad_grants": "its grants are not understood",
     }
 )
@@ -138,10 +138,9 @@ def _inspect(
         text = _read_text(jwt)
         claims = _claims_of(text, is_given=text == jwt)
         if keys is None:
-            words = "not checked: --keys keys.toml says whether it holds"
-            if (ago_s := expired_s(claims)) is not None:
-                words = f"it expired {round(ago_s)} s ago"
-            typer.echo(words, err=True)
+            ago_s = expired_s(claims)
+            over = "" if ago_s is None else f", and it expired {round(ago_s)} s ago"
+            typer.echo(f"not checked{over}: --keys keys.toml says whether it holds", err=True)
         else:
             _check(text, _load(keys))
         typer.echo(printable(json_codec.dumps(claims, ensure_ascii=False, indent=2)))
