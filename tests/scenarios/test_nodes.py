@@ -70,18 +70,20 @@ async def who(context: ToolContext) -> list[str | None]:
 
 
 class Holding:
-    """A tool that runs until it is cancelled, and tells of both."""
+    """A tool that runs until it is cancelled, or all is over, and tells of both."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
         self.ended = asyncio.Event()
+        self.is_over = asyncio.Event()
+        """What a host that leaves waits for; to be set where a test may fail before the cancel."""
 
         @tool
         async def hold() -> None:
             """Run until cancelled."""
             self.began.set()
             try:
-                await asyncio.Event().wait()
+                await self.is_over.wait()
             finally:
                 self.ended.set()
 

@@ -55,4 +55,7 @@ class Kit:
         """Host it."""
         async with self.server.room(f"host-of-{self.name}") as room:
             async with room.host(Toolkit(self.name, [add, numbers, self.holding.tool])):
-                yield room
+                try:
+                    yield room
+                finally:
+                    self.holding.is_over.set()
