@@ -7,10 +7,11 @@ between a server and a host: it would begin and end with the SERVER span above i
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from toolbus.errors import NotFound, RoomException
-from toolbus.semantics import CALLER_NODE, HOST_NODE, NODE
+from toolbus.semantics import CALLER_NODE, HOST_NODE, NODE, SharedAttributes
 from toolbus.telemetry import (
     TRACESTATE,
     CallSpan,
@@ -27,6 +28,9 @@ from toolbus_server.room_state import RoomState
 from toolbus_server.room_view import Member
 
 __all__ = ["CallSpan", "ServerTelemetry"]
+
+
+_FACTS_KEPT = 1_024
 
 
 class ServerTelemetry:
@@ -112,20 +116,33 @@ def _is_registered(room: RoomState, caller: Member, call: Call) -> bool:
     return call.tool in toolkit.serving.definition.tools
 
 
-def _facts_of(room: Room, flight: Flight) -> dict[str, str]:
+def _facts_of(room: Room, flight: Flight) -> SharedAttributes:
     principal, caller, host = flight.principal, flight.caller.member, flight.host.member
-    facts = call_attributes(
-        room=room.state.name,
-        caller=caller.identity.name,
-        on_behalf_of=principal.identity.name if principal else None,
-        host=host.id,
+    return _facts(
+        room.state.name,
+        caller.identity.name,
+        None if principal is None else principal.identity.name,
+        host.id,
+        None if room.share is None else room.share.node,
+        caller.node if caller.is_far else None,
+        host.node if host.is_far else None,
     )
-    facts |= _own_node(room)
-    if caller.is_far:
-        facts[CALLER_NODE] = caller.node
-    if host.is_far:
-        facts[HOST_NODE] = host.node
-    return facts
+
+
+@lru_cache(maxsize=_FACTS_KEPT)
+def _facts(  # noqa: PLR0913 - a parameter for each fact
+    room: str,
+    caller: str,
+    behalf: str | None,
+    host: str,
+    node: str | None,
+    caller_node: str | None,
+    host_node: str | None,
+) -> SharedAttributes:
+    """Collect who is in a call: most calls are of few callers and hosts."""
+    facts = call_attributes(room=room, caller=caller, on_behalf_of=behalf, host=host)
+    nodes = {NODE: node, CALLER_NODE: caller_node, HOST_NODE: host_node}
+    return SharedAttributes(facts | {key: name for key, name in nodes.items() if name is not None})
 
 
 def _own_node(room: Room) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from toolbus.chunk_reader import ChunkReader
@@ -18,13 +19,14 @@ from toolbus.hosted_input import unreadable_input
 from toolbus.hosted_stream import HostedStream, WireEnd
 from toolbus.hosted_toolkit import HostedToolkit
 from toolbus.input_stream import InputStream
-from toolbus.telemetry import call_attributes
+from toolbus.semantics import SharedAttributes, call_attributes
 from toolbus.wire import BadBody, Dispatch, unpack_body
 
 __all__ = ["CallRunner", "HostedCall", "name_calls"]
 
 T = TypeVar("T")
 
+_CALLERS_KEPT = 256
 _OF_STREAMS = frozenset({"credit_chunks", "input", "progress"})
 
 
@@ -78,10 +80,9 @@ class HostedCall(ToolContext):
         return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
 
     def attributes(self, room: str) -> dict[str, str]:
-        """Say for its spans who called it, and where."""
-        behalf = self.on_behalf_of
-        name = None if behalf is None else behalf.name
-        return call_attributes(room=room, caller=self.caller.name, on_behalf_of=name)
+        """Say for its spans who called it, and where; not to be changed."""
+        header = self.dispatch.header
+        return _facts_of(room, header["caller"], header.get("on_behalf_of"))
 
     # What a tool asks for is made when it asks.
 
@@ -205,6 +206,14 @@ def _caller_context(packed: bytes) -> dict[str, Any]:
         details = {"path": "/caller_context", "message": error.reason}
         raise InvalidArguments(error.reason, details=details) from error
     return words
+
+
+@lru_cache(maxsize=_CALLERS_KEPT)
+def _facts_of(room: str, caller: bytes, behalf: bytes | None) -> SharedAttributes:
+    """Read two cards for what spans say of them: most calls come from few callers."""
+    name = None if behalf is None else _participant_of(behalf).name
+    facts = call_attributes(room=room, caller=_participant_of(caller).name, on_behalf_of=name)
+    return SharedAttributes(facts)
 
 
 def _participant_of(card: bytes) -> Participant:

@@ -37,12 +37,12 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from toolbus.full_tracer import FullTracer, joined
 from toolbus.root_sampling import Rule
 from toolbus.semantics import SCOPE, toolbus_version
 
 __all__ = [
     "UNSET",
-    "FullTracer",
     "LightSpan",
     "LightTracer",
     "PipelineProvider",
@@ -159,8 +159,13 @@ class LightSpan(trace.NonRecordingSpan):  # its constructor would keep the conte
 
     def end(self, end_time: int | None = None) -> None:
         """End it, once, and hand it on."""
-        if self.end_ns is None:
-            self.end_ns = time_ns() if end_time is None else end_time
+        if self.end_ns is not None:
+            return
+        self.end_ns = time_ns() if end_time is None else end_time
+        provider = self.tracer.provider
+        if provider.sink is not None and provider.takes_light_spans:
+            provider.sink(self)
+        else:
             self.tracer.take(self)
 
     @property
@@ -180,38 +185,6 @@ def _or_any(limit: int | None) -> float:
     return inf if limit is None else limit
 
 
-def _joined(written: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    attributes: dict[str, Any] = {}
-    for each in written:
-        attributes.update(each)
-    return attributes
-
-
-class FullTracer:
-    """Begins the SDK's spans, and is asked as a `LightTracer` is.
-
-    Args:
-        tracer: The SDK's.
-    """
-
-    def __init__(self, tracer: trace.Tracer) -> None:
-        self._tracer = tracer
-
-    def start_span(
-        self,
-        name: str,
-        context: Context | None,
-        kind: SpanKind,
-        written: Sequence[Mapping[str, Any]],
-        links: Sequence[trace.Link] = (),
-        parent: SpanContext | None = None,
-    ) -> trace.Span:
-        """Begin a span; see `LightTracer.start_span`."""
-        if parent is not None:
-            context = trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
-        return self._tracer.start_span(name, context, kind, _joined(written), links)
-
-
 def readable(span: ReadableSpan | LightSpan) -> ReadableSpan:
     """Give a span of either kind as the SDK's."""
     return span.readable() if isinstance(span, LightSpan) else span
@@ -229,7 +202,8 @@ class LightTracer:
     def __init__(self, tracer: Tracer, provider: PipelineProvider, rule: Rule) -> None:
         self._tracer = tracer
         self._full = FullTracer(tracer)
-        self._provider = provider
+        self.provider: PipelineProvider = provider
+        """Where its spans go."""
         self._rule = rule
         self._scope = InstrumentationScope(SCOPE, toolbus_version())
         limits = provider.limits
@@ -265,16 +239,16 @@ class LightTracer:
             links: Other spans that it points to.
             parent: What it is below, in the place of what the context says.
         """
-        if not self._provider.takes_light_spans:
+        if not self.provider.takes_light_spans:
             return self._full.start_span(name, context, kind, written, links, parent)
         if parent is None:
             parent = trace.get_current_span(context).get_span_context()
         ids = self._tracer.id_generator
-        if parent is not None and parent.is_valid:
-            trace_id, trace_state = parent.trace_id, parent.trace_state
-            flags = parent.trace_flags & _RANDOM
+        trace_id, _, _, known, trace_state, is_valid = parent  # by name it takes a call for each
+        if is_valid:
+            flags = known & _RANDOM
         else:
-            parent, trace_id, trace_state = None, ids.generate_trace_id(), None
+            parent, trace_id, trace_state = None, ids.generate_trace_id(), trace.DEFAULT_TRACE_STATE
             flags = _RANDOM if _RANDOM and ids.is_trace_id_random() else 0
         is_sampled = self._rule.samples(parent, trace_id)
         flags_set = TraceFlags(flags | _SAMPLED if is_sampled else flags)
@@ -284,6 +258,25 @@ class LightTracer:
         span = LightSpan(self, own, parent, name, kind, written)
         span.links = links
         return span
+
+    def start_within(
+        self,
+        span: trace.Span,
+        name: str,
+        kind: SpanKind,
+        written: Sequence[Mapping[str, Any]],
+    ) -> LightSpan | None:
+        """Begin a span below a recorded one, which is recorded too, as all of a trace is.
+
+        None where only the SDK can: if it made that span, or somebody looks at all spans.
+        """
+        if type(span) is not LightSpan or not self.provider.takes_light_spans:
+            return None
+        parent = span.context
+        trace_id, _, _, flags, trace_state, _ = parent
+        span_id = self._tracer.id_generator.generate_span_id()
+        own = SpanContext(trace_id, span_id, False, flags, trace_state)
+        return LightSpan(self, own, parent, name, kind, written)
 
     def full(self, span: LightSpan, context: Context) -> trace.Span:
         """Begin the SDK's span in the place of one of ours: with its ids, its start and its facts.
@@ -295,16 +288,12 @@ class LightTracer:
         tracer = copy(self._tracer)  # nobody else draws ids of this one
         tracer.id_generator = _SameIds(span.context)
         return tracer.start_span(
-            span.name, context, span.kind, _joined(span.written), start_time=span.start_ns
+            span.name, context, span.kind, joined(span.written), start_time=span.start_ns
         )
 
     def take(self, span: LightSpan) -> None:
-        """Hand a span that has ended on, as whoever takes it can read it."""
-        provider = self._provider
-        if provider.sink is not None and provider.takes_light_spans:
-            provider.sink(span)
-        else:
-            self._tracer.span_processor.on_end(self.readable(span))
+        """Hand a span that has ended to a processor, which takes it as the SDK's."""
+        self._tracer.span_processor.on_end(self.readable(span))
 
     @property
     def resource(self) -> Resource:
@@ -329,10 +318,10 @@ class LightTracer:
 
     def _attributes_of(self, span: LightSpan) -> Mapping[str, Any]:
         """Join what was written; where a limit is met or a key was set twice, as the SDK does."""
-        attributes = _joined(span.written)
+        attributes = joined(span.written)
         if sum(map(len, span.written)) == len(attributes) and self._are_within_limits(attributes):
             return attributes
-        limits = self._provider.limits
+        limits = self.provider.limits
         bounded = BoundedAttributes(
             limits.max_span_attributes,
             immutable=False,
@@ -351,7 +340,7 @@ class LightTracer:
         if not span.links:
             return ()
         links: Sequence[trace.Link] = BoundedList.from_seq(
-            self._provider.limits.max_links, span.links
+            self.provider.limits.max_links, span.links
         )
         return links
 

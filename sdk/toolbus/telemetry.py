@@ -45,17 +45,20 @@ from toolbus.trace_context import (
     TRACESTATE,
     RemoteParent,
     TraceContext,
+    enter_span,
     enter_unsampled,
     format_traceparent,
     is_sampled,
     is_unsampled,
+    leave,
     parse_traceparent,
     read_trace_context,
     trace_context_of,
 )
 
 if TYPE_CHECKING:
-    from toolbus.light_spans import FullTracer, LightTracer
+    from toolbus.full_tracer import FullTracer
+    from toolbus.light_spans import LightTracer
     from toolbus.root_sampling import RootSampling
 
 __all__ = [
@@ -174,12 +177,11 @@ class HostCall:
 class _RecordedHostCall(HostCall):
     """A SERVER span, and below it an INTERNAL one for the time in which the tool runs."""
 
-    __slots__ = ("_call", "_described", "_inner", "_inner_end_ns", "_span", "_tracer")
+    __slots__ = ("_call", "_described", "_entered", "_inner", "_inner_end_ns", "_span", "_tracer")
 
     def __init__(
         self, span: trace.Span, tracer: Any, described: Described, call: Mapping[str, str]
     ) -> None:
-        super().__init__(trace.set_span_in_context(span, _NO_CONTEXT))
         self._span = span
         self._tracer = tracer
         self._described = described
@@ -195,13 +197,12 @@ class _RecordedHostCall(HostCall):
         self._span.set_attributes(attributes)
 
     def __enter__(self) -> None:
-        self._inner = self._tracer.start_span(
-            self._described.run_name,
-            self._context,
-            SpanKind.INTERNAL,
-            (self._described.run, self._call),
+        described = self._described
+        written = described.run, self._call
+        self._inner = self._tracer.start_within(
+            self._span, described.run_name, SpanKind.INTERNAL, written
         )
-        self._token = otel_context.attach(trace.set_span_in_context(self._inner, _NO_CONTEXT))
+        self._entered = enter_span(self._inner)
 
     def __exit__(
         self,
@@ -210,7 +211,7 @@ class _RecordedHostCall(HostCall):
         traceback: TracebackType | None,
     ) -> None:
         self._inner_end_ns = time.time_ns()
-        super().__exit__(kind, error, traceback)
+        leave(self._entered)
 
     def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
         inner = getattr(self._inner, "untouched", self._inner)

@@ -14,10 +14,10 @@ from threading import Lock
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind
 
-from toolbus.light_spans import FullTracer, LightSpan, LightTracer
+from toolbus.full_tracer import FullTracer, below
+from toolbus.light_spans import LightSpan, LightTracer
 
 __all__ = ["ToolSpan", "ToolTracer", "tracers_of"]
 
@@ -44,14 +44,18 @@ class ToolTracer:
         self._light = light
         self._lock = Lock()
 
-    def start_span(
-        self, name: str, context: Context, kind: SpanKind, written: Sequence[Mapping[str, Any]]
+    def start_within(
+        self,
+        outer: trace.Span,
+        name: str,
+        kind: SpanKind,
+        written: Sequence[Mapping[str, Any]],
     ) -> trace.Span:
-        """Begin a span as the SDK's tracer does."""
-        span = self._light.start_span(name, context, kind, written)
-        if not isinstance(span, LightSpan):
-            return span
-        return ToolSpan(span, lambda: self._light.full(span, context), self._lock)
+        """Begin a span below a recorded one, as the SDK's tracer does."""
+        span = self._light.start_within(outer, name, kind, written)
+        if span is None:
+            return self._light.start_span(name, below(outer), kind, written)
+        return ToolSpan(span, lambda: self._light.full(span, below(outer)), self._lock)
 
 
 class ToolSpan(trace.Span):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextvars
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import SpanContext
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "TraceContext",
     "current_context",
     "enter_calls_own",
+    "enter_span",
     "enter_unsampled",
     "format_traceparent",
     "is_sampled",
+    "leave",
     "parse_traceparent",
     "read_trace_context",
     "trace_context_of",
@@ -59,7 +62,9 @@ def _variable() -> contextvars.ContextVar[Context] | None:
 _current = _variable()
 current_context: Callable[[], Context] = get_current if _current is None else _current.get
 """Gives the API's current context."""
-_enter: Callable[[Context], object] = attach if _current is None else _current.set
+_enter: Callable[[Context], Any] = attach if _current is None else _current.set
+_leave: Callable[[Any], None] = detach if _current is None else _current.reset
+_IS_VALID = 5  # its place in the tuple that a span's context is
 _FLAGS = tuple(f"{flags:02x}" for flags in range(256))
 _TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACESTATE_MEMBER = re.compile(
@@ -121,14 +126,14 @@ def is_sampled(traceparent: str | None) -> bool:
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
     """Parse a context strictly: lower-case hex, no id of zeros; None if it is not one."""
-    match = _TRACEPARENT.fullmatch(traceparent) if _has_shape(traceparent) and traceparent else None
+    match = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     if match is None:
         return None
     trace_id, span_id, flags = match.groups()
     trace_state = None if tracestate is None else _parse_tracestate(tracestate)
     set_flags = trace.TraceFlags(int(flags, 16))
     span_context = SpanContext(int(trace_id, 16), int(span_id, 16), True, set_flags, trace_state)
-    return span_context if span_context.is_valid else None
+    return span_context if span_context[_IS_VALID] else None
 
 
 def format_traceparent(span_context: SpanContext) -> str:
@@ -143,12 +148,12 @@ def format_traceparent(span_context: SpanContext) -> str:
 def trace_context_of(span: trace.Span) -> TraceContext | None:
     """Give a span's context as text, None if it has no valid one."""
     span_context = span.get_span_context()
-    if not span_context.is_valid:
+    *_, trace_state, is_valid = span_context
+    if not is_valid:
         return None
     if type(span) in _REMOTE:  # of an abstract class it takes longer than all the rest
         return cast(RemoteParent, span).received
     traceparent = format_traceparent(span_context)
-    trace_state = span_context.trace_state
     if trace_state is trace.DEFAULT_TRACE_STATE or not trace_state:
         return TraceContext(traceparent)
     tracestate = trace_state.to_header()
@@ -213,6 +218,17 @@ def enter_calls_own(call_id: str) -> None:
     An id that is none of a trace's leaves what runs there without one.
     """
     _enter(Context({_SPAN_KEY: _CallsOwn(call_id)}))
+
+
+def enter_span(span: trace.Span) -> object:
+    """Make a span the current one, and the only thing in its context; return what `leave` needs."""
+    return _enter(Context({_SPAN_KEY: span}))
+
+
+def leave(token: object) -> None:
+    """Go back to what was current before; where that is another context's, nothing is to do."""
+    with suppress(ValueError):  # a coroutine that is thrown away ends wherever that happens
+        _leave(token)
 
 
 def _has_shape(traceparent: object) -> bool:
