@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
 
 from toolbus.trace_context import (
     TraceContext,
+    enter_span,
     format_traceparent,
     is_sampled,
+    leave,
     parse_traceparent,
     read_trace_context,
 )
@@ -101,3 +106,16 @@ def test_sampled_flag_is_read_from_its_low_bit() -> None:
     assert not is_sampled(UNSAMPLED.traceparent)
     assert not is_sampled(None)
     assert not is_sampled(SAMPLED.traceparent + "1")
+
+
+def test_span_is_current_until_it_is_left_wherever_that_happens() -> None:
+    context = parse_traceparent(*SAMPLED)
+    assert context is not None
+    span = trace.NonRecordingSpan(context)
+    token = enter_span(span)
+    assert trace.get_current_span() is span
+    leave(token)
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    token = copy_context().run(enter_span, span)
+    leave(token)  # as a coroutine does that is thrown away
+    assert trace.get_current_span() is trace.INVALID_SPAN
