@@ -3,30 +3,37 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.ready-demo
+DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-redis soak check format bench bench-check clean
+.PHONY: help setup demo test test-redis soak check format docs docs-serve bench bench-check clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+# What each of the three installs: the extra of pyproject.toml.
+$(READY): EXTRA := dev
+$(DEMO): EXTRA := demo
+$(DOCS): EXTRA := docs
+
+$(READY) $(DEMO) $(DOCS): pyproject.toml
 	@echo "setting up $(VENV): this takes a minute the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbus needs Python 3.11 or newer; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
 	@touch $@
 
 setup: $(READY) ## make the virtual environment with everything in it
 
-demo: $(READY) ## real calls on real data between a server and three hosts, in under a minute
+demo: $(DEMO) ## real calls on real data between a server and three hosts, in under a minute
 	@$(BIN)/toolbus demo $(ARGS)
 
 test: $(READY) ## every test, in four processes side by side; ARGS=-n0 for one
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9 and 8, Redis 7 and 8
-	@PYTHONPATH=tests $(BIN)/python -m support.redis_matrix $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m support.redis.matrix $(ARGS)
 
 soak: $(READY) ## the tests that take many minutes and gigabytes
 	@$(BIN)/python -m pytest -m soak $(ARGS)
@@ -44,11 +51,17 @@ format: $(READY) ## put the code into the agreed form
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
+docs: $(DOCS) ## build the documentation into site/; a broken link or reference fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(DOCS) ## show the documentation on http://127.0.0.1:8000 and reload it on changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve $(ARGS)
+
 bench: $(READY) ## measure beside bare relays and rivals, and write tests/bench/RESULTS.md
-	@$(BIN)/python tests/bench/bench.py --write $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench --write $(ARGS)
 
 bench-check: $(READY) ## fail if a promised figure does not hold
-	@$(BIN)/python tests/bench/bench.py --check $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench --check $(ARGS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-bench site .mypy_cache .ruff_cache .pytest_cache .hypothesis

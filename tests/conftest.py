@@ -1,18 +1,16 @@
-"""What holds for every test: clean variables, order and turn, and a list of what was missing."""
+"""What holds for every test: clean variables, an order, and a list of what was missing."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 
 import pytest
 
-from support.alone import on_the_floor
-from support.dealing import StretchScheduling
-from support.missing_parts import words_of_missing
-from support.redis_server import RedisServer, redis_server
-from support.running_order import in_running_order
+from support.pytest_plugins.missing_parts import words_of_missing
+from support.pytest_plugins.running_order import in_running_order
+from support.redis.server import RedisServer, redis_server
 
 
 def pytest_configure() -> None:
@@ -34,21 +32,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Where there are several workers, let none wait for another at the end."""
     if hasattr(config, "workerinput"):
         items[:] = in_running_order(items)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StretchScheduling | None:
-    """Let workers that take files take them in the order that was chosen for their tests."""
-    return StretchScheduling(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before a test's own time limit begins
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Where there are several workers, run a test that measures time while no other one runs."""
-    if not hasattr(item.config, "workerinput"):
-        return (yield)
-    alone = item.get_closest_marker("alone") is not None
-    with on_the_floor(item.config.rootpath, alone=alone):
-        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

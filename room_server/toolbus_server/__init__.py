@@ -1,7 +1,7 @@
 """The toolbus room server."""
 
 from toolbus_server.limits import Limits
-from toolbus_server.server import RoomServer
 from toolbus_server.settings import ServerSettings
+from toolbus_server.websocket.server import RoomServer
 
 __all__ = ["Limits", "RoomServer", "ServerSettings"]

@@ -1,4 +1,4 @@
-"""What one server grants one connection, and a meter for what may be done only so often."""
+"""The limits of one connection to a server, and a rate limiter."""
 
 from __future__ import annotations
 
@@ -7,47 +7,49 @@ from typing import Any
 
 from toolbus.wire import MAX_DEPTH, MAX_FRAME_BYTES, MAX_HEADER_BYTES
 
-__all__ = ["Limits", "Meter"]
+__all__ = ["Limits", "RateLimiter"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that the server enforces; participants read them in their welcome."""
+    """Limits that the server enforces; the welcome of a participant contains them."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
-    """One websocket message."""
+    """Bytes of one websocket message."""
     max_header_bytes: int = MAX_HEADER_BYTES
-    """All of a frame but its opaque parts."""
+    """Bytes of a frame without its opaque parts."""
     max_depth: int = MAX_DEPTH
-    """Arrays and maps within each other."""
+    """Nesting of arrays and maps."""
     max_calls: int = 4_096
     """Calls that one participant may have in flight; one more is `quota_exceeded`."""
     max_toolkits: int = 1_024
     """Toolkits that one participant may host; one more is `quota_exceeded`."""
     max_room_toolkits: int = 20_000
-    """Toolkits that one room may have, with kept names; one more is `quota_exceeded`."""
+    """Toolkits of one room, including reserved names; one more is `quota_exceeded`."""
     max_streams: int = 512
     """Calls with streams that one participant may have in flight; one more is `quota_exceeded`."""
     max_hops: int = 16
-    """Calls within calls; one deeper is `loop_detected`."""
+    """Nesting of calls; one deeper is `loop_detected`."""
     call_timeout_ms: int = 60_000
-    """The deadline of a call that names none."""
+    """The timeout of a call that has none of its own."""
     stream_idle_ms: int = 30_000
-    """How long the host of a stream may be silent, unless its call says so."""
+    """How long the host of a stream may be silent, unless its call sets `idle_ms`."""
     reservation_ms: int = 30_000
-    """How long the name of a toolkit whose last host is lost stays its owner's."""
+    """How long the name of a toolkit stays reserved for its owner after its last host is lost."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return them as they stand in a welcome."""
+        """Return the limits as the fields of a welcome."""
         return asdict(self)
 
 
-class Meter:
-    """Counts events and says when they come too often. Knows no clock: time is handed in.
+class RateLimiter:
+    """Limits how many events, or how much of anything, one time window may have.
+
+    Has no clock: time is passed in.
 
     Args:
-        allowed: How many events may come within one window, or how much of anything.
-        window_s: How long a window lasts.
+        allowed: The maximum within one window.
+        window_s: The length of a window.
     """
 
     __slots__ = ("_allowed", "_count", "_window_ends", "_window_s")
@@ -59,13 +61,13 @@ class Meter:
         self._count = 0.0
 
     def exceeded(self, now: float, amount: float = 1) -> bool:
-        """Count one event, or another amount; return whether it is too much for its window."""
+        """Count one event, or another amount; return whether the window exceeds its maximum."""
         if now >= self._window_ends:
             self._window_ends = now + self._window_s
             self._count = 0.0
         self._count += amount
         return self._count > self._allowed
 
-    def pause_s(self, now: float) -> float:
-        """Say how long it is until events may come again."""
+    def retry_after_s(self, now: float) -> float:
+        """Return the seconds until the next window begins."""
         return max(0.0, self._window_ends - now)

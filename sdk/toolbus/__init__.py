@@ -1,103 +1,121 @@
-"""toolbus: host toolkits as services, call them from anywhere, see every call."""
+"""toolbus: host toolkits as services, call them from anywhere, see every call.
 
-from toolbus.builders import (
-    ToolkitBuilder,
-    ToolkitConfig,
-    builder_infos,
-    make_toolkits,
-)
-from toolbus.call_news import (
-    CallNews,
-    EndedCall,
-)
-from toolbus.chunk_stream import ChunkStream
-from toolbus.chunks import (
-    Chunk,
-    EmptyChunk,
-    FileChunk,
-    JsonChunk,
-    LinkChunk,
-    TextChunk,
-)
-from toolbus.context import (
-    Participant,
-    ToolContext,
-)
-from toolbus.errors import (
-    AlreadyExists,
-    ApprovalDenied,
-    ApprovalExpired,
-    Cancelled,
-    ConnectionLost,
-    DeadlineExceeded,
-    DefinitionChanged,
-    DuplicateCallId,
-    Executed,
-    HostLost,
-    Internal,
-    InvalidArguments,
-    InvalidResult,
-    LoopDetected,
-    NoHost,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    QuotaExceeded,
-    RoomException,
-    StreamBroken,
-    StreamStalled,
-    TooLarge,
-    ToolFailed,
-    ToolInactive,
-    Unavailable,
-)
-from toolbus.explanation import Explanation
-from toolbus.grants import (
-    AgentsGrant,
-    ApiScope,
-)
-from toolbus.input_stream import (
-    InputStream,
-)
-from toolbus.keys import (
-    Key,
-    KeyRing,
-)
-from toolbus.people import (
-    BuilderInfo,
-    Message,
-    ParticipantInfo,
-)
-from toolbus.remote_toolkit import (
-    RemoteToolkit,
-)
-from toolbus.required_toolkit import (
-    RequiredToolkit,
-)
-from toolbus.room import Room
-from toolbus.room_client import RoomClient
-from toolbus.room_events import (
-    EventStream,
-    RoomEvent,
-)
-from toolbus.tokens import (
-    ParticipantToken,
-    TokenRefused,
-)
-from toolbus.tool import (
-    FunctionTool,
-    Tool,
-    tool,
-)
-from toolbus.toolkit import (
-    Toolkit,
-)
-from toolbus.toolkit_proxy import (
-    ToolkitInfo,
-    ToolkitProxy,
-)
-from toolbus.turn import Turn
-from toolbus.turn_tool import TurnTool
+A name is imported when it is first used (PEP 562), so that `import toolbus` costs nothing and a
+program loads only what it needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolbus.agents.builders import (
+        ToolkitBuilder,
+        ToolkitConfig,
+        builder_infos,
+        make_toolkits,
+    )
+    from toolbus.agents.required_toolkit import (
+        RequiredToolkit,
+    )
+    from toolbus.agents.turn import (
+        Turn,
+        TurnTool,
+    )
+    from toolbus.auth.grants import (
+        AgentsGrant,
+        ApiScope,
+    )
+    from toolbus.auth.keys import (
+        Key,
+        KeyRing,
+    )
+    from toolbus.auth.tokens import (
+        ParticipantToken,
+        TokenRefused,
+    )
+    from toolbus.chunks.chunk_types import (
+        Chunk,
+        EmptyChunk,
+        FileChunk,
+        JsonChunk,
+        LinkChunk,
+        TextChunk,
+    )
+    from toolbus.client.chunk_stream import (
+        ChunkStream,
+    )
+    from toolbus.errors import (
+        AlreadyExists,
+        ApprovalDenied,
+        ApprovalExpired,
+        Cancelled,
+        ConnectionLost,
+        DeadlineExceeded,
+        DefinitionChanged,
+        DuplicateCallId,
+        Executed,
+        HostLost,
+        Internal,
+        InvalidArguments,
+        InvalidResult,
+        LoopDetected,
+        NoHost,
+        NotFound,
+        Overloaded,
+        PermissionDenied,
+        QuotaExceeded,
+        RoomException,
+        StreamBroken,
+        StreamStalled,
+        TooLarge,
+        ToolFailed,
+        ToolInactive,
+        Unavailable,
+    )
+    from toolbus.room.call_explanation import (
+        Explanation,
+    )
+    from toolbus.room.call_monitor import (
+        CallNews,
+        EndedCall,
+    )
+    from toolbus.room.events import (
+        EventStream,
+        RoomEvent,
+    )
+    from toolbus.room.participants import (
+        BuilderInfo,
+        Message,
+        ParticipantInfo,
+    )
+    from toolbus.room.room import (
+        Room,
+    )
+    from toolbus.room.room_client import (
+        RoomClient,
+    )
+    from toolbus.room.toolkit_proxy import (
+        ToolkitInfo,
+        ToolkitProxy,
+    )
+    from toolbus.service.remote_toolkit import (
+        RemoteToolkit,
+    )
+    from toolbus.tools.context import (
+        Participant,
+        ToolContext,
+    )
+    from toolbus.tools.input_stream import (
+        InputStream,
+    )
+    from toolbus.tools.tool import (
+        FunctionTool,
+        Tool,
+        tool,
+    )
+    from toolbus.tools.toolkit import (
+        Toolkit,
+    )
 
 __all__ = [
     "AgentsGrant",
@@ -167,3 +185,112 @@ __all__ = [
     "make_toolkits",
     "tool",
 ]
+
+_MODULES = {
+    "toolbus.agents.builders": (
+        "ToolkitBuilder",
+        "ToolkitConfig",
+        "builder_infos",
+        "make_toolkits",
+    ),
+    "toolbus.agents.required_toolkit": ("RequiredToolkit",),
+    "toolbus.agents.turn": (
+        "Turn",
+        "TurnTool",
+    ),
+    "toolbus.auth.grants": (
+        "AgentsGrant",
+        "ApiScope",
+    ),
+    "toolbus.auth.keys": (
+        "Key",
+        "KeyRing",
+    ),
+    "toolbus.auth.tokens": (
+        "ParticipantToken",
+        "TokenRefused",
+    ),
+    "toolbus.chunks.chunk_types": (
+        "Chunk",
+        "EmptyChunk",
+        "FileChunk",
+        "JsonChunk",
+        "LinkChunk",
+        "TextChunk",
+    ),
+    "toolbus.client.chunk_stream": ("ChunkStream",),
+    "toolbus.errors": (
+        "AlreadyExists",
+        "ApprovalDenied",
+        "ApprovalExpired",
+        "Cancelled",
+        "ConnectionLost",
+        "DeadlineExceeded",
+        "DefinitionChanged",
+        "DuplicateCallId",
+        "Executed",
+        "HostLost",
+        "Internal",
+        "InvalidArguments",
+        "InvalidResult",
+        "LoopDetected",
+        "NoHost",
+        "NotFound",
+        "Overloaded",
+        "PermissionDenied",
+        "QuotaExceeded",
+        "RoomException",
+        "StreamBroken",
+        "StreamStalled",
+        "TooLarge",
+        "ToolFailed",
+        "ToolInactive",
+        "Unavailable",
+    ),
+    "toolbus.room.call_explanation": ("Explanation",),
+    "toolbus.room.call_monitor": (
+        "CallNews",
+        "EndedCall",
+    ),
+    "toolbus.room.events": (
+        "EventStream",
+        "RoomEvent",
+    ),
+    "toolbus.room.participants": (
+        "BuilderInfo",
+        "Message",
+        "ParticipantInfo",
+    ),
+    "toolbus.room.room": ("Room",),
+    "toolbus.room.room_client": ("RoomClient",),
+    "toolbus.room.toolkit_proxy": (
+        "ToolkitInfo",
+        "ToolkitProxy",
+    ),
+    "toolbus.service.remote_toolkit": ("RemoteToolkit",),
+    "toolbus.tools.context": (
+        "Participant",
+        "ToolContext",
+    ),
+    "toolbus.tools.input_stream": ("InputStream",),
+    "toolbus.tools.tool": (
+        "FunctionTool",
+        "Tool",
+        "tool",
+    ),
+    "toolbus.tools.toolkit": ("Toolkit",),
+}
+"""The public names of each module that defines some."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,21 +1,21 @@
-"""Every error a participant can meet, as one tree. Knows nothing of frames, sockets or time.
+"""All errors that toolbus raises, as one tree. Independent of frames, sockets and time.
 
 ::
 
     RoomException
-    |-- nothing ran, and trying again changes nothing
+    |-- the tool did not run, and a retry does not help
     |     NotFound, PermissionDenied, InvalidArguments, AlreadyExists, DuplicateCallId,
     |     DefinitionChanged, LoopDetected, ToolInactive, ApprovalDenied, ApprovalExpired
-    |-- nothing ran, try again later
+    |-- the tool did not run, and a later retry may succeed
     |     NoHost, Overloaded, QuotaExceeded
     |-- the tool ran
     |     ToolFailed, InvalidResult
-    +-- it depends on how far the call had come (read `executed`)
+    +-- the tool may have run (read `executed`)
           Unavailable, DeadlineExceeded, Cancelled, HostLost, ConnectionLost, StreamBroken,
           StreamStalled, TooLarge, Internal
 
-`executed` answers the one question that matters after an error: did the tool's function run?
-"no" is never said of a call that reached a function, "yes" never of one that did not.
+`executed` says whether the tool's function ran. It is never "no" for a call that reached the
+function, and never "yes" for a call that did not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 Executed: TypeAlias = Literal["no", "maybe", "yes"]
-"""Whether the tool's function ran: "no" (certainly not), "yes" (it did, and has ended), "maybe"."""
+"""Whether the tool's function ran: "no" (certainly not), "yes" (it ran and ended) or "maybe"."""
 
 _Rule: TypeAlias = Literal["never", "always", "if_not_executed"]
 
@@ -62,21 +62,21 @@ class RoomException(Exception):
     """Base of every error that toolbus raises.
 
     Args:
-        message: Words for a person. Never decides anything; `code` does.
-        executed: Whether the tool's function ran; the class's own answer unless given.
-        retryable: Whether the same call may succeed later without harm; the class's rule unless
-            given.
-        details: What a program can use: paths, codes, counts. JSON values only.
-        retry_after_s: Seconds to wait before another try, where the refusing side named them.
+        message: Text for people. Programs decide by `code`, not by this text.
+        executed: Whether the tool's function ran. The default is that of the class.
+        retryable: Whether it is safe and useful to retry the same call later. The default follows
+            the rule of the class.
+        details: Data for programs, such as paths, codes and counts. JSON values only.
+        retry_after_s: Seconds to wait before a retry, where the refusing side gave them.
     """
 
     code: ClassVar[str] = "internal"
-    """The name of the error on the wire; each code has one class."""
+    """The name of the error on the wire; each code has exactly one class."""
     _executed: ClassVar[Executed] = "maybe"
     _retry_rule: ClassVar[_Rule] = "never"
 
     def __new__(cls, *args: Any, **_: Any) -> Self:
-        """Make one that is whole even if a subclass forgets to call `__init__`."""
+        """Create a complete error even if a subclass does not call `__init__`."""
         error = super().__new__(cls)
         RoomException.__init__(error)
         error.args = args
@@ -111,77 +111,77 @@ class RoomException(Exception):
 
 
 class NotFound(RoomException):
-    """No such toolkit or tool, or one that this participant may not know of."""
+    """The toolkit or tool does not exist, or is not visible to this participant."""
 
     code = "not_found"
     _executed = "no"
 
 
 class PermissionDenied(RoomException):
-    """A grant that the operation needs is missing from the token."""
+    """The token lacks a grant that the operation needs."""
 
     code = "permission_denied"
     _executed = "no"
 
 
 class InvalidArguments(RoomException):
-    """What was sent breaks a schema; `details` has `path` and `message`."""
+    """The arguments violate a schema; `details` has `path` and `message`."""
 
     code = "invalid_arguments"
     _executed = "no"
 
 
 class AlreadyExists(RoomException):
-    """The name belongs to another identity."""
+    """Another identity owns the name."""
 
     code = "already_exists"
     _executed = "no"
 
 
 class DuplicateCallId(RoomException):
-    """A call with this id is in flight; the first one is not disturbed."""
+    """A call with this id is already in flight; that call continues."""
 
     code = "duplicate_call_id"
     _executed = "no"
 
 
 class DefinitionChanged(RoomException):
-    """The toolkit is no longer the one whose digest the call was pinned to."""
+    """The toolkit's digest is not the one that the call was pinned to."""
 
     code = "definition_changed"
     _executed = "no"
 
 
 class LoopDetected(RoomException):
-    """Calls within calls went deeper than the hop limit."""
+    """Nested calls exceeded the hop limit."""
 
     code = "loop_detected"
     _executed = "no"
 
 
 class ToolInactive(RoomException):
-    """The tool exists, but its owner has switched it off for now."""
+    """The tool exists, but its owner has deactivated it."""
 
     code = "tool_inactive"
     _executed = "no"
 
 
 class ApprovalDenied(RoomException):
-    """Somebody who was asked to approve the call said no."""
+    """A participant who was asked to approve the call denied it."""
 
     code = "approval_denied"
     _executed = "no"
 
 
 class ApprovalExpired(RoomException):
-    """Nobody approved the call in time."""
+    """The call was not approved in time."""
 
     code = "approval_expired"
     _executed = "no"
 
 
 class NoHost(RoomException):
-    """The toolkit is known, and nobody serves it at this moment."""
+    """The toolkit is known, but no host serves it now."""
 
     code = "no_host"
     _executed = "no"
@@ -189,7 +189,7 @@ class NoHost(RoomException):
 
 
 class Overloaded(RoomException):
-    """The host, or the way to it, has more calls than it may hold."""
+    """The host, or a server on the path to it, has reached its limit of pending calls."""
 
     code = "overloaded"
     _executed = "no"
@@ -197,7 +197,7 @@ class Overloaded(RoomException):
 
 
 class QuotaExceeded(RoomException):
-    """A limit set for this participant is reached."""
+    """A limit of this participant is reached."""
 
     code = "quota_exceeded"
     _executed = "no"
@@ -205,10 +205,10 @@ class QuotaExceeded(RoomException):
 
 
 class ToolFailed(RoomException):
-    """The tool's function was entered and raised.
+    """The tool's function started and raised an exception.
 
-    A tool raises it to send its own words, `ToolFailed("no such account", retryable=False)`. The
-    text of any other exception stays at the host; its class travels in `details["cause"]`.
+    A tool raises it to send its own message: `ToolFailed("no such account", retryable=False)`. The
+    text of any other exception stays at the host; only its class is sent, in `details["cause"]`.
     """
 
     code = "tool_failed"
@@ -216,69 +216,69 @@ class ToolFailed(RoomException):
 
 
 class InvalidResult(RoomException):
-    """The tool returned what breaks its output schema or cannot be sent."""
+    """The tool's result violates its output schema or cannot be encoded."""
 
     code = "invalid_result"
     _executed = "yes"
 
 
 class Unavailable(RoomException):
-    """The server cannot be reached, or is leaving."""
+    """The server cannot be reached, or is shutting down."""
 
     code = "unavailable"
     _retry_rule = "if_not_executed"
 
 
 class DeadlineExceeded(RoomException):
-    """The call's time was up, or the tool's own `timeout_s` was."""
+    """The deadline of the call, or the tool's own `timeout_s`, has passed."""
 
     code = "deadline_exceeded"
     _retry_rule = "if_not_executed"
 
 
 class Cancelled(RoomException):
-    """The caller gave the call up. The awaiting task sees `asyncio.CancelledError` instead."""
+    """The caller cancelled the call. The awaiting task sees `asyncio.CancelledError` instead."""
 
     code = "cancelled"
     _retry_rule = "if_not_executed"
 
 
 class HostLost(RoomException):
-    """The connection to the host ended before its answer came."""
+    """The connection to the host closed before the result arrived."""
 
     code = "host_lost"
     _retry_rule = "if_not_executed"
 
 
 class ConnectionLost(RoomException):
-    """The caller's own connection ended before the answer came."""
+    """The caller's own connection closed before the result arrived."""
 
     code = "connection_lost"
     _retry_rule = "if_not_executed"
 
 
 class StreamBroken(RoomException):
-    """A stream lost a part of itself on the way."""
+    """Part of a stream was lost in transit."""
 
     code = "stream_broken"
     _retry_rule = "if_not_executed"
 
 
 class StreamStalled(RoomException):
-    """A stream brought nothing for longer than its idle limit."""
+    """A stream delivered nothing for longer than its idle limit."""
 
     code = "stream_stalled"
     _retry_rule = "if_not_executed"
 
 
 class TooLarge(RoomException):
-    """Arguments ("no") or a result ("yes") exceed what may be sent."""
+    """Arguments (`executed` "no") or a result ("yes") exceed the size limit."""
 
     code = "too_large"
 
 
 class Internal(RoomException):
-    """A bug of toolbus itself, logged where it happened."""
+    """A bug in toolbus itself, logged where it occurred."""
 
     code = "internal"
 
@@ -290,6 +290,5 @@ def _every_class(root: type[RoomException]) -> dict[str, type[RoomException]]:
 ERRORS: dict[str, type[RoomException]] = _every_class(RoomException)
 """The class of each code.
 
-A code that a newer server invents is raised as a `RoomException` of no class of its own, whose
-`code` is as it was sent.
+A code that this release does not know is raised as a plain `RoomException` with that `code`.
 """

@@ -1,9 +1,9 @@
-"""Where a participant connects, as whom and with which token.
+"""The settings of a participant: server, room, name and token.
 
 Each setting comes from the first of: an argument, a `TOOLBUS_*` variable, the TOML file that
 `TOOLBUS_CONFIG` names (else `config.toml` in `TOOLBUS_HOME`), the default. Variables and files are
-read when `resolve` is called, never at import. A token source is asked for a token at every
-connection, so that files and keys may change meanwhile.
+read when `resolve` is called, never at import. The token is read or minted for every connection, so
+that files and keys may change meanwhile.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from toolbus.grants import ApiScope, is_room_name
-from toolbus.keys import KeyRing
-from toolbus.tokens import ParticipantToken
+from toolbus.auth.grants import ApiScope, is_room_name
+from toolbus.auth.keys import KeyRing
+from toolbus.auth.tokens import ParticipantToken
 
 __all__ = [
     "DEFAULT_DRAIN_S",
@@ -38,7 +38,7 @@ __all__ = [
 DEFAULT_URL = "ws://127.0.0.1:7717"
 """Where `toolbus serve --dev` listens."""
 DEV_KEYS_FILE = "dev-keys.toml"
-"""The development key, below `TOOLBUS_HOME`: whoever may read it is trusted on this machine."""
+"""The development key in `TOOLBUS_HOME`: a process that can read it is trusted on this machine."""
 PRESETS: dict[str, Callable[[], ApiScope]] = {
     "host": ApiScope.host_default,
     "agent": ApiScope.agent_default,
@@ -48,10 +48,10 @@ PRESETS: dict[str, Callable[[], ApiScope]] = {
 """The named sets of grants."""
 
 DEFAULT_DRAIN_S = 10.0
-"""How long calls have to end in once a host is told to stop."""
+"""Seconds that running calls may take to finish when a host stops."""
 
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
-"""A token: the text itself, the path of a file that holds it, or a function that brings one."""
+"""A token: the text itself, the path of a file that holds it, or a function that returns one."""
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FILE_SETTINGS = frozenset({"url", "room", "token_file", "keys", "name", "instance", "drain"})
@@ -66,15 +66,15 @@ class RoomSettings:
     room: str
     """The room to join."""
     instance: str
-    """Tells replicas of one identity apart; a newer connection of one replaces the older."""
+    """Distinguishes replicas of one identity; a newer connection of one replaces the older."""
     token: Callable[[], Awaitable[str]] = field(repr=False)
-    """Brings the token for the next connection."""
+    """Returns the token for the next connection."""
     renewable: bool = False
-    """Whether a token that was refused may be followed by a better one."""
+    """Whether a refused token may be followed by another one."""
     token_from: str = "the token"
-    """What the token is read or minted from, and the setting that names it; for people."""
+    """The source of the token, and the setting that names it; for error messages."""
     drain_s: float = DEFAULT_DRAIN_S
-    """How long calls have to end in once a host is told to stop."""
+    """Seconds that running calls may take to finish when a host stops."""
 
     @classmethod
     def resolve(
@@ -87,29 +87,31 @@ class RoomSettings:
         instance: str | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> RoomSettings:
-        """Settle what arguments, variables and files say.
+        """Combine arguments, variables and the file.
 
         Args:
             url: The server's address.
             room: The room's name.
-            token: The token, its file, or a function that brings one.
-            name: The participant's name, where this process mints its own tokens. Not beside a
-                `token`, which has one; it may stand beside one that variables or files name.
-            instance: A name for this replica; random unless given.
-            environ: The variables; the process's own unless given.
+            token: The token, its file, or a function that returns one.
+            name: The participant's name, if this process mints its own tokens. Not with the
+                argument `token`, which contains a name; variables or files may set a token.
+            instance: A name for this replica; random by default.
+            environ: The variables; those of the process by default.
 
         Raises:
-            ValueError: Something is missing or malformed; the text says what to do.
+            ValueError: A setting is missing or malformed; the message tells what to do.
         """
         found = _Sources(os.environ if environ is None else environ)
-        place = url or found.text("url") or DEFAULT_URL
-        _check_url(place)
+        address = url or found.text("url") or DEFAULT_URL
+        _check_url(address)
         room_name = room or found.text("room") or "main"
         if not is_room_name(room_name):
-            raise ValueError(f"{room_name!r} is no room name: a-z, 0-9 and - inside, at most 63")
-        source, renewable, origin = _token_source(token, name, room_name, place, found)
+            raise ValueError(
+                f"{room_name!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
+            )
+        source, renewable, origin = _token_source(token, name, room_name, address, found)
         return cls(
-            url=place.rstrip("/"),
+            url=address.rstrip("/"),
             room=room_name,
             instance=instance or found.text("instance") or secrets.token_hex(8),
             token=source,
@@ -120,7 +122,7 @@ class RoomSettings:
 
 
 def home_of(environ: Mapping[str, str]) -> Path:
-    """Where toolbus keeps its files: `TOOLBUS_HOME`, else `~/.toolbus`."""
+    """Return the folder of toolbus's files: `TOOLBUS_HOME`, else `~/.toolbus`."""
     return Path(environ.get("TOOLBUS_HOME") or Path.home() / ".toolbus")
 
 
@@ -144,10 +146,10 @@ class _Sources:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if named:
-                raise ValueError(f"TOOLBUS_CONFIG names {path}, which is not there") from None
+                raise ValueError(f"TOOLBUS_CONFIG names {path}, which does not exist") from None
             return {}
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no TOML file: {error}") from error
+            raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
         if unknown:
             raise ValueError(f"{path}: unknown setting {unknown[0]!r}")
@@ -157,7 +159,7 @@ class _Sources:
         """Read a setting that is text."""
         value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name)
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"the setting {name} is text")
+            raise ValueError(f"the setting {name} must be text")
         return value
 
     def seconds(self, name: str, default: float) -> float:
@@ -168,11 +170,11 @@ class _Sources:
         except (TypeError, ValueError):
             seconds = math.nan
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"{self.origin(name)} is a number of seconds, 0 or more")
+            raise ValueError(f"{self.origin(name)} must be a number of seconds, 0 or more")
         return seconds
 
     def origin(self, name: str) -> str:
-        """Say where a setting comes from."""
+        """Return the source of a setting, for messages."""
         variable = f"TOOLBUS_{name.upper()}"
         return variable if self.environ.get(variable) else f"{name} in the settings file"
 
@@ -187,18 +189,20 @@ def _check_url(url: str) -> None:
         well_formed &= not (parts.path.strip("/") or parts.query or parts.fragment)
         well_formed &= "@" not in parts.netloc
     if not well_formed:
-        shown = "this" if "@" in url else repr(url)  # what stands before an @ may be a password
-        raise ValueError(f"{shown} is no server address: write ws://HOST:PORT or wss://HOST:PORT")
+        shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
+        raise ValueError(
+            f"{shown} is not a server address: write ws://HOST:PORT or wss://HOST:PORT"
+        )
 
 
 def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
 ) -> tuple[Callable[[], Awaitable[str]], bool, str]:
     if token is not None and name:
-        raise ValueError(f"the token says itself who this is: leave the name {name!r} out, or it")
+        raise ValueError(f"a token contains a name: give either the token or the name {name!r}")
     origin = "the token file" if isinstance(token, os.PathLike) else "the token"
     if isinstance(token, str) and _is_file(token):
-        raise ValueError(f"{token} is a file: token=Path({token!r})")
+        raise ValueError(f"{token} is a file: write token=Path({token!r})")
     if token is None:
         token = found.environ.get("TOOLBUS_TOKEN", "").strip() or None
         if isinstance(token, str) and _is_file(token):
@@ -212,8 +216,8 @@ def _token_source(
     if keys_path:
         if not name:
             raise ValueError(
-                f"{found.origin('keys')} mints tokens, so say for whom: set TOOLBUS_NAME, --name "
-                "of a command, or name= in a program"
+                f"{found.origin('keys')} mints tokens and needs a participant name: set"
+                " TOOLBUS_NAME, --name of a command, or name= in a program"
             )
         source = _minting(Path(keys_path), name, room, ApiScope.host_default())
         return source, True, f"the keys ({found.origin('keys')})"
@@ -228,7 +232,7 @@ def _token_source(
 
 
 def _is_file(token: str) -> bool:
-    """Whether what was given for a token is the name of a file that is there."""
+    """Whether the text given as a token is the name of an existing file."""
     return token.count(".") != 2 and os.path.isfile(token)
 
 
@@ -236,7 +240,9 @@ def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container a user may be a number alone
-        raise ValueError("this user has no name here: set TOOLBUS_NAME, --name or name=") from None
+        raise ValueError(
+            "the user of this process has no name: set TOOLBUS_NAME, --name or name="
+        ) from None
 
 
 def _given(token: Token) -> tuple[Callable[[], Awaitable[str]], bool]:

@@ -1,1 +1,1 @@
-"""Measures a call against bare relays, NATS, WAMP and MCP, in one run on one machine."""
+"""Measures the bus against bare relays, NATS, WAMP and MCP, in one run on one machine."""

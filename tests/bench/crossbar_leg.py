@@ -1,7 +1,7 @@
 """WAMP: a Crossbar router, and autobahn on asyncio at both ends, over websocket with msgpack.
 
-Runs in an environment of its own: imports neither toolbus nor websockets. The router's process only
-starts `crossbar`, with one worker and a realm in which everybody may do everything, and ends it.
+Runs in a virtual environment of its own, without toolbus and websockets. The router's process only
+starts and ends `crossbar`, with one worker and a realm with every permission.
 """
 
 from __future__ import annotations
@@ -19,42 +19,41 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.role import Where, measure_when_told, run_role, serve_until_told
+from bench.role import Facts, run_role, serve_calls, serve_orders
 
 REALM = "bench"
 READY = b"NODE_BOOT_COMPLETE"
-START_TIMEOUT_S = 50.0
 END_TIMEOUT_S = 4.0
 JOIN_TIMEOUT_S = 10.0
 
 
-async def route(_where: Where) -> None:
+async def route(_facts: Facts) -> None:
+    """Run the router until the harness ends this process."""
     with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
-        (Path(folder) / "config.json").write_text(json.dumps(config(port)), encoding="utf-8")
+        port, log = _free_port(), Path(folder) / "log"
+        (Path(folder) / "config.json").write_text(json.dumps(_config(port)), encoding="utf-8")
         command = (str(Path(sys.executable).with_name("crossbar")), "start", "--cbdir", folder)
-        router = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
+        with log.open("wb") as output:
+            router = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
         try:
-            reading = asyncio.create_task(await_ready(router))
-            await asyncio.wait_for(reading, START_TIMEOUT_S)
-            draining = asyncio.create_task(drain(router))
-            await serve_until_told(url=f"ws://127.0.0.1:{port}")
-            draining.cancel()
+            while READY not in log.read_bytes():
+                if router.returncode is not None:
+                    raise RuntimeError(f"crossbar ended early: {log.read_text()[-1000:]}")
+                await asyncio.sleep(0.1)
+            await serve_orders(url=f"ws://127.0.0.1:{port}")
         finally:
-            await end(router)
+            await _end(router)
 
 
-def free_port() -> int:
-    """A port that nobody has now: crossbar's own check refuses 0, which would let it choose."""
+def _free_port() -> int:
+    """Return a free port: crossbar does not accept 0."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
 
 
-def config(port: int) -> dict[str, Any]:
-    """The node: one worker, one realm, one websocket, no permission withheld."""
+def _config(port: int) -> dict[str, Any]:
+    """Configure one worker, one realm and one websocket, with every permission."""
     allowed = {"call": True, "register": True, "publish": False, "subscribe": False}
     everything = {"uri": "", "match": "prefix", "allow": allowed}
     realm = {"name": REALM, "roles": [{"name": "anonymous", "permissions": [everything]}]}
@@ -64,25 +63,8 @@ def config(port: int) -> dict[str, Any]:
     return {"version": 2, "workers": [worker]}
 
 
-async def await_ready(router: asyncio.subprocess.Process) -> None:
-    assert router.stdout is not None
-    said = []
-    async for line in router.stdout:
-        said.append(line.decode(errors="replace"))
-        if READY in line:
-            return
-    raise RuntimeError("crossbar ended before it was ready: " + "".join(said[-5:]))
-
-
-async def drain(router: asyncio.subprocess.Process) -> None:
-    """Read on, lest its pipe fill up and hold it."""
-    assert router.stdout is not None
-    while await router.stdout.read(2**16):
-        pass
-
-
-async def end(router: asyncio.subprocess.Process) -> None:
-    """Ask it to leave, which takes its worker along; a worker whose controller is gone leaves."""
+async def _end(router: asyncio.subprocess.Process) -> None:
+    """Terminate it, which ends its worker too."""
     with contextlib.suppress(ProcessLookupError):
         router.terminate()
     try:
@@ -92,27 +74,27 @@ async def end(router: asyncio.subprocess.Process) -> None:
         await router.wait()
 
 
-async def host(where: Where) -> None:
+async def host(facts: Facts) -> None:
     async def add(a: int, b: int) -> dict[str, int]:
         return {"sum": a + b}
 
-    async with joined(where["url"]) as session:
+    async with _joined(facts["url"]) as session:
         await session.register(add, "demo.add")
-        await serve_until_told(ready=True)
+        await serve_orders(ready=True)
 
 
-async def caller(where: Where) -> None:
+async def caller(facts: Facts) -> None:
     async def call(a: int, b: int) -> dict[str, Any]:
         result: dict[str, Any] = await session.call("demo.add", a=a, b=b)
         return result
 
-    async with joined(where["url"]) as session:
-        await measure_when_told(call)
+    async with _joined(facts["url"]) as session:
+        await serve_calls(call)
 
 
 @contextlib.asynccontextmanager
-async def joined(url: str) -> AsyncIterator[Any]:
-    """A WAMP session in the realm."""
+async def _joined(url: str) -> AsyncIterator[Any]:
+    """Join the realm."""
     loop = asyncio.get_running_loop()
     txaio = _module("txaio")
     txaio.use_asyncio()
@@ -135,7 +117,7 @@ async def joined(url: str) -> AsyncIterator[Any]:
 
 
 def _session(joining: asyncio.Future[Any]) -> Any:
-    """A session that tells when it has joined."""
+    """Make a session that resolves `joining` once it has joined."""
     session = _module("autobahn.asyncio.wamp").ApplicationSession(
         _module("autobahn.wamp.types").ComponentConfig(REALM)
     )
@@ -144,13 +126,13 @@ def _session(joining: asyncio.Future[Any]) -> Any:
 
 
 def _module(name: str) -> Any:
-    # By name, because type checkers look at our environment and autobahn lives in another.
+    # By name, because type checkers look at our environment and autobahn is in another.
     return importlib.import_module(name)
 
 
-async def versions(_where: Where) -> None:
+async def versions(_facts: Facts) -> None:
     names = ("crossbar", "autobahn")
-    await serve_until_told(**{name: version(name) for name in names})
+    await serve_orders(**{name: version(name) for name in names})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """MCP over streamable HTTP as FastMCP sets it up: a server and a client, no router between them.
 
-Runs in an environment of its own: imports neither toolbus nor websockets. One hop, where the other
+Runs in a virtual environment of its own, without toolbus and websockets. One hop, where the other
 legs have two.
 """
 
@@ -12,15 +12,15 @@ import socket
 from importlib.metadata import version
 from typing import Any
 
-from bench.role import Where, measure_when_told, run_role, serve_until_told
+from bench.role import Facts, run_role, serve_calls, serve_orders
 
 
 def _module(name: str) -> Any:
-    # By name, because type checkers look at our environment and FastMCP lives in another.
+    # By name, because type checkers look at our environment and FastMCP is in another.
     return importlib.import_module(name)
 
 
-async def host(_where: Where) -> None:
+async def host(_facts: Facts) -> None:
     toolkit = _module("fastmcp").FastMCP("demo")
     toolkit.tool(_add, name="add")
     uvicorn = _module("uvicorn")
@@ -32,7 +32,7 @@ async def host(_where: Where) -> None:
             await asyncio.sleep(0.01)
             if serving.done():
                 raise RuntimeError("uvicorn ended before it was ready")
-        await serve_until_told(url=f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")
+        await serve_orders(url=f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")
         server.should_exit = True
         await serving
 
@@ -42,18 +42,18 @@ async def _add(a: int, b: int) -> dict[str, int]:
     return {"sum": a + b}
 
 
-async def caller(where: Where) -> None:
+async def caller(facts: Facts) -> None:
     async def call(a: int, b: int) -> dict[str, Any]:
         answer = await client.call_tool("add", {"a": a, "b": b})
         result: dict[str, Any] = answer.data
         return result
 
-    async with _module("fastmcp").Client(where["url"]) as client:
-        await measure_when_told(call)
+    async with _module("fastmcp").Client(facts["url"]) as client:
+        await serve_calls(call)
 
 
-async def versions(_where: Where) -> None:
-    await serve_until_told(fastmcp=version("fastmcp"))
+async def versions(_facts: Facts) -> None:
+    await serve_orders(fastmcp=version("fastmcp"))
 
 
 if __name__ == "__main__":

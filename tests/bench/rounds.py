@@ -1,236 +1,213 @@
-"""Runs rounds: starts a leg's processes, measures them, and ends them by their own ids."""
+"""Runs rounds: starts the processes of a group, measures its contenders by turns, keeps figures.
+
+Contenders live side by side and take turns of fractions of a second, in alternating order: what
+the machine does meanwhile, it does to all of them. Each round starts its processes anew.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import os
+import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import psutil
 
-from bench.legs import ALONE, IN_FLIGHT, ROLES, SPANS_PER_CALL, Leg
-from bench.measure import Load, Sample
+from bench.idle import Idle, IdleRefused, measure_idle
+from bench.legs import SPANS_PER_CALL, Contender, Group, Leg, Load
+from bench.processes import LegFailed, Process, cpu_s, on_one_core, process_tree, running
 
-TESTS = Path(__file__).resolve().parents[1]
-START_TIMEOUT_S = 60.0
-LOAD_TIMEOUT_S = 300.0
-END_TIMEOUT_S = 5.0
-SETTLE_S = 1.5
-"""In that time a process sends the spans that it holds, and sends them every 0.5 s."""
+IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What one leg did under one load in one round."""
+class Part:
+    """What one contender did in one turn."""
 
-    sample: Sample
+    per_s: float
+    p50_us: float
     cpu_us: tuple[float, ...]
-    """Processor time per call of router, host and caller, as far as the leg has them, in
-    microseconds."""
+    """Processor time per call or MB of each counted process, in microseconds."""
+    amount: float = 0.0
+
+    @property
+    def total_cpu_us(self) -> float:
+        return sum(self.cpu_us)
+
+    @property
+    def per_s_by_cpu(self) -> float:
+        """The rate if processor time were the only limit: of the busiest process or all cores."""
+        return 1e6 / max(*self.cpu_us, self.total_cpu_us / (os.cpu_count() or 1))
 
 
-def rate_by_cpu(cpu_us: Sequence[float]) -> float:
-    """Calls per second that the processor time would allow: the busiest process, or all cores."""
-    return 1e6 / max(*cpu_us, sum(cpu_us) / (os.cpu_count() or 1))
+Round = Mapping[str, Sequence[Part]]
+"""The parts of each contender under one load: the n-th ones were measured next to each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one leg did in one round; None under a load that is not its own."""
+@dataclass(slots=True)
+class Results:
+    """Everything that was measured."""
 
-    alone: Figures | None
-    in_flight: Figures | None = None
-    spans_per_call: float = 0.0
-    """Spans that arrived at the receiver, where the leg has one."""
-    took_s: float = 0.0
-    bout: int = 0
-    """In which bout it was, side by side with other legs; 0 where it was by itself."""
+    rounds: dict[tuple[str, str], list[Round]] = field(default_factory=dict)
+    """By group and load."""
+    idle: list[Idle] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Legs that could not be measured, with the reason."""
+    took_s: dict[str, float] = field(default_factory=dict)
+    """By group."""
 
+    def count(self, group: str) -> int:
+        """Return how many rounds of a group there are."""
+        if group == IDLE:
+            return len(self.idle)
+        return max(
+            (len(rounds) for (name, _), rounds in self.rounds.items() if name == group), default=0
+        )
 
-class Process:
-    """A process that speaks lines of JSON."""
-
-    def __init__(self, process: asyncio.subprocess.Process, what: str) -> None:
-        self._process = process
-        self._what = what
-        self.pid = process.pid
-
-    async def tell(self, facts: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(facts).encode() + b"\n")
-        await self._process.stdin.drain()
-
-    async def hear(self, timeout_s: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        async with asyncio.timeout(timeout_s):
-            line = await self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._what} ended without its word; its stderr says why")
-        facts: dict[str, Any] = json.loads(line)
-        return facts
-
-    async def end(self) -> None:
-        """Close its stdin, which is its sign to leave; kill it by its id if it stays."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+    def miss(self, leg: str, reason: str) -> None:
+        self.missing[leg] = reason
+        sys.stderr.write(f"\r\033[KNOT MEASURED: {leg}: {reason}\n")
 
 
-@contextlib.asynccontextmanager
-async def started(
-    leg: Leg, role: str, where: Mapping[str, Any], *flags: str
-) -> AsyncIterator[Process]:
-    """One process of a leg, told where the router is; ended on leaving."""
-    raw = await asyncio.create_subprocess_exec(
-        *(leg.python, "-m", leg.module, role, *flags),
-        cwd=TESTS,
-        env={**_clean_environment(), **leg.environment},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    process = Process(raw, f"{leg.name} {role}")
-    try:
-        await process.tell(where)
-        yield process
-    finally:
-        await process.end()
+async def run_groups(
+    groups: Sequence[Group], results: Results, loop: str, *, times: float, idle: int
+) -> None:
+    """Measure all rounds of all groups, interleaved; `idle` participants after the first ones.
 
-
-def _clean_environment() -> dict[str, str]:
-    ours = ("TOOLBUS_", "OTEL_", "PYTHONASYNCIO", "PYTHONDEVMODE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-
-
-@contextlib.asynccontextmanager
-async def running(
-    leg: Leg, loop: str, flags: Mapping[str, Sequence[str]] | None = None
-) -> AsyncIterator[dict[str, Process]]:
-    """All processes of a leg, started afresh and ready; `flags` are added by role."""
-    added = flags or {}
-    where: dict[str, Any] = {}
-    processes: dict[str, Process] = {}
-    async with contextlib.AsyncExitStack() as stack:
-        for role in leg.roles:
-            starting = started(leg, role, where, "--loop", loop, *added.get(role, ()))
-            processes[role] = await stack.enter_async_context(starting)
-            said = await processes[role].hear(START_TIMEOUT_S)
-            where = {**said, **where}  # what was said first counts
-        yield processes
-
-
-async def run_round(leg: Leg, loop: str) -> Round:
-    """Measure each of the leg's loads once, on processes that live for this round alone.
-
-    Raises:
-        RuntimeError: A process ended early, or the spans that were to be recorded were not.
+    A leg that fails is left out from then on, with the reason in `results.missing`.
     """
+    rounds = {group.name: max(1, round(group.rounds * times)) for group in groups}
+    for number in range(max(rounds.values(), default=1)):
+        for group in groups:
+            if number < rounds[group.name]:
+                await run_round(group, results, loop)
+        if idle and number == 0:
+            await run_idle(idle, results, loop)
+
+
+async def run_idle(participants: int, results: Results, loop: str) -> None:
+    """Measure what idle participants cost."""
     began_s = time.monotonic()
-    figures: dict[Load, Figures] = {}
-    async with receiver_of(leg) as (leg, receiver):
-        async with running(leg, loop) as processes:
-            for load in leg.loads:
-                figures[load] = await figures_of(
-                    processes, load.scaled(leg.share), SETTLE_S if leg.traced_share else 0.0
-                )
-        # Only now have the processes sent the last of their spans.
-        spans = 0.0 if receiver is None else await _spans_per_call(leg, receiver)
-    took_s = time.monotonic() - began_s
-    return Round(figures.get(ALONE), figures.get(IN_FLIGHT), spans, took_s)
+    sys.stderr.write(f"\r\033[K{IDLE}")
+    try:
+        results.idle.append(await measure_idle(participants, loop))
+    except (LegFailed, IdleRefused, psutil.Error) as error:
+        results.miss(IDLE, str(error))
+    _add_time(results, IDLE, began_s)
 
 
-@contextlib.asynccontextmanager
-async def receiver_of(leg: Leg) -> AsyncIterator[tuple[Leg, Process | None]]:
-    """The receiver of spans that a leg needs, if it does, and the leg that sends to it."""
-    if not leg.traced_share:
-        yield leg, None
-        return
-    receiving = Leg("receiver", "bench.span_intake", "receives spans", roles=("receiver",))
-    async with started(receiving, "receiver", {}) as receiver:
-        endpoint = (await receiver.hear(START_TIMEOUT_S))["url"]
-        environment = {**leg.environment, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
-        yield dataclasses.replace(leg, environment=environment), receiver
+async def run_round(group: Group, results: Results, loop: str) -> None:
+    """Measure one round of a group, without the legs that are missing."""
+    began_s = time.monotonic()
+    number = results.count(group.name)
+    while contenders := _available(group, results, number):
+        sys.stderr.write(f"\r\033[K{group.name}, round {number + 1}")
+        try:
+            figures = await _measure(contenders, group.loads, loop)
+        except LegFailed as error:
+            results.miss(error.leg, str(error))
+            continue
+        for load, round_ in figures.items():
+            results.rounds.setdefault((group.name, load), []).append(round_)
+        break
+    _add_time(results, group.name, began_s)
 
 
-async def _spans_per_call(leg: Leg, receiver: Process) -> float:
-    loads = [load.scaled(leg.share) for load in leg.loads]
-    return await spans_per_call_of(
-        leg, receiver, sum(load.calls + load.warm_up_calls for load in loads)
+def _available(group: Group, results: Results, number: int) -> Sequence[Contender]:
+    """Return the contenders whose legs are not missing, another one first in each round."""
+    found = [each for each in group.contenders if each.leg.name not in results.missing]
+    if len(found) < 2:
+        return ()
+    first = number % len(found)
+    return [*found[first:], *found[:first]]
+
+
+def _add_time(results: Results, group: str, began_s: float) -> None:
+    results.took_s[group] = results.took_s.get(group, 0.0) + time.monotonic() - began_s
+    sys.stderr.write("\r\033[K")
+
+
+async def _measure(
+    contenders: Sequence[Contender], loads: Sequence[Load], loop: str
+) -> dict[str, Round]:
+    legs = {each.leg.name: each.leg for each in contenders}
+    async with contextlib.AsyncExitStack() as stack:
+        processes = {
+            name: await stack.enter_async_context(running(leg, loop)) for name, leg in legs.items()
+        }
+        figures = {load.name: await _take_turns(contenders, load, processes) for load in loads}
+        for each in contenders:
+            if each.leg.sampled and each.caller == "caller":
+                calls = sum(part.amount for by in figures.values() for part in by[each.name])
+                await _check_spans(each.leg, processes[each.leg.name], calls)
+    return {load: {name: parts[1:] for name, parts in by.items()} for load, by in figures.items()}
+
+
+async def _take_turns(
+    contenders: Sequence[Contender], load: Load, processes: Mapping[str, Mapping[str, Process]]
+) -> dict[str, list[Part]]:
+    """Take one turn to warm up, which comes first, and all others."""
+    parts: dict[str, list[Part]] = {each.name: [] for each in contenders}
+    for number in range(load.parts + 1):
+        for each in contenders if number % 2 else reversed(contenders):
+            part = await _take_turn(each, load, processes[each.leg.name])
+            parts[each.name].append(part)
+    return parts
+
+
+async def _take_turn(contender: Contender, load: Load, processes: Mapping[str, Process]) -> Part:
+    counted = [processes[role] for role in contender.processes]
+    try:
+        trees = [process_tree(process.pid) for process in counted]
+        pinned = [each for tree in trees for each in tree] if load.is_on_one_core else []
+        with on_one_core(pinned):
+            before_s = [cpu_s(tree) for tree in trees]
+            reply = await processes[contender.caller].order(**load.order, **contender.order)
+            took_s = reply["took_s"] + (await _flush(counted) if contender.flushes else 0.0)
+            spent_s = [
+                after - before for before, after in zip(before_s, map(cpu_s, trees), strict=True)
+            ]
+    except psutil.Error as error:
+        raise LegFailed(contender.leg.name, f"a process ended early: {error}") from error
+    amount = reply["amount"]
+    cpu_us = tuple(seconds / amount * 1e6 for seconds in spent_s)
+    return Part(amount / took_s, reply["p50_us"], cpu_us, amount)
+
+
+async def _flush(processes: Sequence[Process]) -> float:
+    """Have processes send the spans that wait; return how long that took."""
+    began_s = time.monotonic()
+    await asyncio.gather(*(process.order("flush") for process in processes))
+    return time.monotonic() - began_s
+
+
+async def _check_spans(leg: Leg, processes: Mapping[str, Process], calls: float) -> None:
+    """Raise LegFailed if the receiver did not get the spans of so many calls."""
+    spans = (await processes["receiver"].order("count"))["spans"]
+    expected = calls * leg.sampled * SPANS_PER_CALL
+    if not expected / 2 <= spans <= expected * 2:
+        raise LegFailed(leg.name, f"{spans} spans arrived, not {expected:.0f}")
+
+
+def whole(parts: Sequence[Part]) -> Part:
+    """Summarize the parts of one contender in one round."""
+    by_process = zip(*(part.cpu_us for part in parts), strict=True)
+    return Part(
+        statistics.harmonic_mean([part.per_s for part in parts]),
+        statistics.median(part.p50_us for part in parts),
+        tuple(map(statistics.mean, by_process)),
+        sum(part.amount for part in parts),
     )
 
 
-async def spans_per_call_of(leg: Leg, receiver: Process, calls: int) -> float:
-    """Ask the receiver how many spans came of so many calls.
-
-    Raises:
-        RuntimeError: Not as many as the leg says.
-    """
-    await receiver.tell({"count": True})
-    spans_per_call: float = (await receiver.hear(START_TIMEOUT_S))["spans"] / calls
-    expected = SPANS_PER_CALL * leg.traced_share
-    if not expected / 2 <= spans_per_call <= expected * 2:
-        raise RuntimeError(f"{leg.name}: {spans_per_call:.3f} spans per call, not {expected}")
-    return spans_per_call
-
-
-async def figures_of(
-    processes: Mapping[str, Process], load: Load, settle_s: float = 0.0
-) -> Figures:
-    """Let the caller put a load on, and see what it took, the work of `settle_s` after it too."""
-    trees = [process_tree(processes[role].pid) for role in ROLES if role in processes]
-    everybody = [process for tree in trees for process in tree]
-    # Of one call at a time only one process is ever awake. On one core its time is what the three
-    # do; over idle cores it is mostly how long a virtual machine takes to wake another core.
-    with on_one_core(everybody) if load.in_flight == 1 else contextlib.nullcontext():
-        before_s = [cpu_s(tree) for tree in trees]
-        await processes["caller"].tell(load.as_json())
-        sample = Sample(**await processes["caller"].hear(LOAD_TIMEOUT_S))
-        await asyncio.sleep(settle_s)
-        after_s = [cpu_s(tree) for tree in trees]
-    calls = load.calls + load.warm_up_calls
-    spent_s = zip(before_s, after_s, strict=True)
-    return Figures(sample, tuple((after - before) / calls * 1e6 for before, after in spent_s))
-
-
-def process_tree(pid: int) -> list[psutil.Process]:
-    """A process and those that it started."""
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
-
-
-def cpu_s(tree: Sequence[psutil.Process]) -> float:
-    """Processor time that these have had so far."""
-    return sum(times.user + times.system for times in (each.cpu_times() for each in tree))
-
-
-@contextlib.contextmanager
-def on_one_core(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Keep processes on one core for as long as the block runs; where the system can."""
-    if sys.platform != "linux":
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    _confine(processes, {max(cores)})
-    try:
-        yield
-    finally:
-        _confine(processes, cores)
-
-
-def _confine(processes: Sequence[psutil.Process], cores: set[int]) -> None:
-    for process in processes:
-        for thread in process.threads():
-            with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
-                os.sched_setaffinity(thread.id, cores)
+def without_reported(groups: Sequence[Group]) -> list[Group]:
+    """Return what judged rows need."""
+    return [
+        replace(group, contenders=[each for each in group.contenders if not each.is_reported_only])
+        for group in groups
+        if not group.is_reported_only
+    ]

@@ -1,356 +1,151 @@
-"""The promises: which figure of a run, what must hold, and what is aimed at."""
+"""The promises: which figures of a run must hold, and whether they do."""
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bench.crossing import Crossing
-from bench.gathering import Gathering
-from bench.passages import Passage, Transfer
-from bench.rounds import Figures, Round, rate_by_cpu
-from bench.shares import Shares
-from bench.turns import Turns
+from bench.legs import ALONE, DOWN, IN_FLIGHT, RECORDED, SPANS_PER_CALL, UP, Load
+from bench.rounds import IDLE, Part, Results, Round, whole
 
-Measure: TypeAlias = Callable[[Round], float]
-"""Takes one number out of a round."""
+CLOSE = 0.1
+"""By what share of its must a row may be missed to be measured again."""
+P50, RATE = "p50", "rate"
 
 
-@dataclass(slots=True)
-class Results:
-    """Everything that was measured in one run."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure that is promised or reported.
 
-    rounds: dict[tuple[str, str], list[Round]] = field(default_factory=dict)
-    """By loop and leg."""
-    turns: dict[tuple[str, str], list[Turns]] = field(default_factory=dict)
-    """By loop and leg, of those that take turns."""
-    passages: dict[tuple[str, str], list[Passage]] = field(default_factory=dict)
-    """By loop and leg, of those that move files."""
-    crossings: dict[tuple[str, str], list[Crossing]] = field(default_factory=dict)
-    """By loop and leg, of those that go from node to node."""
-    gatherings: dict[str, list[Gathering]] = field(default_factory=dict)
-    """By loop."""
-    shares: dict[str, Shares] = field(default_factory=dict)
-    """By loop."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """What could not be measured, and why."""
+    Without a must it is only reported. A judged row that was not measured is missed.
+    """
 
-    def of(self, loop: str, leg: str) -> Sequence[Round]:
-        return self.rounds.get((loop, leg), ())
-
-
-def _alone(round_: Round) -> Figures:
-    assert round_.alone is not None, "a leg is asked for a load that is not its own"
-    return round_.alone
-
-
-def _in_flight(round_: Round) -> Figures:
-    assert round_.in_flight is not None, "a leg is asked for a load that is not its own"
-    return round_.in_flight
-
-
-def p50_us(round_: Round) -> float:
-    return _alone(round_).sample.p50_us
-
-
-def alone_per_s(round_: Round) -> float:
-    return _alone(round_).sample.per_s
-
-
-def in_flight_per_s(round_: Round) -> float:
-    return _in_flight(round_).sample.per_s
-
-
-def alone_cpu_us(round_: Round) -> float:
-    """Processor time of one call at a time, over all processes."""
-    return sum(_alone(round_).cpu_us)
-
-
-def alone_cpu_per_s(round_: Round) -> float:
-    """Calls per second, one at a time, if there were nothing but processor time."""
-    return 1e6 / alone_cpu_us(round_)
-
-
-def in_flight_cpu_per_s(round_: Round) -> float:
-    """Calls per second that the processor time would allow: the busiest process, or all cores."""
-    return rate_by_cpu(_in_flight(round_).cpu_us)
-
-
-BY_CPU: Mapping[Measure, Measure] = {
-    p50_us: alone_cpu_us,
-    alone_per_s: alone_cpu_per_s,
-    in_flight_per_s: in_flight_cpu_per_s,
-}
-"""What to compare instead where other programs disturb the clock on the wall."""
-
-
-class Figure(Protocol):
-    """One number of a run, from all its rounds."""
+    group: str
+    must: float | None
+    aim: float | None
+    load: Load | None = None
+    """None: the memory of an idle participant."""
+    contender: str = ""
+    against: str = ""
+    figure: str = RATE
 
     @property
-    def name(self) -> str:
-        """Of what it is a number."""
+    def title(self) -> str:
+        if self.load is None:
+            return "server memory for each idle participant, KiB"
+        figure = "p50" if self.figure == P50 else self.load.unit
+        return f"{self.contender} / {self.against}: {self.load.name}, {figure}"
 
     @property
     def unit(self) -> str:
-        """What stands behind the number."""
+        return "x" if self.load is not None else " KiB"
 
     @property
-    def legs(self) -> tuple[str, ...]:
-        """The legs that must be measured for it."""
+    def is_less_better(self) -> bool:
+        return self.load is None or self.figure == P50
 
-    @property
-    def less_is_better(self) -> bool:
-        """Whether bounds are ceilings."""
+    def values(self, results: Results, *, by_cpu: bool = False) -> list[float]:
+        """Return one value for each round in which it was measured."""
+        if self.load is None:
+            return [] if by_cpu else [idle.memory_kib for idle in results.idle]
+        both = {self.contender, self.against}
+        rounds = results.rounds.get((self.group, self.load.name), ())
+        ratio = self._cpu_ratio if by_cpu else self._ratio
+        return [ratio(each) for each in rounds if both <= each.keys()]
 
-    def of(self, results: Results, loop: str) -> float | None:
-        """The number, by medians over the rounds; None where it was not measured."""
+    def value(self, results: Results, *, by_cpu: bool = False) -> float | None:
+        """Return the median over the rounds; None if it was not measured."""
+        values = self.values(results, by_cpu=by_cpu)
+        return statistics.median(values) if values else None
 
-    def best(self, results: Results, loop: str) -> float | None:
-        """What the number would be if only its kindest rounds counted."""
+    def _ratio(self, round_: Round) -> float:
+        """Return the median of the ratios of parts measured next to each other."""
+        pairs = zip(round_[self.contender], round_[self.against], strict=True)
+        return statistics.median(self._number(one) / self._number(other) for one, other in pairs)
 
+    def _number(self, part: Part) -> float:
+        return part.p50_us if self.figure == P50 else part.per_s
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A ratio of two legs in one run: the median over bouts, else of their medians."""
+    def _cpu_ratio(self, round_: Round) -> float:
+        # Of all parts together: the system counts processor time in steps of 10 ms.
+        one, other = whole(round_[self.contender]), whole(round_[self.against])
+        if self.figure == P50:
+            return one.total_cpu_us / other.total_cpu_us
+        return one.per_s_by_cpu / other.per_s_by_cpu
 
-    leg: str
-    against: str
-    measure: Measure
-    unit: str = "x"
+    def meets(self, value: float, bound: float) -> bool:
+        return value <= bound if self.is_less_better else value >= bound
 
-    @property
-    def name(self) -> str:
-        return f"{self.leg} / {self.against}"
+    def is_missed(self, results: Results) -> bool:
+        """Whether its must does not hold, or nobody knows because it was not measured."""
+        if self.must is None:
+            return False
+        value = self.value(results)
+        return value is None or not self.meets(value, self.must)
 
-    @property
-    def legs(self) -> tuple[str, ...]:
-        return (self.leg, self.against)
+    def is_close(self, results: Results) -> bool:
+        """Whether it is missed, but by so little that more rounds may decide otherwise."""
+        value = self.value(results)
+        if self.must is None or value is None or not self.is_missed(results):
+            return False
+        return abs(value / self.must - 1) <= CLOSE
 
-    @property
-    def less_is_better(self) -> bool:
-        return self.measure is p50_us
-
-    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
-        measure = BY_CPU[self.measure] if by_cpu else self.measure
-        return self._ratio(results, loop, measure, statistics.median, statistics.median)
-
-    def best(self, results: Results, loop: str) -> float | None:
-        kindest, harshest = (min, max) if self.less_is_better else (max, min)
-        return self._ratio(results, loop, self.measure, kindest, harshest)
-
-    def _ratio(
-        self,
-        results: Results,
-        loop: str,
-        measure: Measure,
-        of_leg: Callable[[Iterable[float]], float],
-        of_other: Callable[[Iterable[float]], float],
-    ) -> float | None:
-        leg, against = results.of(loop, self.leg), results.of(loop, self.against)
-        if not leg or not against:
-            return None
-        beside = {round_.bout: round_ for round_ in against if round_.bout}
-        pairs = [(each, beside[each.bout]) for each in leg if each.bout in beside]
-        if pairs:
-            return of_leg(measure(ours) / measure(theirs) for ours, theirs in pairs)
-        return of_leg(map(measure, leg)) / of_other(map(measure, against))
-
-
-@dataclass(frozen=True, slots=True)
-class OfTurns:
-    """What is left of the calls per second when some are recorded, turn by turn."""
-
-    leg: str
-    less_is_better: bool = False
-    unit: str = "x"
-
-    @property
-    def name(self) -> str:
-        return f"{self.leg} / none, turn by turn"
-
-    @property
-    def legs(self) -> tuple[str, ...]:
-        return (self.leg,)
-
-    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
-        rounds = self._ratios(results, loop, by_cpu=by_cpu)
-        return statistics.median(itertools.chain(*rounds)) if rounds else None
-
-    def best(self, results: Results, loop: str) -> float | None:
-        rounds = self._ratios(results, loop)
-        return max(map(statistics.median, rounds)) if rounds else None
-
-    def _ratios(self, results: Results, loop: str, *, by_cpu: bool = False) -> list[list[float]]:
-        measure = attrgetter("cpu_per_s" if by_cpu else "per_s")
-        return [turns.ratios(measure) for turns in results.turns.get((loop, self.leg), ())]
+    def verdict(self, results: Results) -> str:
+        value = self.value(results)
+        if value is None:
+            return "reported: not measured" if self.must is None else "MISSED: not measured"
+        if self.must is None:
+            return "reported"
+        if self.is_missed(results):
+            return "MISSED"
+        return "met" if self.aim is None or not self.meets(value, self.aim) else "aim met"
 
 
-def down(passage: Passage) -> Transfer:
-    """Files from host to caller."""
-    return passage.download
+def _toolbus(
+    group: str, against: str, load: Load, figure: str, must: float | None, aim: float | None
+) -> Row:
+    return Row(group, must, aim, load, "toolbus", against, figure)
 
 
-def up(passage: Passage) -> Transfer:
-    """Files from caller to host."""
-    return passage.upload
+ROWS = (
+    _toolbus("calls", "relay", ALONE, P50, 1.15, 1.0),
+    _toolbus("calls", "relay", IN_FLIGHT, RATE, 1.3, 1.7),
+    _toolbus("calls", "nats", ALONE, RATE, 1.5, 2.0),
+    _toolbus("calls", "nats", IN_FLIGHT, RATE, 1.2, 1.7),
+    Row("traced", 0.85, 0.95, RECORDED, "1% recorded", "none recorded"),
+    _toolbus("file", "relay", DOWN, RATE, 0.9, 1.2),
+    _toolbus("file", "relay", UP, RATE, 0.9, 1.2),
+    Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
+    Row(IDLE, 24.0, 18.0),
+    Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),
+    Row("nodes", 0.35, 0.5, IN_FLIGHT, "between", "within"),
+    _toolbus("calls", "own-relay", ALONE, P50, None, None),
+    _toolbus("calls", "own-relay", IN_FLIGHT, RATE, None, None),
+    _toolbus("rivals", "crossbar", ALONE, RATE, None, None),
+    _toolbus("rivals", "crossbar", IN_FLIGHT, RATE, None, None),
+    _toolbus("rivals", "fastmcp", ALONE, RATE, None, None),
+    _toolbus("rivals", "fastmcp", IN_FLIGHT, RATE, None, None),
+)
+"""The musts and aims are those of docs/internals/bench.md."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfPassages:
-    """A ratio of what two legs moved per second, by medians."""
-
-    leg: str
-    against: str
-    way: Callable[[Passage], Transfer]
-    less_is_better: bool = False
-    unit: str = "x"
-
-    @property
-    def name(self) -> str:
-        return f"{self.leg} / {self.against}"
-
-    @property
-    def legs(self) -> tuple[str, ...]:
-        return (self.leg, self.against)
-
-    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
-        rates = [self._rates(results, loop, leg, by_cpu=by_cpu) for leg in self.legs]
-        return statistics.median(rates[0]) / statistics.median(rates[1]) if all(rates) else None
-
-    def best(self, results: Results, loop: str) -> float | None:
-        ours, theirs = (self._rates(results, loop, leg) for leg in self.legs)
-        return max(ours) / min(theirs) if ours and theirs else None
-
-    def _rates(self, results: Results, loop: str, leg: str, *, by_cpu: bool = False) -> list[float]:
-        transfers = [self.way(each) for each in results.passages.get((loop, leg), ())]
-        return [rate_by_cpu(each.cpu_us) if by_cpu else each.per_s for each in transfers]
+def rows_of(groups: Sequence[str], *, is_judged_only: bool) -> list[Row]:
+    """Return the rows of these groups."""
+    return [
+        row for row in ROWS if row.group in groups and not (is_judged_only and row.must is None)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class OfCrossings:
-    """What nodes that share a Redis cost: the median over bouts of their turns, or counted."""
-
-    name: str
-    measure: Callable[[Crossing], Sequence[float]]
-    """The numbers of one round; none where it did not measure them."""
-    unit: str = "x"
-    less_is_better: bool = True
-    is_counted: bool = False
-    """Whether every number has to hold, not only the one in the middle."""
-    by_cpu: Callable[[Crossing], Sequence[float]] | None = None
-    """The same by processor time, where that is another figure."""
-    legs: tuple[str, ...] = ("toolbus-nodes",)
-
-    def of(self, results: Results, loop: str, *, by_cpu: bool = False) -> float | None:
-        measure = self.by_cpu if by_cpu else self.measure
-        if measure is None:
-            return None
-        rounds = self._rounds(results, loop, measure)
-        if not rounds:
-            return None
-        if self.is_counted:
-            return self._worst(list(itertools.chain(*rounds)))
-        return statistics.median(map(statistics.median, rounds))
-
-    def best(self, results: Results, loop: str) -> float | None:
-        if self.is_counted:
-            return self.of(results, loop)
-        rounds = self._rounds(results, loop, self.measure)
-        kindest = min if self.less_is_better else max
-        return kindest(map(statistics.median, rounds)) if rounds else None
-
-    def _worst(self, numbers: Sequence[float]) -> float:
-        return max(numbers) if self.less_is_better else min(numbers)
-
-    def _rounds(
-        self, results: Results, loop: str, measure: Callable[[Crossing], Sequence[float]]
-    ) -> list[Sequence[float]]:
-        (leg,) = self.legs
-        rounds = (measure(each) for each in results.crossings.get((loop, leg), ()))
-        return [each for each in rounds if each]
+def missed(rows: Sequence[Row], results: Results) -> list[Row]:
+    """Return the judged rows whose must does not hold."""
+    return [row for row in rows if row.is_missed(results)]
 
 
-@dataclass(frozen=True, slots=True)
-class OfGathering:
-    """What thousands who only stay cost, each."""
-
-    measure: Callable[[Gathering], float]
-    name: str = "server memory"
-    unit: str = " KiB"
-    legs: tuple[str, ...] = ()
-    less_is_better: bool = True
-
-    def of(self, results: Results, loop: str) -> float | None:
-        return self._chosen(results, loop, statistics.median)
-
-    def best(self, results: Results, loop: str) -> float | None:
-        return self._chosen(results, loop, min)
-
-    def _chosen(
-        self, results: Results, loop: str, choose: Callable[[Iterable[float]], float]
-    ) -> float | None:
-        gatherings = results.gatherings.get(loop)
-        return choose(map(self.measure, gatherings)) if gatherings else None
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A figure and its bounds."""
-
-    row: str
-    """What it belongs to; `--row` chooses by it."""
-    title: str
-    figure: Figure
-    must: float | None
-    """None where something is only aimed at."""
-    aim: float
-    is_judged: bool = True
-    """Whether `--check` fails on it; others are printed."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.figure.name}: {self.title}"
-
-    def word(self, value: float) -> str:
-        """How a value stands: "aim met", "must met" or "missed"; without a must "below aim"."""
-        for bound, word in ((self.aim, "aim met"), (self.must, "must met")):
-            if bound is not None and (
-                value <= bound if self.figure.less_is_better else value >= bound
-            ):
-                return word
-        return "below aim" if self.must is None else "missed"
-
-    def is_missed(self, results: Results, loop: str) -> bool:
-        """Whether it does not hold, or was not measured."""
-        value = self.figure.of(results, loop)
-        return value is None or self.word(value) == "missed"
-
-    def is_lost(self, results: Results, loop: str) -> bool:
-        """Whether even its kindest rounds miss it, so that more of them would hardly mend it."""
-        best = self.figure.best(results, loop)
-        return best is None or self.word(best) == "missed"
-
-
-def missed(promises: Iterable[Promise], results: Results, loop: str) -> list[Promise]:
-    """The judged promises that do not hold on this loop, or were not measured."""
-    return [each for each in promises if each.is_judged and each.is_missed(results, loop)]
-
-
-def span_cpu_us(results: Results, loop: str) -> float | None:
-    """Processor time of recording, sending and being asked for one span, over all processes.
-
-    What a call costs more where all are recorded than where none is, by its spans.
-    """
-    none, every = results.of(loop, "toolbus"), results.of(loop, "toolbus-100%")
-    if not none or not every:
-        return None
-    spans = statistics.median(each.spans_per_call for each in every)
-    more_us = statistics.median(map(alone_cpu_us, every)) - statistics.median(
-        map(alone_cpu_us, none)
-    )
-    return more_us / spans
+def span_cpu_us(results: Results) -> float | None:
+    """Return the processor time of one recorded and exported span; None if not measured."""
+    costs = []
+    for round_ in results.rounds.get(("spans", ALONE.name), ()):
+        recorded, plain = whole(round_["100% recorded"]), whole(round_["none recorded"])
+        costs.append((recorded.total_cpu_us - plain.total_cpu_us) / SPANS_PER_CALL)
+    return statistics.median(costs) if costs else None

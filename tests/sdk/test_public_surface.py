@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,7 +81,18 @@ def words_under_names(package: types.ModuleType) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=IDS)
+def test_toolbus_imports_each_public_name_when_it_is_first_used() -> None:
+    assert sorted(toolbus.__all__) == sorted(toolbus._HOMES)
+    for name, home in toolbus._HOMES.items():
+        assert getattr(toolbus, name) is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = toolbus.nothing
+    program = "import sys, toolbus; print(*(name for name in sys.modules if 'toolbus' in name))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert loaded.stdout.split() == ["toolbus"]
+
+
+@pytest.mark.parametrize("package", PACKAGES[1:], ids=IDS[1:])
 def test_all_has_every_public_name_and_no_other(package: types.ModuleType) -> None:
     assert set(package.__all__) == public_names(package).keys()
 
@@ -105,7 +119,7 @@ def test_every_public_value_has_words_under_it(package: types.ModuleType) -> Non
     explained = words_under_names(package)
     values = {
         name
-        for name, value in public_names(package).items()
+        for name, value in ((each, getattr(package, each)) for each in package.__all__)
         if not inspect.isclass(value) and not inspect.isfunction(value)
     }
     assert values - explained == set()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from toolbus import InvalidArguments, ToolContext, ToolFailed, Toolkit
+from toolbus.tools.context import run_of
 from toolbus_toolkits.sql import DATABASE_VARIABLE, ReadLimits, sql
 
 ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
@@ -27,15 +28,15 @@ def database(tmp_path: Path) -> Path:
 
 
 class _WatchedContext(ToolContext):
-    """Tells when its tool has first looked whether it is still wanted."""
+    """Records when its tool first checks whether the call is cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.looked_at = threading.Event()
+        self.was_checked = threading.Event()
 
     @property
     def cancelled(self) -> bool:
-        self.looked_at.set()
+        self.was_checked.set()
         return super().cancelled
 
 
@@ -48,26 +49,26 @@ async def test_tables_are_listed_described_and_queried(database: Path) -> None:
     assert (await _run(toolkit, "list_tables"))["tables"] == ["items"]
     described = await _run(toolkit, "describe", table="items")
     assert [column["name"] for column in described["columns"]] == ["name", "price"]
-    brought = await _run(
+    result = await _run(
         toolkit, "query", sql="SELECT name FROM items WHERE price > ?", parameters=[1]
     )
-    assert brought == {"columns": ["name"], "rows": [["gear"]], "truncated": False, "why": []}
+    assert result == {"columns": ["name"], "rows": [["gear"]], "truncated": False, "why": []}
 
 
 async def test_parameters_keep_their_types(database: Path) -> None:
     given = ["1", 1, 1.5, True, None]
-    brought = await _run(
+    result = await _run(
         sql(database),
         "query",
         sql="SELECT typeof(?), typeof(?), typeof(?), typeof(?), typeof(?)",
         parameters=given,
     )
-    assert brought["rows"] == [["text", "integer", "real", "integer", "null"]]
+    assert result["rows"] == [["text", "integer", "real", "integer", "null"]]
 
 
 async def test_results_with_every_kind_of_cell_fit_the_output_schema(database: Path) -> None:
-    brought = await _run(sql(database), "query", sql="SELECT 1, 1.5, 'x', NULL, x'00', 9e999")
-    assert brought["rows"] == [[1, 1.5, "x", None, {"blob_bytes": 1}, "Infinity"]]
+    result = await _run(sql(database), "query", sql="SELECT 1, 1.5, 'x', NULL, x'00', 9e999")
+    assert result["rows"] == [[1, 1.5, "x", None, {"blob_bytes": 1}, "Infinity"]]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ async def test_bad_arguments_are_refused(database: Path, arguments: dict[str, An
         await sql(database).execute(ToolContext(), "query", arguments)
 
 
-async def test_writing_is_refused_with_words(database: Path) -> None:
+async def test_writing_is_refused_with_a_message(database: Path) -> None:
     with pytest.raises(ToolFailed, match="only reading is allowed"):
         await _run(sql(database), "query", sql="DELETE FROM items")
 
@@ -97,9 +98,9 @@ async def test_cancelled_call_stops_its_query(database: Path) -> None:
     toolkit = sql(database, limits=ReadLimits(time_s=20))
     async with asyncio.timeout(5):
         running = asyncio.create_task(toolkit.execute(context, "query", {"sql": ENDLESS}))
-        await asyncio.to_thread(context.looked_at.wait, 5)
-        context.cancel()
-        with pytest.raises(ToolFailed, match="given up"):
+        await asyncio.to_thread(context.was_checked.wait, 5)
+        run_of(context).cancel()
+        with pytest.raises(ToolFailed, match="its call was cancelled"):
             await running
 
 
@@ -119,8 +120,8 @@ def test_database_is_named_by_the_environment_when_the_factory_is_called(
     assert sql().name == "sql"
 
 
-def test_missing_file_is_told_before_anything_is_hosted(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no file .*nothing\.sqlite"):
+def test_missing_file_is_an_error_before_hosting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read .*nothing\.sqlite"):
         sql(tmp_path / "nothing.sqlite")
 
 

@@ -1,6 +1,6 @@
-"""Ready-made toolkits: ordinary users of `toolbus`, and examples of how to write one's own.
+"""Ready-made toolkits, which use only the public API, and are examples for writing your own.
 
-`toolbus_toolkits.clock` tells the time and is the smallest example, `toolbus_toolkits.sql` answers
-read-only SQL over one SQLite file, `toolbus_toolkits.inventory` builds such a file to try it on.
+`toolbus_toolkits.clock` returns the time and is the smallest example, `toolbus_toolkits.sql` runs
+read-only SQL on one SQLite file, `toolbus_toolkits.inventory` builds such a file to try it with.
 Importing any of them reads nothing and opens nothing; the factories do.
 """

@@ -1,4 +1,4 @@
-"""A toolkit that tells the time. Its job is to be the smallest example; it keeps no state."""
+"""A toolkit that returns the time. It is the smallest example, and keeps no state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["clock", "convert", "now"]
 
 @tool(read_only=True, idempotent=True)
 def now(timezone: str = "UTC") -> str:
-    """Tell the date and time of this moment, as ISO 8601 with its UTC offset.
+    """Return the current date and time, as ISO 8601 with its UTC offset.
 
     Args:
         timezone: IANA name of the time zone, such as "Europe/Oslo".
@@ -22,11 +22,11 @@ def now(timezone: str = "UTC") -> str:
 
 @tool(read_only=True, idempotent=True)
 def convert(time: datetime, to: str, timezone: str = "UTC") -> str:
-    """Express a moment in another time zone, as ISO 8601 with its UTC offset.
+    """Convert a time to another time zone, as ISO 8601 with its UTC offset.
 
     Args:
-        time: The moment, such as "2026-03-01T12:00:00+01:00"; its own offset wins over `timezone`.
-        to: IANA name of the time zone to express it in.
+        time: The time, such as "2026-03-01T12:00:00+01:00"; its own offset wins over `timezone`.
+        to: IANA name of the target time zone.
         timezone: Time zone of a `time` that has no offset of its own.
     """
     moment = time if time.tzinfo is not None else time.replace(tzinfo=_zone(timezone))
@@ -41,10 +41,10 @@ def clock() -> Toolkit:
     return Toolkit(
         name="clock",
         title="Clock",
-        description="The time of day, in any time zone.",
+        description="The current time, in any time zone.",
         rules=[
             "Name time zones as IANA does, such as Europe/Oslo.",
-            "Say which zone a time is in.",
+            "State the time zone of every time.",
         ],
         tools=[now, convert],
     )
@@ -55,5 +55,5 @@ def _zone(name: str) -> tzinfo:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # unknown, not a name, a folder of names
         raise ToolFailed(
-            f"no time zone is called {name!r}; IANA names look like 'Europe/Oslo'"
+            f"there is no time zone {name!r}; IANA names look like 'Europe/Oslo'"
         ) from error

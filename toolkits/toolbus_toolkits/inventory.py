@@ -1,9 +1,9 @@
-"""Builds a SQLite file of the packages installed on this machine: real data to ask `sql` about.
+"""Builds a SQLite file of the packages installed on this machine: real data to query with `sql`.
 
 Python packages come from `importlib.metadata` of the running interpreter, Debian packages from
 `dpkg-query` where there is one. A package whose metadata is broken is kept with what can be read of
-it; one without a name is left out. Requirements are those the package states, whether or not they
-apply to this machine.
+it; one without a name is left out. Requirements are those that the package states, whether or not
+they apply to this machine.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
+
+from toolbus.atomic_file import write_atomically
 
 __all__ = [
     "Dependency",
@@ -78,11 +79,11 @@ _DPKG_TIME_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """One package that another asks for."""
+    """One package that another requires."""
 
     requires: str
     extra: str | None = None
-    """The optional feature that asks for it; None where the package always does."""
+    """The optional feature that requires it; None where the package always does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +91,17 @@ class Package:
     """One installed package."""
 
     name: str
-    """As package indexes compare it: lower case, with single hyphens."""
+    """Normalised as package indexes do: lower case, with single hyphens."""
     version: str
     source: str
     """`python` or `debian`."""
     licence: str | None = None
-    """None where the package does not say, or says it in prose."""
+    """None where the package states none, or a long text."""
     summary: str | None = None
     files: int | None = None
     """How many files it recorded; None where there is no record."""
     size_bytes: int | None = None
-    """What those files take now; None where there is no record, or no time to look."""
+    """The size of those files now; None where there is no record, or no time to measure."""
     dependencies: tuple[Dependency, ...] = field(default=())
 
 
@@ -114,7 +115,7 @@ def build_inventory(path: str | Path, *, time_s: float = 5.0) -> int:
 
 
 def write_inventory(path: str | Path, packages: Iterable[Package]) -> int:
-    """Write packages to a new SQLite file, put it in the place of `path`, and return their number.
+    """Write packages to a new SQLite file, replace `path` with it, and return their number.
 
     Of two with the same name and source the first counts, as it does for `import`.
     """
@@ -123,15 +124,17 @@ def write_inventory(path: str | Path, packages: Iterable[Package]) -> int:
     for package in packages:
         first.setdefault((package.name, package.source), package)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, because only there `os.replace` is one step.
-    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
-        written = Path(folder) / "inventory.sqlite"
-        with closing(sqlite3.connect(written)) as connection:
-            connection.executescript(_SCHEMA)
-            with connection:
-                _insert(connection, first.values())
-        os.replace(written, path)
+    write_atomically(path, _database(first.values()))
     return len(first)
+
+
+def _database(packages: Iterable[Package]) -> bytes:
+    """Return the bytes of a SQLite file with these packages."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        with connection:
+            _insert(connection, packages)
+        return connection.serialize()
 
 
 def python_packages(installed: Iterable[Distribution], *, time_s: float = 5.0) -> Iterator[Package]:
@@ -213,7 +216,7 @@ def _canonical(name: str) -> str:
 
 
 def _licence(distribution: Distribution) -> str | None:
-    """Find the shortest honest name: an SPDX expression, a one-line licence, or a classifier."""
+    """Find the shortest valid name: an SPDX expression, a one-line licence, or a classifier."""
     classifiers = [
         classifier.rpartition("::")[2].strip()
         for classifier in _headers(distribution, "Classifier")

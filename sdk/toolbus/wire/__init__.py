@@ -1,7 +1,7 @@
-"""The protocol `toolbus.v1`: frames, their bytes, and what travels inside them.
+"""The protocol `toolbus.v1`: frames, their encoding, and the values inside them.
 
-Pure: nothing here knows of sockets, tasks, files or time, so that a client in another language can
-be written from PROTOCOL.md and checked against the same vectors.
+Pure: no sockets, tasks, files or time. A client in another language can be written from PROTOCOL.md
+and checked against the same vectors.
 """
 
 from toolbus.wire.codec import (
@@ -17,7 +17,7 @@ from toolbus.wire.codec import (
     pack_body,
     unpack_body,
 )
-from toolbus.wire.failures import exception_of, failed
+from toolbus.wire.error_frames import exception_of, failed
 from toolbus.wire.frames import (
     KINDS,
     MAX_ATTRIBUTES_BYTES,

@@ -1,8 +1,8 @@
-"""Between bytes and frames, and between bytes and the values that travel inside frames.
+"""Encodes and decodes frames, and the values inside frames.
 
-`decode` reads a frame's header and leaves its opaque parts alone; `unpack_body` reads such a part,
-once, where it is meant to be read. Both refuse what PROTOCOL.md refuses before it can cost memory
-or time, and raise nothing but `BadFrame` and `BadBody`. Pure: no sockets, no clock.
+`decode_from_client` and `decode_from_server` read a frame's header and leave its opaque parts
+packed; `unpack_body` reads such a part, once, at its receiver. They refuse what PROTOCOL.md refuses
+before it costs memory or time, and raise only `BadFrame` and `BadBody`. Pure: no sockets, no clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, Call, Dispatch, Frame
-from toolbus.wire.value_check import PLAIN_OR_BYTES, BadBody, check_value
+from toolbus.wire.json_check import PLAIN_OR_BYTES, BadBody, check_value
 
 __all__ = [
     "MAX_DEPTH",
@@ -37,15 +37,15 @@ __all__ = [
 MAX_FRAME_BYTES = 1024 * 1024
 """One websocket message (PROTOCOL.md, FRAME-4)."""
 MAX_HEADER_BYTES = 64 * 1024
-"""All of a frame but its opaque parts (PROTOCOL.md, FRAME-5)."""
+"""A frame without its opaque parts (PROTOCOL.md, FRAME-5)."""
 MAX_DEPTH = 32
-"""Arrays and maps within each other (PROTOCOL.md, FRAME-6)."""
+"""Nesting of arrays and maps (PROTOCOL.md, FRAME-6)."""
 
 _MAX_HEADER_ITEMS = 4_096
 _MAX_ID = 2**53
-# Below this size, containers that claim more than they hold cost less than a millisecond to refuse.
+# Up to this size, a container with a false length costs less than a millisecond to refuse.
 _TRUSTED_CLAIM_BYTES = 2_048
-# What most values need; a packer makes more room by itself.
+# Enough for most values; a packer grows its buffer by itself.
 _PACKED_BYTES = 512
 _FIXARRAY = 0x90
 _JSON_CHUNK = b"\x92\x01"
@@ -58,7 +58,7 @@ _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
 
 
 class BadFrame(ValueError):
-    """A frame that ends the connection with `close_code`."""
+    """A frame after which the connection is closed with `close_code`."""
 
     def __init__(self, close_code: int, reason: str) -> None:
         super().__init__(reason)
@@ -67,7 +67,7 @@ class BadFrame(ValueError):
 
 
 class Unknown(NamedTuple):
-    """A frame of a kind that this side does not read; `id` is its first field if that is one."""
+    """A frame of a kind that this side does not read; `id` is its first field if that is an id."""
 
     kind_number: int
     id: int | None
@@ -75,78 +75,75 @@ class Unknown(NamedTuple):
 
 _pack_plain = msgspec.msgpack.Encoder().encode
 encode: Callable[[Frame], bytes] = _pack_plain
-"""Packs a frame into one message. Raises TypeError, ValueError or OverflowError where it cannot."""
+"""Packs a frame into one message. Raises TypeError, ValueError or OverflowError if it cannot."""
 
 
 def pack_body(value: Any) -> bytes:
-    """Pack a value that only its receiver reads: of dict, list, str, bytes, numbers, bool and None.
+    """Pack an opaque value of dict, list, str, bytes, numbers, bool and None.
 
     Raises:
         BadBody: The value holds anything else, or an integer beyond 64 bits.
     """
     try:
-        # Plain values only, where msgspec would write dates and models too. It takes a tenth of the
-        # time over a piece of a file; else one of its own, which mixes no two values.
+        # msgspec would also accept dates and models, so it gets plain values only. For a piece of a
+        # file it takes a tenth of the time. A shared `Packer` would mix concurrent values.
         if _is_flat(value, PLAIN_OR_BYTES) if type(value) is dict else _is_shallow(value):
             return _pack_plain(value)
         return cast(bytes, msgpack.Packer(strict_types=True, buf_size=_PACKED_BYTES).pack(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise _unpackable(error) from error
+        raise _encoding_error(error) from error
 
 
-def _unpackable(error: Exception) -> BadBody:
+def _encoding_error(error: Exception) -> BadBody:
     return BadBody("", f"cannot be sent: {type(error).__name__}")
 
 
-def pack_json_chunk(value: Any, *, is_plain: bool = False) -> bytes:
-    """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`.
-
-    With `is_plain`, of one that was found to be what `pack_body` packs, in a fraction of the time.
-    """
-    if not is_plain and (type(value) is not dict or not _is_flat(value, PLAIN_OR_BYTES)):
+def pack_json_chunk(value: Any) -> bytes:
+    """Pack the chunk of a JSON value, which most results are, as `pack_body` packs `[1, value]`."""
+    if type(value) is not dict or not _is_flat(value, PLAIN_OR_BYTES):
         return pack_body([1, value])
     try:
         return _JSON_CHUNK + _pack_plain(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _unpackable(error) from error
+        raise _encoding_error(error) from error
 
 
 def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
     raise ValueError("ext types are not part of the protocol")
 
 
-# msgpack refuses a key that is neither text nor bytes before it makes a map of it. That matters:
-# the hashes of all others can be foreseen, so that a few thousand of them could cost minutes.
+# msgpack refuses keys that are neither text nor bytes before it builds the map. This is required:
+# hashes of other keys are predictable, and a few thousand collisions would take minutes.
 _unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
 _unpack_header = partial(
     _unpack_value, max_array_len=_MAX_HEADER_ITEMS, max_map_len=_MAX_HEADER_ITEMS
 )
 
-# A map of text to what needs no look inside, in one step and with nothing else made on the way.
+# Decodes a map of text to plain values in one step, without intermediate objects.
 _unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
 
 
 class _Shape(NamedTuple):
-    """How what msgspec has read becomes a frame."""
+    """How a value decoded by msgspec becomes a frame."""
 
     frame: type[Frame]
     head: int
-    """The first byte of an array with just its kind and its fields."""
-    place: int | None = None
-    """Where its map or list stands, if that is still packed."""
+    """The first byte of an array of exactly the kind and the fields."""
+    packed_index: int | None = None
+    """The index of the field that is a map or list, if it is still packed."""
     kinds: frozenset[type] = frozenset()
-    """What may stand there."""
+    """The types that this field may have."""
 
 
 class _Reader(NamedTuple):
-    """What one side of a connection reads."""
+    """The decoders of one side of a connection."""
 
     decode: Callable[[bytes], Any]
-    """Reads what nearly all frames are like: maps of the frames of calls have plain values."""
+    """Decodes nearly all frames: those in which the maps of calls have plain values."""
     decode_packed: Callable[[bytes], Any]
     """Leaves every map and list packed."""
     shapes: dict[type[Any], _Shape]
-    """By what these make: the frame itself, or its twin with a packed field."""
+    """By the type that these decoders return: the frame itself, or its twin with a packed field."""
     kinds: frozenset[int]
 
 
@@ -163,8 +160,8 @@ def _reader(frames: tuple[type[Frame], ...]) -> _Reader:
 
 
 def _decoder(kinds: list[type[Any]]) -> Callable[[bytes], Any]:
-    any_of_them: Any = reduce(or_, kinds)
-    return msgspec.msgpack.Decoder(any_of_them).decode
+    union: Any = reduce(or_, kinds)
+    return msgspec.msgpack.Decoder(union).decode
 
 
 def _head(frame: type[Frame]) -> int:
@@ -172,9 +169,9 @@ def _head(frame: type[Frame]) -> int:
 
 
 def _twin(frame: type[Frame]) -> tuple[type[Any], _Shape]:
-    """Make the twin of a frame, whose map or list is left packed; give the frame if it has none."""
+    """Make the twin of a frame whose map or list stays packed; return the frame if it has none."""
     fields = msgspec.structs.fields(frame)
-    for place, field in enumerate(fields):
+    for index, field in enumerate(fields):
         is_union = get_origin(field.type) in (Union, UnionType)
         members = get_args(field.type) if is_union else (field.type,)
         kinds = frozenset(get_origin(member) or member for member in members)
@@ -187,7 +184,7 @@ def _twin(frame: type[Frame]) -> tuple[type[Any], _Shape]:
             ]
             name, tag = f"_{frame.__name__}", KINDS[frame]
             twin = msgspec.defstruct(name, typed, tag=tag, array_like=True, gc=False)
-            return twin, _Shape(frame, _head(frame), place, kinds)
+            return twin, _Shape(frame, _head(frame), index, kinds)
     return frame, _Shape(frame, _head(frame))
 
 
@@ -195,13 +192,13 @@ _CLIENT = _reader(FROM_CLIENT)
 _SERVER = _reader(FROM_SERVER)
 
 
-def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
-    """Make what reads a frame; what is not as nearly all frames are goes the longer way."""
+def _decode_function(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
+    """Make the function that decodes a frame: the fast path, then the slow one if that fails."""
     decode, shapes = reader.decode, reader.shapes
-    heads = {made: shape.head for made, shape in shapes.items() if shape.place is None}
+    heads = {made: shape.head for made, shape in shapes.items() if shape.packed_index is None}
 
     def decode_frame(data: bytes) -> Frame | Unknown:
-        """Read a message, or raise BadFrame."""
+        """Decode a message, or raise BadFrame."""
         if len(data) > _MAX_HEADER_ITEMS:
             return _decode_packed(reader, data)
         try:
@@ -210,7 +207,7 @@ def _decoding(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
             return _decode_packed(reader, data)
         if data[0] == heads.get(type(read)):
             return read
-        return _finished(reader, data, read)
+        return _to_frame(reader, data, read)
 
     return decode_frame
 
@@ -223,17 +220,17 @@ def _decode_packed(reader: _Reader, data: bytes) -> Frame | Unknown:
     opaque: bytes = getattr(read, "body", None) or getattr(read, "arguments", None) or b""
     if len(data) - len(opaque) > MAX_HEADER_BYTES:
         _check_header_bytes(data)
-    return _explain(reader, data) if read is None else _finished(reader, data, read)
+    return _unknown(reader, data) if read is None else _to_frame(reader, data, read)
 
 
-def _finished(reader: _Reader, data: bytes, read: Any) -> Frame:
+def _to_frame(reader: _Reader, data: bytes, read: Any) -> Frame:
     shape = reader.shapes[type(read)]
     if data[0] != shape.head:
         _check_trailing(data, shape.head - _FIXARRAY)
-    if shape.place is None:
+    if shape.packed_index is None:
         return cast(Frame, read)
     fields = [*astuple(read)]
-    fields[shape.place] = _read_container(fields[shape.place], shape.kinds)
+    fields[shape.packed_index] = _read_container(fields[shape.packed_index], shape.kinds)
     return shape.frame(*fields)
 
 
@@ -247,7 +244,7 @@ def _check_header_bytes(data: bytes) -> None:
 
 
 def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
-    """Read a map or a list among a frame's fields; most have nothing in them but plain values."""
+    """Read a map or a list among a frame's fields; most contain only plain values."""
     try:
         value = _unpack_header(packed)
     except _UNREADABLE as error:
@@ -261,14 +258,14 @@ def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
 
 def _read_fields(data: bytes) -> Any:
     try:
-        msgspec.msgpack.decode(data, type=msgspec.Raw)  # no container claims more than there is
+        msgspec.msgpack.decode(data, type=msgspec.Raw)  # refuses containers with a false length
         return _unpack_header(data)
     except (*_UNREADABLE, TypeError) as error:
         raise BadFrame(1007, _NOT_ALLOWED) from error
 
 
-def _explain(reader: _Reader, data: bytes) -> Unknown:
-    """Read what is no frame of a kind that this side reads, or say which rule it breaks."""
+def _unknown(reader: _Reader, data: bytes) -> Unknown:
+    """Read a frame of an unknown kind; raise BadFrame with the rule that any other one breaks."""
     fields = _read_fields(data)
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise BadFrame(1002, "a frame is an array that begins with its kind")
@@ -280,18 +277,18 @@ def _explain(reader: _Reader, data: bytes) -> Unknown:
 
 
 def _check_trailing(data: bytes, known: int) -> None:
-    """Look at fields that a newer release knows: they are ignored, but may not break a rule."""
+    """Check additional fields of a newer release: they are ignored, but must not break a rule."""
     trailing = _read_fields(data)[known:]
     if trailing:
         _check_header_value(trailing, MAX_DEPTH)
 
 
-decode_from_client: Callable[[bytes], Frame | Unknown] = _decoding(_CLIENT)
-decode_from_server: Callable[[bytes], Frame | Unknown] = _decoding(_SERVER)
+decode_from_client: Callable[[bytes], Frame | Unknown] = _decode_function(_CLIENT)
+decode_from_server: Callable[[bytes], Frame | Unknown] = _decode_function(_SERVER)
 
 
 def _header_bytes(data: bytes) -> int:
-    """Measure what a frame holds beside its opaque parts, without a value; stop at too much."""
+    """Measure a frame without its opaque parts, without decoding; stop above the limit."""
     opaque = end = 0
     for start, end in _parts_of(data):
         if data[start] in _BINARY_TAGS:
@@ -302,7 +299,7 @@ def _header_bytes(data: bytes) -> int:
 
 
 def _parts_of(data: bytes) -> Iterator[tuple[int, int]]:
-    """Go through the fields of a frame, and through the keys and values of its maps."""
+    """Yield start and end of each field of a frame, and of the keys and values of its maps."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
     unpacker.feed(data)
     if data[0] not in _ARRAY_TAGS:
@@ -329,12 +326,12 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
 
     Args:
         data: The packed bytes.
-        binary: Whether byte strings may stand among the values; JSON has none.
-        max_depth: Arrays and maps within each other.
+        binary: Whether byte strings are allowed; JSON has none.
+        max_depth: Nesting of arrays and maps.
 
     Raises:
-        BadBody: It is not msgpack, too deep, has a key that is not text, NaN, an infinity or an ext
-            type.
+        BadBody: It is not msgpack, or too deep, or has a key that is not text, NaN, an infinity or
+            an ext type.
     """
     if (value := flat_json(data)) is not None:
         return [1, value]
@@ -344,15 +341,15 @@ def unpack_body(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH
 
 
 def unpack_map(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH) -> Any:
-    """Read as `unpack_body` does what should be a map, as arguments are: mostly a flat one."""
+    """Read as `unpack_body` does; fast for a flat map, as most arguments are."""
     try:
         return _unpack_flat(data)
-    except _UNREADABLE:  # something else, which is read and checked step by step
+    except _UNREADABLE:  # not a flat map: read and checked step by step
         return unpack_nested(data, binary=binary, max_depth=max_depth)
 
 
 def flat_json(chunk: bytes) -> dict[str, Any] | None:
-    """Read the value of a JSON chunk if it is a flat map, as most are; None of any other body."""
+    """Return the value of a JSON chunk if it is a flat map, as most are; None for other bodies."""
     if chunk[:2] == _JSON_CHUNK:
         try:
             return _unpack_flat(chunk[2:])
@@ -362,7 +359,7 @@ def flat_json(chunk: bytes) -> dict[str, Any] | None:
 
 
 def unpack_nested(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH) -> Any:
-    """Read as `unpack_body` does, step by step: for what is no map of plain values."""
+    """Read as `unpack_body` does, step by step; for values that are not flat maps."""
     try:
         if len(data) > _TRUSTED_CLAIM_BYTES:
             msgspec.msgpack.decode(data, type=msgspec.Raw)
@@ -374,7 +371,7 @@ def unpack_nested(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEP
 
 
 def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:
-    """Whether a map has nothing in it but text as keys and values of these types."""
+    """Whether a map has only text keys and values of these types."""
     for key, item in value.items():
         if type(key) is not str or type(item) not in plain:
             return False
@@ -382,7 +379,7 @@ def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Whether this is a list with nothing in it but plain values and flat maps, as most chunks."""
+    """Whether this is a list of plain values and flat maps only, as most chunks are."""
     if type(value) is not list:
         return False
     for item in value:

@@ -1,8 +1,8 @@
-"""The frames of protocol `toolbus.v1` as values: what each says and which fields it has.
+"""The frames of protocol `toolbus.v1` as values.
 
-Pure: no sockets, no clock. PROTOCOL.md beside this file states the rules; a kind is never used
-again for something else, and fields are only ever added at the end. A frame travels as the array
-of its kind and its fields, and is read, typed and within its ranges, in one pass of msgspec.
+Pure: no sockets, no clock. PROTOCOL.md states the rules; a kind is never reused for another
+purpose, and fields are only added at the end. A frame is encoded as the array of its kind and its
+fields; msgspec decodes it, and checks types and ranges, in one pass.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ __all__ = [
 ]
 
 SUBPROTOCOL = "toolbus.v1"
-"""What both sides name in `Sec-WebSocket-Protocol`."""
+"""The name that both sides send in `Sec-WebSocket-Protocol`."""
 PROTOCOL_VERSION = 2
-"""Said in `Welcome`; grows with what a client may want to know of before it uses it (GROW-2)."""
+"""Sent in `Welcome`; increases when a client may need to know of an addition (GROW-2)."""
 
 MAX_ATTRIBUTES_BYTES = 16 * 1024
-"""What one participant says of itself, packed (PROTOCOL.md, PEOPLE-2)."""
+"""The attributes of one participant, packed (PROTOCOL.md, PEOPLE-2)."""
 
 RequestId = NewType("RequestId", int)
-"""Chosen by whoever sends the request, per connection and direction."""
+"""Chosen by the sender of the request, per connection and direction."""
 CallId = NewType("CallId", str)
 """128 random bits as 32 hex digits; the same for every attempt of one call, on every node."""
 ParticipantId = NewType("ParticipantId", str)
 """Chosen by the server for each connection."""
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-"""What every language can hold exactly, and no less than nothing (PROTOCOL.md, FRAME-3)."""
+"""A number of 0 or more that every language can hold exactly (PROTOCOL.md, FRAME-3)."""
 
-# Maps that come with every call. What they mostly hold is read in the same pass as the frame; a map
-# with anything else in it is as good, and read the longer way.
+# The maps of every call. The usual types of their values are decoded in the same pass as the frame;
+# a map with values of other types is equally valid, and takes the slow path.
 if TYPE_CHECKING:
     Options: TypeAlias = dict[str, Any]
     Header: TypeAlias = dict[str, Any]
@@ -78,7 +78,7 @@ else:
 
 
 class Welcome(Struct, tag=1, array_like=True, frozen=True, gc=False):
-    """The server's first frame: who you are here and what you may do."""
+    """The server's first frame: the participant's identity, grants and limits."""
 
     version: Number
     participant: str
@@ -88,14 +88,14 @@ class Welcome(Struct, tag=1, array_like=True, frozen=True, gc=False):
 
 
 class Result(Struct, tag=2, array_like=True, frozen=True, gc=False):
-    """The good end of a request; `body` is packed and read by the one who asked."""
+    """The successful reply to a request; `body` is packed and read by the requester."""
 
     id: Number
     body: bytes
 
 
 class Failed(Struct, tag=3, array_like=True, frozen=True, gc=False):
-    """The bad end of a request, with whether the tool ran."""
+    """The error reply to a request, with whether the tool ran."""
 
     id: Number
     code: str
@@ -107,7 +107,7 @@ class Failed(Struct, tag=3, array_like=True, frozen=True, gc=False):
 
 
 class Event(Struct, tag=4, array_like=True, frozen=True, gc=False):
-    """News for a subscriber; numbers grow by one per connection."""
+    """An event for a subscriber; numbers increase by one per connection."""
 
     number: Number
     name: str
@@ -115,14 +115,14 @@ class Event(Struct, tag=4, array_like=True, frozen=True, gc=False):
 
 
 class Notice(Struct, tag=5, array_like=True, frozen=True, gc=False):
-    """Something that the participant should act on; one of an unknown name is ignored."""
+    """A notice on which the participant should act; one of an unknown name is ignored."""
 
     name: str
     data: dict[str, Any]
 
 
 class Call(Struct, tag=16, array_like=True, frozen=True, gc=False):
-    """A participant calls a tool. `arguments` is packed and read by the host alone."""
+    """A participant calls a tool. `arguments` is packed and read only by the host."""
 
     id: Number
     call_id: str
@@ -135,7 +135,7 @@ class Call(Struct, tag=16, array_like=True, frozen=True, gc=False):
 
 
 class Dispatch(Struct, tag=17, array_like=True, frozen=True, gc=False):
-    """The server hands a call to the host it chose; `id` is the server's."""
+    """The server sends a call to the host it chose; the server chooses `id`."""
 
     id: Number
     call_id: str
@@ -148,14 +148,14 @@ class Dispatch(Struct, tag=17, array_like=True, frozen=True, gc=False):
 
 
 class Cancel(Struct, tag=18, array_like=True, frozen=True, gc=False):
-    """Give the call with this id up. It has no reply of its own: the call's one reply stands."""
+    """Cancel the call with this id. It has no reply of its own: the call has one reply."""
 
     id: Number
     reason: str
 
 
 class StreamChunk(Struct, tag=19, array_like=True, frozen=True, gc=False):
-    """A chunk that comes before a call's end; `number` counts from 1, `body` is packed."""
+    """A chunk sent before a call's end; `number` counts from 1, `body` is packed."""
 
     id: Number
     number: Number
@@ -163,7 +163,7 @@ class StreamChunk(Struct, tag=19, array_like=True, frozen=True, gc=False):
 
 
 class Input(Struct, tag=20, array_like=True, frozen=True, gc=False):
-    """A chunk of what a call takes in; `last` says that no other follows, and may come alone."""
+    """A chunk of a call's input; `last` means that no other follows, and may have no body."""
 
     id: Number
     number: Number
@@ -172,7 +172,7 @@ class Input(Struct, tag=20, array_like=True, frozen=True, gc=False):
 
 
 class Credit(Struct, tag=21, array_like=True, frozen=True, gc=False):
-    """How far a sender may go: totals since the call began, of its chunks or of its input."""
+    """How much a sender may send: totals since the call began, of its chunks or its input."""
 
     id: Number
     of_input: bool
@@ -181,7 +181,7 @@ class Credit(Struct, tag=21, array_like=True, frozen=True, gc=False):
 
 
 class Progress(Struct, tag=22, array_like=True, frozen=True, gc=False):
-    """How far a running call is, as a packed chunk; may be lost."""
+    """The progress of a running call, as a packed chunk; may be lost."""
 
     id: Number
     body: bytes
@@ -196,7 +196,7 @@ class Register(Struct, tag=32, array_like=True, frozen=True, gc=False):
 
 
 class Unregister(Struct, tag=33, array_like=True, frozen=True, gc=False):
-    """Take a toolkit of this connection back: no new calls come, running ones finish."""
+    """Remove a toolkit of this connection: it gets no new calls, running ones finish."""
 
     id: Number
     toolkit: str
@@ -204,14 +204,14 @@ class Unregister(Struct, tag=33, array_like=True, frozen=True, gc=False):
 
 
 class ListToolkits(Struct, tag=34, array_like=True, frozen=True, gc=False):
-    """Ask for a page of the toolkits I can see."""
+    """Request a page of the toolkits that the sender can see."""
 
     id: Number
     options: dict[str, Any]
 
 
 class Describe(Struct, tag=35, array_like=True, frozen=True, gc=False):
-    """Ask for one toolkit's manifest, unless I know its digest."""
+    """Request one toolkit's manifest, unless its digest is unchanged."""
 
     id: Number
     toolkit: str
@@ -219,28 +219,28 @@ class Describe(Struct, tag=35, array_like=True, frozen=True, gc=False):
 
 
 class Subscribe(Struct, tag=36, array_like=True, frozen=True, gc=False):
-    """Ask to be told of changes from now on; an empty list of topics ends it."""
+    """Subscribe to events from now on; an empty list of topics ends the subscription."""
 
     id: Number
     topics: list[Any]
 
 
 class Drain(Struct, tag=37, array_like=True, frozen=True, gc=False):
-    """Give this connection no more calls; what it runs may finish, and what it hosts is kept."""
+    """Stop new calls to this connection; running ones finish, and names it hosts are kept."""
 
     id: Number
     options: dict[str, Any]
 
 
 class Refresh(Struct, tag=38, array_like=True, frozen=True, gc=False):
-    """A new token of the same identity, for this connection."""
+    """Replace the token of this connection by one of the same identity."""
 
     id: Number
     token: str
 
 
 class Explain(Struct, tag=39, array_like=True, frozen=True, gc=False):
-    """Ask which host would run a call, or what would stop it; runs nothing."""
+    """Ask which host would run a call, or with which error it would end; runs nothing."""
 
     id: Number
     toolkit: str
@@ -249,14 +249,14 @@ class Explain(Struct, tag=39, array_like=True, frozen=True, gc=False):
 
 
 class Attributes(Struct, tag=48, array_like=True, frozen=True, gc=False):
-    """Change what others see of me: values by name, nil takes one away."""
+    """Change the sender's attributes: values by name, nil removes one."""
 
     id: Number
     attributes: dict[str, Any]
 
 
 class Send(Struct, tag=49, array_like=True, frozen=True, gc=False):
-    """A message to the participants of a name, or to all; `body` is packed."""
+    """Send a message to the participants of a name, or to all; `body` is packed."""
 
     id: Number
     to: str | None
@@ -265,21 +265,21 @@ class Send(Struct, tag=49, array_like=True, frozen=True, gc=False):
 
 
 class Participants(Struct, tag=50, array_like=True, frozen=True, gc=False):
-    """Ask for a page of those who are in the room."""
+    """Request a page of the participants of the room."""
 
     id: Number
     options: dict[str, Any]
 
 
 class Builders(Struct, tag=51, array_like=True, frozen=True, gc=False):
-    """Say which toolkits I build on request, or ask which ones another does."""
+    """Publish which toolkits the sender builds on request, or request another's."""
 
     id: Number
     options: dict[str, Any]
 
 
 class Admin(Struct, tag=52, array_like=True, frozen=True, gc=False):
-    """Look after rooms: list them, send somebody away, revoke tokens."""
+    """Administer rooms: list them, remove participants, revoke tokens."""
 
     id: Number
     action: str
@@ -342,7 +342,7 @@ FROM_CLIENT: tuple[type[Frame], ...] = (
     Builders,
     Admin,
 )
-"""What a server reads."""
+"""The frames that a server reads."""
 FROM_SERVER: tuple[type[Frame], ...] = (
     Welcome,
     Result,
@@ -356,4 +356,4 @@ FROM_SERVER: tuple[type[Frame], ...] = (
     Credit,
     Progress,
 )
-"""What a participant reads."""
+"""The frames that a participant reads."""

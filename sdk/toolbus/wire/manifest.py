@@ -1,8 +1,8 @@
-"""What a host says of a toolkit: names, words, schemas and how its tools behave.
+"""The manifest of a toolkit: names, descriptions, schemas and the behaviour of its tools.
 
-A manifest is the same bytes for everyone who reads it: it holds nothing of its owner, of who may
-see it or of who serves it. The server computes its digest from it, so two hosts with one digest
-serve one definition. Whether a schema compiles is checked by the server at registration, not here.
+A manifest is the same for all readers: it contains neither its owner, nor who may see it, nor who
+serves it. The server computes the digest from it, so two hosts with one digest serve one
+definition. The server checks at registration, not here, whether a schema compiles.
 """
 
 from __future__ import annotations
@@ -46,52 +46,52 @@ def _affinity(value: str) -> str:
     return value
 
 
-Line = Annotated[str, Field(max_length=1_000)]
-Words = Annotated[str, Field(max_length=65_536)]
-Rules = Annotated[tuple[Words, ...], Field(max_length=256)]
+SingleLine = Annotated[str, Field(max_length=1_000)]
+LongText = Annotated[str, Field(max_length=65_536)]
+Rules = Annotated[tuple[LongText, ...], Field(max_length=256)]
 Url = Annotated[str, Field(max_length=2_048)]
 
 
 class _Manifest(BaseModel, frozen=True, extra="ignore"):
-    """What both kinds of manifest are: values, in which what a newer release adds is ignored."""
+    """The base of both manifests: a value that ignores the fields of newer releases."""
 
 
 class ToolManifest(_Manifest):
-    """One tool: its name, its words, its schemas and how it behaves."""
+    """One tool: its name, description, schemas and behaviour."""
 
     name: Annotated[str, AfterValidator(_tool_name)]
-    title: Line = ""
-    description: Words = ""
+    title: SingleLine = ""
+    description: LongText = ""
     input_schema: dict[str, Any]
-    """A JSON Schema with its `$defs`; the arguments of a call are one object that fits it."""
+    """A JSON Schema with its `$defs`; the arguments of a call are one object that matches it."""
     output_schema: dict[str, Any] | None = None
-    """A JSON Schema of the JSON value a call returns, where the tool promises one."""
+    """A JSON Schema of the JSON value that a call returns, if the tool guarantees one."""
     rules: Rules = ()
     thumbnail_url: Url = ""
     supports_context: bool = False
-    """A hint that the tool reads what a caller sends as `caller_context`."""
+    """A hint that the tool reads the `caller_context` that a caller sends."""
     read_only: bool = False
     idempotent: bool = False
-    """Running it twice does what running it once does, so that a lost call may be tried again."""
+    """Running it twice has the effect of running it once, so a lost call may be retried."""
     streaming: bool = False
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """How long the host lets one call run; it caps the caller's own deadline."""
+    """The longest time that one call may run at the host; it caps the caller's own deadline."""
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     """How many calls one host runs at a time."""
     affinity: Annotated[str, AfterValidator(_affinity)] = "none"
     """Which calls stay with one host: "none", "caller", or the name of an argument."""
     takes: Annotated[str, Field(max_length=64)] = ""
-    """What a call may send beside its arguments: "attachment" for a file, "input" for values."""
+    """What a call may send with its arguments: "attachment" for a file, "input" for values."""
     takes_required: bool = False
-    """Whether it cannot be called without that."""
+    """Whether a call must send it."""
 
 
 class ToolkitManifest(_Manifest):
-    """One toolkit, as its host registers it and as others read it."""
+    """One toolkit, as its host registers it and as other participants read it."""
 
     name: Annotated[str, AfterValidator(_toolkit_name)]
-    title: Line = ""
-    description: Words = ""
+    title: SingleLine = ""
+    description: LongText = ""
     rules: Rules = ()
     thumbnail_url: Url = ""
     annotations: dict[str, JsonValue] = Field(default_factory=dict)

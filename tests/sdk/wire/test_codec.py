@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.refusals import code_of
+from support.clients.refusals import code_of
 from toolbus.wire import (
     MAX_HEADER_BYTES,
     BadBody,
@@ -101,7 +101,7 @@ def test_unknown_trailing_fields_are_ignored(frame: Any, extra: list[Any]) -> No
 
 @pytest.mark.row(31)
 @pytest.mark.parametrize("kind", [0, 6, 99, -1, 2**63, 2**64 - 1])
-def test_unknown_kind_is_told_with_its_id(kind: int) -> None:
+def test_unknown_kind_is_returned_with_its_id(kind: int) -> None:
     """FRAME-9."""
     assert decode_from_client(msgpack.packb([kind, 5, "x"])) == Unknown(kind, 5)
     assert decode_from_server(msgpack.packb([kind, 5, b"x"])) == Unknown(kind, 5)
@@ -150,7 +150,7 @@ def test_more_than_4096_items_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [date(2026, 11, 22), Decimal(1), {1}, Cancel(7, "x"), "\ud800"])
-def test_values_that_are_not_plain_are_not_sent_wherever_they_stand(value: Any) -> None:
+def test_values_that_are_not_plain_are_not_encoded_at_any_depth(value: Any) -> None:
     for whole in (value, [1, value], [1, [value]], {"a": value}):
         with pytest.raises(BadBody):
             pack_body(whole)
@@ -208,7 +208,7 @@ def test_field_that_is_missing_or_of_another_type_is_refused(fields: list[Any]) 
 
 @pytest.mark.parametrize("value", [None, 7, "frame", b"frame", {"kind": 16}, {}, 1.5, True])
 @pytest.mark.parametrize("size", [1, 3_000])
-def test_what_is_no_array_is_refused(value: Any, size: int) -> None:
+def test_frame_that_is_not_an_array_is_refused(value: Any, size: int) -> None:
     """FRAME-2."""
     padded = value * size if isinstance(value, str | bytes) else value
 
@@ -263,7 +263,7 @@ def test_bytes_are_read_only_where_they_are_expected() -> None:
     assert refusal.value.path == "/data"
 
 
-def test_refusal_of_a_body_names_the_place() -> None:
+def test_refusal_of_a_body_has_the_path() -> None:
     with pytest.raises(BadBody) as refusal:
         unpack_body(msgpack.packb({"a": [1, {"b": math.nan}]}))
 
@@ -271,7 +271,7 @@ def test_refusal_of_a_body_names_the_place() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, "\ud800", 1j, Failed])
-def test_what_msgpack_cannot_carry_is_a_bad_body(value: Any) -> None:
+def test_value_that_msgpack_cannot_encode_is_a_bad_body(value: Any) -> None:
     with pytest.raises(BadBody):
         pack_body(value)
 
@@ -287,7 +287,7 @@ class Lazy(dict[str, Any]):
 @pytest.mark.parametrize(
     "value", [Lazy(a=1), {"x": Lazy(a=1)}, [1, Lazy(a=1)], (1, 2), [1, (2,)], {"x": (1,)}]
 )
-def test_what_is_not_plain_is_a_bad_body_and_runs_no_code_while_it_is_packed(value: Any) -> None:
+def test_value_that_is_not_plain_is_a_bad_body_and_runs_no_code(value: Any) -> None:
     with pytest.raises(BadBody):
         pack_body(value)
     assert unpack_body(pack_body({"a": 1})) == {"a": 1}

@@ -18,20 +18,20 @@ from toolbus.wire.frames import (
     Result,
     StreamChunk,
 )
-from toolbus_server import admission
-from toolbus_server.admission import Refusal
+from toolbus_server.access import admission
+from toolbus_server.access.admission import Refusal
 
 _ROOT = Path(__file__).parents[3]
 _TEXT = (_ROOT / "sdk/toolbus/wire/PROTOCOL.md").read_text(encoding="utf-8")
 # All that closes a connection to a server, or decides with which code.
 _CLOSING = (
-    "sdk/toolbus/transport.py",
+    "sdk/toolbus/transport/websocket.py",
     "sdk/toolbus/wire/codec.py",
-    "room_server/toolbus_server/admission.py",
-    "room_server/toolbus_server/server.py",
-    "room_server/toolbus_server/session.py",
+    "room_server/toolbus_server/access/admission.py",
+    "room_server/toolbus_server/websocket/server.py",
+    "room_server/toolbus_server/websocket/session.py",
 )
-# 1001 stands for what a proxy says of a server that leaves; 1011 is said by websockets itself.
+# 1001 is sent by proxies of a server that shuts down, 1011 by websockets itself.
 _OF_OTHERS = {1001, 1011}
 _OF_CALLS = {Call, Cancel, Credit, Failed, Input, Progress, Result, StreamChunk}
 
@@ -59,13 +59,13 @@ def _close_codes_in(path: Path) -> Iterator[int]:
                 yield node.value
 
 
-def test_table_of_close_codes_is_the_one_of_the_code() -> None:
+def test_table_of_close_codes_matches_the_code() -> None:
     """CONN-14, FRAME-2."""
     used = {code for name in _CLOSING for code in _close_codes_in(_ROOT / name)}
     assert used | _OF_OTHERS == _written_close_codes()
 
 
-def test_table_of_refusals_has_every_one_with_what_a_browser_is_told() -> None:
+def test_table_of_refusals_has_every_one_with_its_close_code() -> None:
     """CONN-5, CONN-6."""
     built = {
         (each.status, each.close_code)
@@ -82,22 +82,23 @@ def test_table_of_refusals_has_every_one_with_what_a_browser_is_told() -> None:
     assert built <= written
 
 
-def test_page_has_words_for_every_close_code_that_is_ours() -> None:
+def test_page_has_a_text_for_every_close_code_of_toolbus() -> None:
     """CONN-6."""
     page = (_ROOT / "tests/browser/room.js").read_text(encoding="utf-8")
     explained = {int(code) for code in re.findall(r"^  (\d{4}): ", page, re.MULTILINE)}
     assert explained > {code for code in _written_close_codes() if code >= 4000}
 
 
-def test_body_of_every_answer_is_written_down() -> None:
+def test_body_of_every_reply_is_documented() -> None:
     """FRAME-11: each request has one reply; the one of a call is a chunk."""
     requests = {frame.__name__ for frame in set(FROM_CLIENT) - _OF_CALLS}
     names = {"list" if name == "ListToolkits" else name.lower() for name in requests}
     assert {row[0] for row in _rows("Bodies of the replies")} == names
 
 
-def test_every_grant_is_explained_in_the_readme() -> None:
-    rows = (_ROOT / "README.md").read_text(encoding="utf-8").partition("| field | default |")[2]
+def test_every_grant_is_explained_in_the_reference() -> None:
+    page = (_ROOT / "docs/reference/grants.md").read_text(encoding="utf-8")
+    rows = page.partition("| field | default |")[2]
     for line in rows.splitlines()[2:]:
         if not line.startswith("|"):
             break

@@ -9,13 +9,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
+from toolbus.auth.grants import AgentsGrant, ApiScope
 from toolbus.errors import ERRORS, Executed, RoomException
-from toolbus.grants import AgentsGrant, ApiScope
 from toolbus.wire import MAX_DEPTH, MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_TOOLS
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, PROTOCOL_VERSION
 from toolbus.wire.manifest import ToolkitManifest, ToolManifest
 from toolbus_server.limits import Limits
-from toolbus_server.request_options import CALL_OPTIONS
+from toolbus_server.registry.request_options import CALL_OPTIONS
 
 _TEXT = (Path(__file__).parents[3] / "sdk/toolbus/wire/PROTOCOL.md").read_text(encoding="utf-8")
 _TYPE_NAMES = {
@@ -46,7 +46,7 @@ def _hint(hint: Any) -> str:
     return f"{_TYPE_NAMES[types[0]]}?" if types else _TYPE_NAMES[last]
 
 
-def test_table_of_kinds_is_the_one_of_the_frames() -> None:
+def test_table_of_kinds_matches_the_frames() -> None:
     """FRAME-3."""
     written = {
         int(kind): (name, by, fields) for kind, name, by, fields in _rows("## 5. Kinds\n\nC: cl")
@@ -62,7 +62,7 @@ def test_table_of_kinds_is_the_one_of_the_frames() -> None:
 
 
 def test_table_of_versions_ends_with_ours_and_names_every_kind_once() -> None:
-    """GROW-1, GROW-2: what the first version had stays; a new kind is told by a new number."""
+    """GROW-1, GROW-2: what the first version had stays; a new kind gets a new number."""
     rows = _rows("- **GROW-2**")
     assert [int(version) for version, _, _ in rows] == list(range(1, PROTOCOL_VERSION + 1))
     kinds = [kind for _, _, ranges in rows for kind in _numbers(ranges)]
@@ -87,7 +87,7 @@ def _numbers(ranges: str) -> list[int]:
     return found
 
 
-def test_table_of_errors_has_every_code_with_what_its_class_says() -> None:
+def test_table_of_errors_matches_the_error_classes() -> None:
     """ERR-1."""
     written: dict[str, tuple[str, str]] = {}
     for codes, executed, retryable in _rows("- **ERR-1**"):
@@ -141,7 +141,7 @@ _TEXT_DEFAULTS = {
 }
 
 
-def test_keys_of_options_limits_and_grants_are_all_written_down() -> None:
+def test_all_keys_of_options_limits_and_grants_are_documented() -> None:
     """FRAME-13, TOKEN-5."""
     options = next(row[1] for row in _rows("Keys of the map") if row[0] == "call `options`")
     written = dict(re.findall(r"`(\w+)` (\w+)", options))

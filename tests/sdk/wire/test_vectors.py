@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple
 
-from toolbus.chunks import chunk_from_wire, file_piece_from_wire, file_piece_to_wire
+from toolbus.chunks.chunk_types import chunk_from_wire, file_piece_from_wire, file_piece_to_wire
 from toolbus.wire import (
     BadBody,
     BadFrame,
@@ -26,7 +26,7 @@ from toolbus.wire import (
     unpack_body,
 )
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, Failed
-from toolbus_server.definition import read_definition
+from toolbus_server.registry.toolkit_definition import read_definition
 
 _VECTORS = Path(__file__).parents[2] / "wire_vectors"
 _DECODERS = {"client": decode_from_client, "server": decode_from_server}
@@ -64,7 +64,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("path", _vectors("frames"))
-def test_golden_frame_is_read_as_its_json_says(path: Path) -> None:
+def test_golden_frame_decodes_to_its_json(path: Path) -> None:
     """FRAME-2, FRAME-3: an array of the kind and the fields in their order."""
     content, data = _read(path)
     for sender in content["from"]:
@@ -74,7 +74,7 @@ def test_golden_frame_is_read_as_its_json_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _vectors("frames"))
-def test_golden_frame_is_written_as_its_bytes_say(path: Path) -> None:
+def test_golden_frame_encodes_to_its_bytes(path: Path) -> None:
     """FRAME-2."""
     content, data = _read(path)
     kind = _FRAMES[content["kind"]]
@@ -136,7 +136,7 @@ def test_golden_body_is_read_and_written_both_ways(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _vectors("bodies", "chunk_*"))
-def test_golden_chunk_survives_the_way_through_the_sdk(path: Path) -> None:
+def test_golden_chunk_is_unchanged_by_the_sdk(path: Path) -> None:
     """BODY-3, BODY-4."""
     _, data = _read(path)
     fields = unpack_body(data, binary=True)

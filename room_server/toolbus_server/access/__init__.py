@@ -1,0 +1,1 @@
+"""Access control for connections: tokens, revocations, quotas, rate limits."""

@@ -1,0 +1,289 @@
+"""Decides which connections are admitted, between the HTTP request and the websocket.
+
+A refusal is an HTTP response with a constant text, sent before the upgrade and before the room is
+touched. A browser cannot read that response, so a client that offered the subprotocol
+`bearer.<token>` is upgraded and closed with the matching code instead. Reasons appear only in the
+counters and logs of this server; a token appears in neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.datastructures import Headers
+
+import toolbus.auth.jws  # noqa: F401 - loaded before the first handshake needs it
+from toolbus.auth.grants import ApiScope, is_room_name
+from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
+from toolbus.wire import SUBPROTOCOL, ParticipantId
+from toolbus_server.access.connection_quotas import ConnectionQuotas
+from toolbus_server.access.revocations import Revocations
+from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.settings import ServerSettings
+
+__all__ = ["Admission", "Admitted", "Refusal"]
+
+_logger = logging.getLogger(__name__)
+_BEARER = "bearer."
+_MAX_INSTANCE_CHARS = 128
+_MAX_EPOCH = 2**53
+_MAX_QUERY_FIELDS = 16
+_RENEWED_AFTER = 0.8
+
+
+class Refusal(NamedTuple):
+    """A refused connection: the HTTP response, and the close code for a browser."""
+
+    status: int
+    close_code: int | None
+    text: str
+
+
+_BAD_TOKEN = Refusal(
+    401, 4401, "The token is missing, malformed, expired or from an unknown key.\n"
+)
+_WRONG_ROOM = Refusal(403, 4403, "The token is not for this room.\n")
+_NO_SUCH_ROOM = Refusal(404, 4404, "There is no such path: use /rooms/NAME.\n")
+_BAD_QUERY = Refusal(400, 4404, "instance has to be text, epoch a whole number from 1 to 2^53.\n")
+_REPLACED = Refusal(409, 4409, "This instance has a connection with this or a later epoch.\n")
+_BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n")
+_TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
+_WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
+_DRAINING = Refusal(503, None, "This server is leaving: connect again in a moment.\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """An admitted connection."""
+
+    room: str
+    member: Participant
+    expires_at: float
+    """When the token expires, with its leeway: seconds since the epoch."""
+    renew_at: float
+    """When the participant should renew it, after 80 % of its life: seconds since the epoch."""
+    reads_chunks: bool = False
+    """Whether it accepts large files in chunks from calls that are no streams."""
+
+
+class _Request(NamedTuple):
+    room: str
+    instance: str
+    epoch: int
+    token: str
+    reads_chunks: bool
+
+
+class _Refused(Exception):
+    def __init__(self, refusal: Refusal, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
+        self.reason = reason
+
+
+@lru_cache(maxsize=1024)
+def _interned(scope: ApiScope) -> ApiScope:
+    """Return one object for equal scopes: thousands of services share one."""
+    return scope
+
+
+def _admitted(
+    room: str, member: Participant, token: VerifiedToken, *, reads_chunks: bool = False
+) -> Admitted:
+    life_s = token.expires_at - token.issued_at
+    renew_at = token.issued_at + _RENEWED_AFTER * life_s
+    return Admitted(room, member, token.expires_at + LEEWAY_S, renew_at, reads_chunks)
+
+
+def _member_of(token: VerifiedToken, instance: str, epoch: int) -> Participant:
+    return Participant(
+        id=ParticipantId(secrets.token_hex(8)),
+        identity=Identity(token.issuer, token.name),
+        role=token.role,
+        instance=instance,
+        epoch=epoch,
+        scope=_interned(token.api),
+        rooms=tuple(token.room),
+        jti=token.jti,
+        issued_at=token.issued_at,
+    )
+
+
+class Admission:
+    """Admits or refuses the connections to one server.
+
+    Args:
+        settings: The first keys, whether a token may be in the query, and the quotas.
+        epoch_of: Returns the epoch of the connection that an instance already has in a room.
+        remote_count: Counts the participants of a room at other nodes, without this instance.
+        now: Returns the time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        epoch_of: Callable[[str, Identity, str], int | None],
+        remote_count: Callable[[str, Identity, str], int],
+        now: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._epoch_of = epoch_of
+        self._remote_count = remote_count
+        self._now = now
+        self.keys: KeyRing = settings.keys
+        """The keys whose tokens are accepted; replaced as a whole."""
+        self.draining = False
+        """Set when the server shuts down: from then on every connection is refused."""
+        self.quotas: ConnectionQuotas = ConnectionQuotas(
+            settings.max_per_address, settings.max_per_identity, settings.max_per_room
+        )
+        """Counts connections by address, and participants by identity and room."""
+        self.revocations: Revocations = Revocations()
+        """The revoked tokens."""
+        self.refused: Counter[str] = Counter()
+        """How many connections were refused, by reason: a closed set of labels."""
+
+    def decide(self, path: str, headers: Headers, address: str = "") -> Admitted | Refusal:
+        """Decide about one handshake. Never raises, whatever the client sent.
+
+        Args:
+            path: The path of the request, with the query.
+            headers: The headers of the request.
+            address: The address of the client, as `quotas` counts it.
+        """
+        try:
+            return self._admit(path, headers, address)
+        except _Refused as refused:
+            self.refused[refused.reason] += 1
+            _logger.info("connection refused: %s", refused.reason)
+            return refused.refusal
+
+    def _admit(self, path: str, headers: Headers, address: str) -> Admitted:
+        offered = _offered_protocols(headers)
+        if SUBPROTOCOL not in offered:
+            raise _Refused(_WRONG_PROTOCOL, "wrong_subprotocol")
+        if self.draining:
+            raise _Refused(_DRAINING, "draining")
+        if self.quotas.is_over_limit(address):
+            raise _Refused(_TOO_MANY, "address_full")
+        if not _is_from_trusted_page(headers, self._settings.trusted_origins):
+            raise _Refused(_BAD_ORIGIN, "bad_origin")
+        request = self._read(path, headers, offered)
+        token = self._verify(request.token)
+        if not token.allows_room(request.room):
+            raise _Refused(_WRONG_ROOM, "wrong_room")
+        identity = Identity(token.issuer, token.name)
+        current = self._epoch_of(request.room, identity, request.instance)
+        if current is not None and request.epoch <= current:
+            raise _Refused(_REPLACED, "old_epoch")
+        if current is None:  # a newer connection of an instance replaces one that is counted
+            self._check_quotas(identity, request)
+        member = _member_of(token, request.instance, request.epoch)
+        return _admitted(request.room, member, token, reads_chunks=request.reads_chunks)
+
+    def _check_quotas(self, identity: Identity, request: _Request) -> None:
+        if self.quotas.is_full(identity):
+            raise _Refused(_TOO_MANY, "identity_full")
+        remote = self._remote_count(request.room, identity, request.instance)
+        if self.quotas.is_room_full(request.room, remote):
+            raise _Refused(_TOO_MANY, "room_full")
+
+    def renew(self, member: Participant, room: str, jwt: str) -> Admitted | None:
+        """Verify a token that is to replace a participant's current one.
+
+        Returns:
+            The participant with the new grants and their expiry; None if the token is invalid, or
+            is not for the same identity and room.
+        """
+        try:
+            token = self._verify(jwt)
+        except _Refused as refused:
+            self.refused[refused.reason] += 1
+            return None
+        newer = _member_of(token, member.instance, member.epoch)
+        if newer.identity != member.identity or not token.allows_room(room):
+            return None
+        return _admitted(room, newer, token)
+
+    def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
+        location, _, query_text = path.partition("?")
+        parts = location.split("/")
+        if len(parts) != 3 or parts[:2] != ["", "rooms"] or not is_room_name(parts[2]):
+            raise _Refused(_NO_SUCH_ROOM, "bad_room_name")
+        if query_text.count("&") >= _MAX_QUERY_FIELDS:
+            raise _Refused(_BAD_QUERY, "bad_query")
+        query = parse_qs(query_text)
+        token = _bearer_of(headers, offered)
+        if token is None and self._settings.allow_query_token:
+            token = query.get("token", [None])[0]
+        if token is None:
+            raise _Refused(_BAD_TOKEN, "no_token")
+        instance = query.get("instance", [""])[0] or secrets.token_hex(8)
+        reads_chunks = query.get("chunks", [""])[0] == "1"
+        instance, epoch = _checked_instance(instance), _checked_epoch(query)
+        return _Request(parts[2], instance, epoch, token, reads_chunks)
+
+    def _verify(self, jwt: str) -> VerifiedToken:
+        try:
+            token = ParticipantToken.from_jwt(jwt, self.keys, now=self._now())
+        except TokenRefused as error:
+            raise _Refused(_BAD_TOKEN, error.reason) from error
+        if self.revocations.covers(token):
+            raise _Refused(_BAD_TOKEN, "revoked")
+        return token
+
+
+def _offered_protocols(headers: Headers) -> list[str]:
+    values = headers.get_all("Sec-WebSocket-Protocol")
+    return [name.strip() for value in values for name in value.split(",")]
+
+
+def _bearer_of(headers: Headers, offered: list[str]) -> str | None:
+    values = headers.get_all("Authorization")
+    if values:
+        scheme, _, token = values[0].partition(" ")
+        return token.strip() if len(values) == 1 and scheme.lower() == "bearer" else ""
+    return next((name.removeprefix(_BEARER) for name in offered if name.startswith(_BEARER)), None)
+
+
+def offered_bearer(headers: Headers) -> bool:
+    """Whether a client is a browser, which cannot read an HTTP refusal."""
+    return any(name.startswith(_BEARER) for name in _offered_protocols(headers))
+
+
+def _is_from_trusted_page(headers: Headers, trusted: tuple[str, ...]) -> bool:
+    """Whether the request is not from a browser page of an untrusted origin."""
+    origins = headers.get_all("Origin")
+    if not origins or "*" in trusted:
+        return True
+    if len(origins) > 1:
+        return False
+    own = _host_of("//" + ",".join(headers.get_all("Host")))
+    return origins[0].lower() in trusted or (own is not None and _host_of(origins[0]) == own)
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+def _checked_instance(instance: str) -> str:
+    if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
+        raise _Refused(_BAD_QUERY, "bad_instance")
+    return instance
+
+
+def _checked_epoch(query: dict[str, list[str]]) -> int:
+    text = query.get("epoch", ["1"])[0]
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 0 < int(text) <= _MAX_EPOCH):
+        raise _Refused(_BAD_QUERY, "bad_epoch")
+    return int(text)

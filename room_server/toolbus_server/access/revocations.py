@@ -1,0 +1,74 @@
+"""Stores which tokens are revoked before they expire.
+
+A token is valid for a day at most, so a revocation is dropped after a day. There is a limit all the
+same (PROTOCOL.md, ADMIN-4); a revocation that is dropped too early is logged. Time is passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, VerifiedToken
+from toolbus_server.registry.models import Identity
+
+__all__ = ["Revocations"]
+
+K = TypeVar("K")
+
+_logger = logging.getLogger(__name__)
+_KEPT_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
+_MAX_KEPT = 100_000
+"""The maximum of revoked identities, and of revoked tokens."""
+
+
+class Revocations:
+    """The revocations of one server."""
+
+    def __init__(self) -> None:
+        self._identities: dict[Identity, float] = {}
+        self._tokens: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """Return the number of stored revocations."""
+        return len(self._identities) + len(self._tokens)
+
+    def revoke_identity(self, identity: Identity, now: float) -> None:
+        """Revoke all tokens that were issued to an identity until now."""
+        _keep(self._identities, identity, now)
+
+    def revoke_token(self, jti: str, now: float) -> None:
+        """Revoke the token with this id."""
+        _keep(self._tokens, jti, now)
+
+    def covers(self, token: VerifiedToken) -> bool:
+        """Whether a valid token was revoked.
+
+        A token issued in the same second as the revocation counts as older.
+        """
+        if not self._identities and not self._tokens:
+            return False
+        return self.is_revoked(Identity(token.issuer, token.name), token.jti, token.issued_at)
+
+    def is_revoked(self, identity: Identity, jti: str, issued_at: float) -> bool:
+        """Whether a token with this holder, id and time of issue was revoked."""
+        revoked_at = self._identities.get(identity)
+        if revoked_at is not None and issued_at <= revoked_at:
+            return True
+        return bool(jti) and jti in self._tokens
+
+
+def _keep(kept: dict[K, float], key: K, now: float) -> None:
+    """Store a revocation; drop those that no valid token can match, and those over the limit."""
+    kept[key] = max(now, kept.pop(key, now))
+    surplus = len(kept) - _MAX_KEPT
+    dropped: list[K] = []
+    for old, at in kept.items():
+        if at + _KEPT_S >= now:
+            if len(dropped) >= surplus:
+                break
+            message = "over %d revocations: %r, revoked %d s ago, is valid again"
+            _logger.warning(message, _MAX_KEPT, old, now - at)
+        dropped.append(old)
+    for old in dropped:
+        del kept[old]

@@ -1,0 +1,85 @@
+"""Finds the client address of a connection that trusted proxies forward.
+
+Nothing that a client wrote is trusted: only the entries of `X-Forwarded-For` that trusted proxies
+appended are read, and a malformed header is ignored. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+from toolbus_server.access.connection_quotas import address_of
+
+__all__ = ["TrustedProxies", "network_of"]
+
+_Network: TypeAlias = IPv4Network | IPv6Network
+# Chained proxies: a longer chain is a mistake, or a forgery.
+_MAX_ADDRESSES = 32
+_MAX_PORT = 65_535
+
+
+def network_of(text: str) -> _Network:
+    """Read a network as `10.0.0.0/8`, or one address. Raises ValueError."""
+    return ip_network(text.strip())
+
+
+class TrustedProxies:
+    """The networks of proxies whose `X-Forwarded-For` is trusted.
+
+    Args:
+        networks: In CIDR notation, such as `10.0.0.0/8`; empty to trust none.
+
+    Raises:
+        ValueError: One of them is no network.
+    """
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks = [network_of(network) for network in networks]
+
+    def include(self, address: str) -> bool:
+        """Whether an IP address, without a port, is that of a trusted proxy."""
+        if not self._networks:
+            return False
+        try:
+            found = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        return any(found in network for network in self._networks)
+
+    def client_of(self, proxy: str, headers: Sequence[str]) -> str:
+        """Return the client address behind a trusted proxy, as `address_of` does.
+
+        Args:
+            proxy: The proxy's own address, which is used if the headers name no client.
+            headers: The values of all `X-Forwarded-For`, in their order.
+
+        Returns:
+            The rightmost address that is not a trusted proxy's.
+        """
+        for entry in reversed(",".join(headers).rsplit(",", _MAX_ADDRESSES)[-_MAX_ADDRESSES:]):
+            address = _without_port(entry.strip())
+            client = "" if "%" in address else address_of((address,))
+            if not client:
+                break
+            if not self.include(address):
+                return client
+        return address_of((proxy,))
+
+
+def _without_port(entry: str) -> str:
+    """Remove the port that some load balancers write; a malformed entry is returned as it is."""
+    if entry.startswith("["):
+        address, closed, port = entry[1:].partition("]")
+        is_whole = bool(closed) and ":" in address
+        return address if is_whole and (not port or _is_port(port[1:], port[0])) else entry
+    address, colon, port = entry.partition(":")
+    return address if _is_port(port, colon) else entry
+
+
+def _is_port(text: str, colon: str) -> bool:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PORT))
+    return colon == ":" and is_number and int(text) <= _MAX_PORT

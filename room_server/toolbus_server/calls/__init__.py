@@ -1,0 +1,1 @@
+"""Calls in flight: routing, streams, statistics."""

@@ -1,0 +1,238 @@
+"""State of the router: connections, rooms and the calls in flight between them.
+
+Values only: `router` and `stream_relay` decide what happens to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import randrange
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from toolbus.errors import Executed, RoomException
+from toolbus.telemetry.tracing import CallSpan
+from toolbus.transport.websocket import NotifyingTicket, Ticket
+from toolbus.wire import Call, ToolManifest
+from toolbus.wire.flow_control import ReceiveWindow
+from toolbus_server.limits import RateLimiter
+from toolbus_server.registry.models import Participant
+from toolbus_server.registry.room_state import RoomState
+from toolbus_server.registry.toolkit_definition import Definition
+
+__all__ = [
+    "CallMonitor",
+    "CallStreams",
+    "Connection",
+    "InFlightCall",
+    "MessagePort",
+    "Offer",
+    "Replication",
+    "RoutedRoom",
+    "StreamDirection",
+]
+
+# How many messages one participant may send, and how many changes it may publish, in 10 s.
+_MESSAGES = 1_000
+_CHANGES = 2_000
+# Half of the time there is: other participants need the rest to stay within CONN-7.
+_WORK_S = 5.0
+_WINDOW_S = 10.0
+
+
+class MessagePort(Protocol):
+    """What the router needs of a transport."""
+
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        """Send a message that cannot be refused; return whether the connection was open."""
+
+    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
+        """Send a message, or return False at once if the send queue is full."""
+
+    def send_bounded(self, data: bytes, ticket: NotifyingTicket) -> None:
+        """Send a message that a credit window already bounds; its ticket is notified."""
+
+    def gather(self) -> None:
+        """Write the small messages of this event-loop iteration together."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a message sent now has to wait in the send queue."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be sent."""
+
+
+class CallMonitor(Protocol):
+    """Receives the starts and ends of a room's calls while a participant observes them."""
+
+    def call_started(self, call: InFlightCall) -> None:
+        """Record a call that was dispatched to its host."""
+
+    def call_refused(self, caller: Connection, request: Call, error: RoomException) -> None:
+        """Record a call that ended before it was dispatched."""
+
+    def call_ended(self, call: InFlightCall, error: RoomException | None) -> None:
+        """Record the end of a call whose `monitor` this is; `error` is None for a result."""
+
+
+class Replication(Protocol):
+    """Replicates a room to the other nodes that hold it."""
+
+    node: str
+    """The name of this node."""
+
+    def participant_changed(self, member: Participant) -> None:
+        """Publish that a participant of this node joined, changed or left."""
+
+    def send_message(self, to: str | None, message: dict[str, Any]) -> int:
+        """Send a message to the subscribers of a name at other nodes, or to all of them.
+
+        Returns:
+            How many subscribers there are.
+        """
+
+    def room_closed(self) -> None:
+        """Leave the room: its last participant of this node has left."""
+
+    async def claim(self, member: Participant, offer: Offer, number: int | None) -> int | None:
+        """Reserve the name of a toolkit before it is registered; return its generation.
+
+        Raises:
+            AlreadyExists: The name belongs to another identity.
+            Unavailable: The other nodes cannot be reached now.
+        """
+
+
+class Offer(NamedTuple):
+    """A toolkit as one of its hosts offers it."""
+
+    name: str
+    public: bool
+    shared_with: frozenset[str]
+    definition: Definition
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A participant's connection, with the calls it makes and the calls it runs."""
+
+    member: Participant
+    port: MessagePort
+    calls: dict[int, InFlightCall] = field(default_factory=dict)
+    """The calls it makes, by the request ids that it chose."""
+    call_ids: set[str] = field(default_factory=set)
+    dispatched: dict[int, InFlightCall] = field(default_factory=dict)
+    """The calls it runs, by the dispatch ids that the router chose."""
+    last_dispatch: int = field(default_factory=partial(randrange, 2**32, 2**48))
+    """Starts at random, so that a dispatch id from before a reconnect never names another call.
+
+    No request id of a caller packs into more bytes, so forwarding never makes a result larger.
+    """
+    messages: RateLimiter = field(default_factory=partial(RateLimiter, _MESSAGES, _WINDOW_S))
+    """Messages it sends (PROTOCOL.md, SEND-2)."""
+    changes: RateLimiter = field(default_factory=partial(RateLimiter, _CHANGES, _WINDOW_S))
+    """Changes it makes to its toolkits, attributes and offers."""
+    reads_chunks: bool = True
+    """Whether it accepts a large file in chunks from a call that is no stream."""
+    stream_count: int = 0
+    """Its calls in flight that are streams or have input."""
+    outstanding_bytes: int = 0
+    """Bytes of streams that are on the way to it, or that their senders have credit for."""
+    work: RateLimiter = field(default_factory=partial(RateLimiter, _WORK_S, _WINDOW_S))
+    """Seconds that the server worked on its requests, without calls (PROTOCOL.md, REG-20)."""
+
+
+@dataclass(slots=True, eq=False)
+class RoutedRoom:
+    """A room as the router sees it: its state, and the connection of each participant."""
+
+    state: RoomState
+    connections: dict[str, Connection] = field(default_factory=dict)
+    replication: Replication | None = None
+    """Set where other nodes may hold the room too."""
+    monitor: CallMonitor | None = None
+    """Set while calls are observed; otherwise this check is all that observing costs a call."""
+
+
+class InFlightCall(Struct, eq=False):
+    """One call in flight; also the ticket that records whether its dispatch was written."""
+
+    caller: Connection
+    request_id: int
+    call_id: str
+    host: Connection
+    dispatch_id: int
+    principal: Participant | None
+    hops: int
+    deadline_at: float
+    started_at: float
+    tool: ToolManifest
+    definition: Definition
+    """The one that served when the call arrived."""
+    span: CallSpan | None = None
+    monitor: CallMonitor | None = None
+    """Receives the end of the call."""
+    traceparent: str | None = None
+    """What its host was sent, if the call is to be recorded."""
+    written: bool = False
+    ended: bool = False
+    streams: CallStreams | None = None
+    """Its streams, if it has any."""
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the tool ran, as far as the router alone can tell."""
+        return "maybe" if self.written else "no"
+
+
+class StreamDirection(Struct, eq=False):
+    """One direction of one call: results to the caller, or input to the host."""
+
+    call: InFlightCall
+    sender: Connection
+    sender_id: int
+    """The call's id at the sender, and below at the reader."""
+    reader: Connection
+    reader_id: int
+    window: ReceiveWindow
+    """The credit that the sender has, and what arrived of it."""
+    allowed_chunks: int
+    """The credit that the reader gave."""
+    allowed_bytes: int
+    window_bytes: int
+    """How many bytes the sender may be ahead, if there is room; doubles while it uses them."""
+    sent_bytes: int = 0
+    """Bytes that were written to the reader."""
+    sent_chunks: int = 0
+    outstanding_bytes: int = 0
+    """This direction's share of `reader.outstanding_bytes`."""
+    is_input: bool = False
+    """Whether it leads to the host."""
+    is_done: bool = False
+    """Whether the last chunk of an input has arrived."""
+    sent_credit: tuple[int, int] = (0, 0)
+    """The credit that was sent to the sender last: chunks and bytes."""
+    credit_is_queued: bool = False
+    """Whether a credit waits in the sender's send queue; the next one is sent after it."""
+
+
+class CallStreams(Struct, eq=False):
+    """The streams and the progress of one call."""
+
+    call: InFlightCall
+    results: StreamDirection | None = None
+    inputs: StreamDirection | None = None
+    progress: bool = False
+    has_progressed: bool = False
+    idle_s: float = 0.0
+    """How long the host may be silent; 0 for no limit."""
+    active_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its call has ended."""
+        return self.call.ended

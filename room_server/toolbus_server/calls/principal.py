@@ -1,0 +1,67 @@
+"""The principal, depth and deadline of a call, from the server's own tables.
+
+Nothing that a frame claims is trusted: a parent call must be in flight on the caller's connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from toolbus.errors import LoopDetected, PermissionDenied
+from toolbus_server.calls.call_state import Connection, RoutedRoom
+from toolbus_server.limits import Limits
+from toolbus_server.registry.models import Participant
+
+__all__ = ["ROOT_CONTEXT", "CallContext", "call_context"]
+
+
+class CallContext(NamedTuple):
+    """For whom a call is made, how deep it is nested, and the deadline that it inherits."""
+
+    principal: Participant | None
+    hops: int
+    deadline_at: float | None
+
+
+ROOT_CONTEXT = CallContext(None, 1, None)
+"""That of a call without a parent, made on the caller's own behalf."""
+
+
+def call_context(
+    room: RoutedRoom, caller: Connection, options: Mapping[str, Any], limits: Limits
+) -> CallContext:
+    """Find the principal, the depth and the inherited deadline of a call.
+
+    Raises:
+        PermissionDenied: Its parent is not in flight here, or the caller may not act for the
+            principal.
+        LoopDetected: It is nested too deeply.
+    """
+    on_behalf_of = options.get("on_behalf_of")
+    parent_id = options.get("parent")
+    if parent_id is None:
+        return CallContext(_principal(room, caller, on_behalf_of), 1, None)
+    parent = caller.dispatched.get(parent_id)
+    if parent is None:
+        raise PermissionDenied("the parent call is not in flight on this connection")
+    if parent.hops >= limits.max_hops:
+        raise LoopDetected(f"more than {limits.max_hops} calls within each other")
+    principal = parent.principal or parent.caller.member
+    if on_behalf_of is not None and on_behalf_of != principal.identity.name:
+        raise PermissionDenied("a nested call acts for the principal of its parent only")
+    return CallContext(principal, parent.hops + 1, parent.deadline_at)
+
+
+def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Participant | None:
+    if name is None:
+        return None
+    # Only a caller that may act for the name learns whether such a participant is connected.
+    if not caller.member.rights.may_act_for(name):
+        raise PermissionDenied(f"no grant to act for {name[:64]!r} (agents.act_for)")
+    principal = room.state.participant_named(name)
+    if principal is None:
+        several = room.state.participants_named(name)
+        reason = "several identities here are named" if several else "no participant here is named"
+        raise PermissionDenied(f"{reason} {name[:64]!r}", details={"on_behalf_of": name[:64]})
+    return principal

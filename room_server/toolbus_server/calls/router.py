@@ -1,0 +1,456 @@
+"""Routes calls: to the host that runs each of them, and the reply back to its caller.
+
+The router owns every call in flight, so each call ends exactly once at its caller: by the host's
+reply, or by the router itself when the host is lost, the deadline passes or the caller cancels. It
+decides `executed` by phase: "no" until the dispatch is handed to the host's transport, then "maybe"
+until the host replies. Arguments and results are forwarded unread. Nothing here awaits, and nothing
+is queued for later: what a host's send queue does not take is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import ceil, inf
+from typing import Any, TypeAlias
+
+from toolbus.concurrency.timers import ROUNDING_MS, Deadlines
+from toolbus.errors import (
+    ERRORS,
+    Cancelled,
+    DeadlineExceeded,
+    DuplicateCallId,
+    HostLost,
+    Overloaded,
+    QuotaExceeded,
+    RoomException,
+    TooLarge,
+    Unavailable,
+)
+from toolbus.telemetry.tracing import TRACESTATE, is_unsampled, read_trace_context
+from toolbus.wire import (
+    Call,
+    Cancel,
+    Credit,
+    Dispatch,
+    Explain,
+    Failed,
+    Input,
+    Progress,
+    Result,
+    StreamChunk,
+    ToolManifest,
+    encode,
+    exception_of,
+    failed,
+)
+from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
+from toolbus_server.calls.principal import ROOT_CONTEXT, CallContext, call_context
+from toolbus_server.calls.stream_relay import BUDGET_BYTES, StreamRelay, is_stream
+from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.limits import Limits
+from toolbus_server.registry.call_checks import (
+    affinity_of,
+    check_grant,
+    check_pin,
+    check_principal,
+)
+from toolbus_server.registry.models import RegisteredToolkit
+from toolbus_server.registry.request_options import (
+    STREAM_OPTIONS,
+    bad_option,
+    check_options,
+)
+
+__all__ = [
+    "FRAME_HANDLERS",
+    "OTHER_CODE",
+    "Connection",
+    "FrameHandler",
+    "InFlightCall",
+    "MessagePort",
+    "RoutedRoom",
+    "Router",
+]
+
+OTHER_CODE = "_OTHER"
+"""The label under which error codes that only a host knows are counted."""
+
+_NO_OPTIONS: Mapping[str, Any] = {}
+_FORWARDED = frozenset({"caller_context", "attempt"})
+_RETRY_AFTER_S = 0.05
+_LEAVING_S = 0.2
+_MAX_OUTSTANDING_BYTES = 3 * BUDGET_BYTES
+"""Bytes of streams on the way to a caller: 512 streams that have just begun, and a budget."""
+
+
+RoutingDecision: TypeAlias = tuple[RegisteredToolkit, ToolManifest, CallContext, Connection]
+"""The toolkit, the tool, the context of the call and the host that runs it."""
+
+
+class Router:
+    """Routes the calls of one server.
+
+    Args:
+        loop: Its clock and its timers are used.
+        limits: What one participant may have in flight.
+        telemetry: Records sampled calls.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, limits: Limits, telemetry: ServerTelemetry
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._telemetry = telemetry
+        self._deadlines = Deadlines(loop, self._expire)
+        self.streams: StreamRelay = StreamRelay(loop, limits, self.abort)
+        """Forwards the frames of streams."""
+        self.in_flight = 0
+        """How many calls have not ended."""
+        self.is_draining = False
+        """Set when the server shuts down: from then on only nested calls are accepted."""
+        self._idle: asyncio.Event | None = None
+        self.dropped = 0
+        """Late, duplicate and unknown replies and cancels: counted, never fatal."""
+        self.succeeded = 0
+        """Calls that ended with a result."""
+        self.failures: Counter[str] = Counter()
+        """Calls that ended with an error, by code: those of `ERRORS`, and `OTHER_CODE`."""
+
+    def call(self, room: RoutedRoom, caller: Connection, request: Call) -> None:
+        """Dispatch a call to a host, or reply with the error that prevents it."""
+        call: InFlightCall | None = None
+        try:
+            options = request.options or _NO_OPTIONS
+            if options:
+                check_options(options)
+            if request.id in caller.calls or request.call_id in caller.call_ids:
+                raise DuplicateCallId("a call with this id is in flight")
+            if caller.outstanding_bytes > _MAX_OUTSTANDING_BYTES:
+                raise _overloaded_error("too many bytes of streams are waiting for you to read")
+            decision = self.route(room, caller, request, options)
+            toolkit, timeout_ms = decision[0], request.timeout_ms
+            timeout_s = self._default_s(options) if timeout_ms is None else timeout_ms / 1000
+            call = self.open_call(caller, request, decision, timeout_s)
+            header: dict[str, Any] = {"caller": caller.member.packed_info}
+            if options or not toolkit.public or not caller.reads_chunks:
+                _fill_header(header, call, toolkit, options)
+                if not STREAM_OPTIONS.keys().isdisjoint(options):
+                    self.streams.open(call, options, header)
+            traceparent = request.traceparent
+            if traceparent and (options or not is_unsampled(traceparent)):
+                traceparent = self._begin_span(room, call, request, header)
+            elif not caller.member.scope.trace:
+                traceparent = None
+            self.dispatch(call, request, header, traceparent)
+            if room.monitor is not None:
+                room.monitor.call_started(call)
+        except RoomException as error:
+            span = None if call is None else call.span
+            self._refuse(room, caller, request, error, is_recorded=span is not None)
+
+    def _refuse(
+        self,
+        room: RoutedRoom,
+        caller: Connection,
+        request: Call,
+        error: RoomException,
+        *,
+        is_recorded: bool,
+    ) -> None:
+        self._count(error)
+        caller.port.send_message(encode(failed(request.id, error)))
+        if room.monitor is not None:
+            room.monitor.call_refused(caller, request, error)
+        if not is_recorded:
+            self._telemetry.refuse_call(room, caller.member, request, error)
+
+    def route(
+        self,
+        room: RoutedRoom,
+        caller: Connection,
+        request: Call | Explain,
+        options: Mapping[str, Any],
+    ) -> RoutingDecision:
+        """Decide which host runs a call, and on whose behalf; changes nothing.
+
+        Raises:
+            RoomException: Why it may not or cannot run.
+        """
+        if self.is_draining and "parent" not in options:
+            raise Unavailable("the server is leaving", executed="no", retry_after_s=_LEAVING_S)
+        if len(caller.calls) >= self._limits.max_calls:
+            message = f"{self._limits.max_calls} calls are in flight"
+            raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
+        toolkit = room.state.resolve(caller.member, request.toolkit, options.get("participant"))
+        tool = check_grant(caller.member, toolkit, request.tool)
+        context = ROOT_CONTEXT
+        if options:
+            context = call_context(room, caller, options, self._limits)
+            if context.principal is not None:
+                check_principal(context.principal, toolkit, request.tool)
+            if "pin" in options:
+                check_pin(toolkit, options["pin"])
+        hosts = toolkit.serving.hosts
+        if len(hosts) == 1 and tool.affinity == "none":
+            return toolkit, tool, context, room.connections[hosts[0].id]
+        affinity = affinity_of(tool, caller.member, options.get("affinity"))
+        host = room.state.choose_host(toolkit, affinity)
+        return toolkit, tool, context, room.connections[host.id]
+
+    def _begin_span(
+        self, room: RoutedRoom, call: InFlightCall, request: Call, header: dict[str, Any]
+    ) -> str | None:
+        """Begin the span of a sampled call; return the `traceparent` for its host."""
+        received = read_trace_context(request.traceparent, request.options)
+        if received is None:
+            return None
+        trusted = call.caller.member.scope.trace
+        return self._telemetry.begin(room, call, received, header, trusted=trusted)
+
+    def dispatch_relayed(
+        self, room: RoutedRoom, call: InFlightCall, request: Dispatch, header: dict[str, Any]
+    ) -> None:
+        """Dispatch a call from another node, which has checked its rights and its trace.
+
+        Raises as `dispatch` does.
+        """
+        traceparent = request.traceparent
+        if traceparent and (TRACESTATE in header or not is_unsampled(traceparent)):
+            received = read_trace_context(traceparent, header)
+            if received is not None:
+                traceparent = self._telemetry.begin(room, call, received, header, trusted=True)
+        self.dispatch(call, request, header, traceparent)
+
+    def open_call(
+        self,
+        caller: Connection,
+        request: Call | Dispatch,
+        decision: RoutingDecision,
+        timeout_s: float,
+    ) -> InFlightCall:
+        """Make the call of a request that was routed here or at the caller's node.
+
+        Raises:
+            DeadlineExceeded: No time is left for it.
+            InvalidArguments: Its call id has a wrong length.
+        """
+        toolkit, tool, context, host = decision
+        now = self._loop.time()
+        deadline_at = now + timeout_s
+        if context.deadline_at is not None:
+            deadline_at = min(deadline_at, context.deadline_at)
+        if deadline_at <= now:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        if not 0 < len(request.call_id) <= 64:
+            raise bad_option("call_id", "is 1 to 64 characters")
+        host.last_dispatch += 1
+        return InFlightCall(
+            caller,
+            request.id,
+            request.call_id,
+            host,
+            host.last_dispatch,
+            context.principal,
+            context.hops,
+            deadline_at,
+            now,
+            tool,
+            toolkit.serving.definition,
+        )
+
+    def _default_s(self, options: Mapping[str, Any]) -> float:
+        return inf if is_stream(options) else self._limits.call_timeout_ms / 1000
+
+    def dispatch(
+        self,
+        call: InFlightCall,
+        request: Call | Dispatch,
+        header: dict[str, Any],
+        traceparent: str | None,
+    ) -> None:
+        """Write a call to its host and add it to the tables: from here on it has an end.
+
+        Raises `TooLarge`, `Overloaded` or `Unavailable` where it cannot be written.
+        """
+        host, caller = call.host, call.caller
+        is_endless = call.deadline_at == inf
+        remaining_s = 0.0 if is_endless else call.deadline_at - call.started_at
+        data = encode(
+            Dispatch(
+                call.dispatch_id,
+                call.call_id,
+                request.toolkit,
+                request.tool,
+                None if is_endless else max(1, ceil(remaining_s * 1000 - ROUNDING_MS)),
+                request.arguments,
+                header,
+                traceparent,
+            )
+        )
+        if len(data) > self._limits.max_frame_bytes or not host.port.offer_message(data, call):
+            raise _dispatch_error(call, len(data) > self._limits.max_frame_bytes)
+        caller.calls[call.request_id] = call
+        caller.call_ids.add(call.call_id)
+        host.dispatched[call.dispatch_id] = call
+        host.member.inflight += 1
+        self.in_flight += 1
+        if not is_endless:
+            self._deadlines.add(call.deadline_at, call)
+        if call.streams is not None:
+            self.streams.begin(call.streams)
+
+    # The ends of a call
+
+    def answer(self, host: Connection, reply: Result | Failed) -> None:
+        """Forward a host's reply to the caller; drop one for a call that is not in flight."""
+        call = host.dispatched.get(reply.id)
+        if call is None:
+            self.dropped += 1
+            return
+        if isinstance(reply, Result):
+            # It fits the caller's frame too: no request id packs into more bytes than a dispatch
+            # id. Sent first, so that the caller can go on while the tables are updated.
+            call.caller.port.send_message(encode(Result(call.request_id, reply.body)))
+            self.succeeded += 1
+            self._end(call)
+            if call.monitor is not None:
+                call.monitor.call_ended(call, None)
+            if call.span is not None:
+                call.span.end()
+        else:
+            error = exception_of(reply)
+            if call.streams is not None and self.streams.has_sent(call.streams):
+                if error.executed == "no":  # wrong: the host has already sent part of a stream
+                    error.executed, error.retryable = "maybe", False
+            self._fail(call, error)
+
+    def cancel(self, caller: Connection, cancel: Cancel) -> None:
+        """End a call that its caller cancels; drop the frame if it is not in flight."""
+        call = caller.calls.get(cancel.id)
+        if call is None:
+            self.dropped += 1
+            return
+        self._cancel_at_host(call, "cancelled")
+        self._fail(call, Cancelled("the caller cancelled the call", executed=call.executed))
+
+    def end_calls_of(self, connection: Connection) -> None:
+        """End the calls of a connection that has closed: those it runs, and those it made."""
+        for call in list(connection.dispatched.values()):
+            self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
+        for call in list(connection.calls.values()):
+            self._cancel_at_host(call, "caller_gone")
+            self._fail(call, Cancelled("the caller disconnected", executed=call.executed))
+
+    def fail_hosted_calls(
+        self, connection: Connection, message: str = "the server is leaving"
+    ) -> None:
+        """End the calls that a participant runs, with `unavailable`."""
+        for call in list(connection.dispatched.values()):
+            self._cancel_at_host(call, "leaving")
+            self._fail(call, _lost_call_error(Unavailable, message, call))
+
+    def _expire(self, call: InFlightCall) -> None:
+        self._cancel_at_host(call, "deadline")
+        self._fail(call, DeadlineExceeded("the deadline passed", executed=call.executed))
+
+    def abort(self, call: InFlightCall, error: RoomException, reason: str) -> None:
+        """End a call whose stream broke a rule, or that lost a message between two nodes."""
+        self._cancel_at_host(call, reason)
+        error.executed, error.retryable = call.executed, not call.written
+        self._fail(call, error)
+
+    def _cancel_at_host(self, call: InFlightCall, reason: str) -> None:
+        """Send the host a cancel. A dispatch that still waits in its queue is never written."""
+        if call.written:
+            call.host.port.send_message(encode(Cancel(call.dispatch_id, reason)))
+
+    def _count(self, error: RoomException) -> None:
+        # A host may send any code: only known codes get a counter of their own.
+        self.failures[error.code if error.code in ERRORS else OTHER_CODE] += 1
+
+    def _fail(self, call: InFlightCall, error: RoomException) -> None:
+        self._count(error)
+        self._end(call)
+        call.caller.port.send_message(encode(failed(call.request_id, error)))
+        if call.monitor is not None:
+            call.monitor.call_ended(call, error)
+        if call.span is not None:
+            call.span.end(error)
+
+    def _end(self, call: InFlightCall) -> None:
+        call.ended = True
+        self._deadlines.forget(call)
+        del call.caller.calls[call.request_id]
+        call.caller.call_ids.discard(call.call_id)
+        del call.host.dispatched[call.dispatch_id]
+        call.host.member.inflight -= 1
+        self.in_flight -= 1
+        if call.streams is not None:
+            self.streams.close(call.streams)
+        if self._idle is not None and not self.in_flight:
+            self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no call is in flight."""
+        self._idle = asyncio.Event()
+        if self.in_flight:
+            await self._idle.wait()
+
+
+def _fill_header(
+    header: dict[str, Any],
+    call: InFlightCall,
+    toolkit: RegisteredToolkit,
+    options: Mapping[str, Any],
+) -> None:
+    if not toolkit.public:
+        header["private"] = True
+    if not call.caller.reads_chunks and not is_stream(options):
+        header["whole"] = True
+    if call.principal is not None:
+        header["on_behalf_of"] = call.principal.packed_info
+    for name in _FORWARDED & options.keys():
+        header[name] = options[name]
+
+
+def _dispatch_error(call: InFlightCall, is_too_large: bool) -> RoomException:
+    """Make the error of a call that was not dispatched, and end its span with it."""
+    host, error = call.host, _overloaded_error("the host's send queue is full")
+    if is_too_large:
+        error = TooLarge("the call does not fit one frame", executed="no")
+    elif host.member.is_remote and not host.port.is_open:
+        error = Unavailable("the host's server cannot be reached", executed="no")
+    if call.span is not None:
+        call.span.end(error)
+    return error
+
+
+def _overloaded_error(message: str) -> RoomException:
+    return Overloaded(message, retry_after_s=_RETRY_AFTER_S)
+
+
+def _lost_call_error(kind: type[RoomException], message: str, call: InFlightCall) -> RoomException:
+    """Make the error of a call whose outcome stays unknown, and say whether it may be retried."""
+    return kind(
+        message,
+        executed=call.executed,
+        retryable=call.tool.idempotent or not call.written,
+        details={"digest": call.definition.digest},
+    )
+
+
+FrameHandler: TypeAlias = Callable[[Router, Connection, Any], None]
+"""Handles a frame received on a connection."""
+FRAME_HANDLERS: Mapping[type[Any], FrameHandler] = {
+    Result: Router.answer,
+    Failed: Router.answer,
+    Cancel: Router.cancel,
+    StreamChunk: lambda router, connection, frame: router.streams.chunk(connection, frame),
+    Input: lambda router, connection, frame: router.streams.input(connection, frame),
+    Credit: lambda router, connection, frame: router.streams.credit(connection, frame),
+    Progress: lambda router, connection, frame: router.streams.progress(connection, frame),
+}
+"""By the type of the frame."""

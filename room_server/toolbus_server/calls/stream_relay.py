@@ -1,0 +1,356 @@
+"""Forwards the streams of calls: chunks to callers, input to hosts, and credit back to senders.
+
+A `StreamDirection` is one direction of one call. Its reader gives credit for as much as it wants;
+the server passes that on to the sender in small windows, so that little is on the way to one reader
+however many streams it has and however slowly it reads. A sender always has credit for a little
+more than what was written to the reader, if the reader gave it: no stream waits for another one.
+Chunks for a slow reader wait in its send queue, in order, and count as not written.
+
+The relay ends a call only because of its stream: one that breaks a rule, and one that is idle for
+too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf
+from typing import Any
+
+from toolbus.concurrency.timers import Deadlines
+from toolbus.errors import QuotaExceeded, RoomException, StreamBroken, StreamStalled
+from toolbus.transport.websocket import NotifyingTicket
+from toolbus.wire import Credit, Frame, Input, Progress, StreamChunk, encode
+from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS, WINDOW_BYTES, ReceiveWindow
+from toolbus_server.calls.call_state import CallStreams, Connection, InFlightCall, StreamDirection
+from toolbus_server.limits import Limits
+from toolbus_server.registry.request_options import bad_option
+
+__all__ = ["BUDGET_BYTES", "FLOOR_BYTES", "StreamRelay", "is_stream"]
+
+FLOOR_BYTES = FIRST_BYTES
+"""How far a sender may always be ahead of what was written to its reader."""
+
+BUDGET_BYTES = 8 * 1024 * 1024
+"""Bytes that may be on the way to one reader; with many more its calls are `overloaded`."""
+_MAX_AHEAD_CHUNKS = 1_024
+"""How many chunks a sender may be ahead: empty ones have no bytes, but cost memory."""
+_MAX_PROGRESS_BYTES = 16 * 1024
+_RETRY_AFTER_S = 0.05
+_MAX_CREDIT = 2**53
+_UNREAD_S = 300.0
+"""How long a host waits for a caller that gives no credit."""
+_CHECK_S = 1.0
+_CLOCK_S = 0.001
+"""A timer may run so much early."""
+
+
+class StreamRelay:
+    """The streams of one server's calls.
+
+    Args:
+        loop: Its clock.
+        limits: How many streams one participant may have.
+        abort: Ends a call with an error, and sends its host the reason.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        abort: Callable[[InFlightCall, RoomException, str], None],
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._abort = abort
+        self._stalls: Deadlines[CallStreams] = Deadlines(loop, self._check_stall)
+        self.dropped = 0
+        """Frames for calls that are not in flight, or that have no such stream."""
+
+    # Beginning and end
+
+    def open(self, call: InFlightCall, options: Mapping[str, Any], header: dict[str, Any]) -> None:
+        """Give a call its streams, and describe them in the header for its host.
+
+        Raises:
+            InvalidArguments: An option is out of range.
+            QuotaExceeded: The caller has too many streams.
+        """
+        streams = CallStreams(call, progress=options.get("progress", False))
+        if is_stream(options):
+            streams.results = results = _results_of(call, *_credit_in(options))
+            header["credit_chunks"] = results.window.chunks
+            header["credit_bytes"] = results.window.bytes
+            streams.idle_s = _idle_s(options, self._limits)
+        if options.get("input"):
+            streams.inputs = _input_of(call)
+            header["input"] = True
+        if streams.progress:
+            header["progress"] = True
+        if self._is_full(call.caller):
+            message = f"{self._limits.max_streams} streams are in flight"
+            raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
+        call.streams = streams
+
+    def _is_full(self, caller: Connection) -> bool:
+        return caller.stream_count >= self._limits.max_streams
+
+    def begin(self, streams: CallStreams) -> None:
+        """Count the streams of a call that was dispatched, and watch for stalls."""
+        streams.active_at = self._loop.time()
+        streams.call.caller.stream_count += 1
+        for direction in (streams.results, streams.inputs):
+            if direction is not None:
+                _account(direction)
+        self._stalls.add(streams.active_at + (streams.idle_s or _UNREAD_S), streams)
+
+    def close(self, streams: CallStreams) -> None:
+        """Close the streams of a call that has ended; queued chunks may still be written."""
+        self._stalls.forget(streams)
+        streams.call.caller.stream_count -= 1
+        for direction in (streams.results, streams.inputs):
+            if direction is not None:
+                direction.window.bytes = 0
+                _account(direction)
+
+    def has_sent(self, streams: CallStreams) -> bool:
+        """Whether the host has sent a chunk or a progress, so that its tool has begun."""
+        return streams.has_progressed or (
+            streams.results is not None and streams.results.window.number > 0
+        )
+
+    # Received frames
+
+    def chunk(self, host: Connection, frame: StreamChunk) -> None:
+        """Forward a chunk to the caller."""
+        call = host.dispatched.get(frame.id)
+        direction = None if call is None else self._result_direction(call)
+        if direction is None:
+            self.dropped += 1
+            return
+        onward = StreamChunk(direction.reader_id, frame.number, frame.body)
+        self._forward(direction, frame.number, len(frame.body), onward)
+
+    def _result_direction(self, call: InFlightCall) -> StreamDirection | None:
+        """Find the direction of a call's chunks; that of a file begins with its first chunk."""
+        streams = call.streams
+        if streams is None:
+            if not call.caller.reads_chunks:
+                return None
+            if self._is_full(call.caller):
+                self._abort(call, StreamBroken("the caller has too many streams"), "broken")
+                return None
+            call.streams = streams = CallStreams(call)
+            streams.results = _results_of(call, FIRST_CHUNKS, FIRST_BYTES)
+            self.begin(streams)
+        elif streams.results is None and call.caller.reads_chunks:
+            streams.results = _results_of(call, FIRST_CHUNKS, FIRST_BYTES)
+            _account(streams.results)
+        return streams.results
+
+    def input(self, caller: Connection, frame: Input) -> None:
+        """Forward a chunk of a call's input to its host."""
+        call = caller.calls.get(frame.id)
+        streams = None if call is None else call.streams
+        direction = None if streams is None else streams.inputs
+        if direction is None:
+            self.dropped += 1
+            return
+        onward = Input(direction.reader_id, frame.number, frame.body, frame.last)
+        if direction.is_done or (frame.body is None and not frame.last):
+            self._broken(direction, StreamBroken("the input continues after its end, or is empty"))
+        elif frame.body is not None:
+            direction.is_done = frame.last
+            self._forward(direction, frame.number, len(frame.body), onward)
+        elif frame.number != direction.window.number + 1:
+            self._broken(direction, StreamBroken(f"the input ends with chunk {frame.number}"))
+        else:
+            direction.is_done = True
+            self._send(direction, onward, 0)
+
+    def credit(self, connection: Connection, frame: Credit) -> None:
+        """Add the credit that a reader gave, and pass on what there is room for."""
+        call = (connection.dispatched if frame.of_input else connection.calls).get(frame.id)
+        streams = None if call is None else call.streams
+        if streams is None:
+            self.dropped += 1
+            return
+        direction = streams.inputs if frame.of_input else streams.results
+        if direction is None:
+            self.dropped += 1
+            return
+        direction.allowed_chunks = max(direction.allowed_chunks, frame.chunks)
+        direction.allowed_bytes = max(direction.allowed_bytes, frame.bytes)
+        self._grant(direction)
+
+    def progress(self, host: Connection, frame: Progress) -> None:
+        """Forward a call's progress if its caller asked for it and its send queue is empty."""
+        call = host.dispatched.get(frame.id)
+        streams = None if call is None else call.streams
+        if call is None or streams is None or not streams.progress:
+            self.dropped += 1
+            return
+        streams.active_at, streams.has_progressed = self._loop.time(), True
+        port = call.caller.port
+        if len(frame.body) > _MAX_PROGRESS_BYTES or port.is_behind:
+            self.dropped += 1
+            return
+        port.send_message(encode(Progress(call.request_id, frame.body)))
+
+    # Sending
+
+    def _forward(self, direction: StreamDirection, number: int, size: int, onward: Frame) -> None:
+        try:
+            direction.window.arrive(number, size)
+        except StreamBroken as error:
+            self._broken(direction, error)
+            return
+        streams = direction.call.streams
+        if streams is not None:
+            streams.active_at = self._loop.time()
+        self._send(direction, onward, size)
+
+    def _send(self, direction: StreamDirection, onward: Frame, size: int) -> None:
+        port = direction.reader.port
+        if port.is_behind:
+            _account(direction)
+            ticket = NotifyingTicket(partial(self._chunk_written, direction, size))
+            port.send_bounded(encode(onward), ticket)
+        else:
+            port.gather()
+            port.send_message(encode(onward))
+            self._chunk_written(direction, size)
+
+    def _chunk_written(self, direction: StreamDirection, size: int) -> None:
+        """Count a chunk that was written to its reader, and give the sender further credit."""
+        direction.sent_bytes += size
+        direction.sent_chunks += 1
+        if direction.call.ended:
+            _account(direction)
+        else:
+            self._grant(direction)
+
+    def _grant(self, direction: StreamDirection) -> None:
+        """Pass the reader's credit on to the sender, as far as there is room on the way."""
+        window, before = direction.window, (direction.window.chunks, direction.window.bytes)
+        was_open = window.is_open
+        if window.chunks - direction.sent_chunks <= _MAX_AHEAD_CHUNKS // 2:
+            most = min(direction.sent_chunks + _MAX_AHEAD_CHUNKS, direction.allowed_chunks)
+            window.chunks = max(window.chunks, most)
+        if window.bytes - direction.sent_bytes <= direction.window_bytes // 2:
+            most = min(direction.sent_bytes + _room_for(direction), direction.allowed_bytes)
+            window.bytes = max(window.bytes, most)
+        _account(direction)
+        if before == (window.chunks, window.bytes):
+            return
+        if window.arrived:
+            direction.window_bytes = min(2 * direction.window_bytes, WINDOW_BYTES)
+        streams = direction.call.streams
+        if streams is not None and not was_open:
+            streams.active_at = self._loop.time()  # from now on the sender is the one that is idle
+        self._send_credit(direction)
+
+    def _send_credit(self, direction: StreamDirection) -> None:
+        """Send the sender its credit; at most one credit waits in its send queue."""
+        if direction.credit_is_queued:
+            return
+        window, port = direction.window, direction.sender.port
+        direction.sent_credit = credit = window.chunks, window.bytes
+        data = encode(Credit(direction.sender_id, direction.is_input, *credit))
+        if port.is_behind:
+            direction.credit_is_queued = True
+            port.send_bounded(data, NotifyingTicket(partial(self._credit_written, direction)))
+        else:
+            port.send_message(data)
+
+    def _credit_written(self, direction: StreamDirection) -> None:
+        direction.credit_is_queued = False
+        credit = (direction.window.chunks, direction.window.bytes)
+        if not direction.call.ended and direction.sent_credit != credit:
+            self._send_credit(direction)
+
+    # Broken and stalled streams
+
+    def _broken(self, direction: StreamDirection, error: StreamBroken) -> None:
+        self._abort(direction.call, error, "broken")
+
+    def _check_stall(self, streams: CallStreams) -> None:
+        """End a stream whose host is silent though it has credit, or whose caller gives none."""
+        now, results = self._loop.time(), streams.results
+        waits_for_reader = results is not None and not results.window.is_open
+        limit_s = _UNREAD_S if waits_for_reader else streams.idle_s or inf
+        left_s = streams.active_at + limit_s - now
+        if left_s > _CLOCK_S:
+            # The reader may give credit at any moment, but it is not polled all the time.
+            soon_s = max(streams.idle_s or inf, _CHECK_S) if waits_for_reader else inf
+            self._stalls.add(now + min(left_s, soon_s, _UNREAD_S), streams)
+            return
+        what = "its caller gave no credit" if waits_for_reader else "the host sent nothing"
+        error = StreamStalled(f"{what} for {limit_s:g} s")
+        self._abort(streams.call, error, "stalled")
+
+
+def is_stream(options: Mapping[str, Any]) -> bool:
+    """Whether a call with these options receives chunks before its result."""
+    return "credit_bytes" in options or "credit_chunks" in options
+
+
+def _results_of(call: InFlightCall, chunks: int, max_bytes: int) -> StreamDirection:
+    return StreamDirection(
+        call,
+        sender=call.host,
+        sender_id=call.dispatch_id,
+        reader=call.caller,
+        reader_id=call.request_id,
+        window=ReceiveWindow(min(chunks, _MAX_AHEAD_CHUNKS), min(max_bytes, FLOOR_BYTES)),
+        allowed_chunks=chunks,
+        allowed_bytes=max_bytes,
+        window_bytes=FLOOR_BYTES,
+    )
+
+
+def _input_of(call: InFlightCall) -> StreamDirection:
+    return StreamDirection(
+        call,
+        sender=call.caller,
+        sender_id=call.request_id,
+        reader=call.host,
+        reader_id=call.dispatch_id,
+        window=ReceiveWindow(0, 0),
+        allowed_chunks=0,
+        allowed_bytes=0,
+        window_bytes=FLOOR_BYTES,
+        is_input=True,
+    )
+
+
+def _room_for(direction: StreamDirection) -> int:
+    """Compute how many bytes a sender may be ahead of what was written to the reader."""
+    reader = direction.reader
+    others = reader.outstanding_bytes - direction.outstanding_bytes
+    has_room = others + direction.window_bytes <= BUDGET_BYTES
+    return direction.window_bytes if has_room and not reader.port.is_behind else FLOOR_BYTES
+
+
+def _account(direction: StreamDirection) -> None:
+    """Update the count of bytes that are, or may at any moment be, on the way to a reader."""
+    ahead = max(direction.window.bytes, direction.window.arrived) - direction.sent_bytes
+    direction.reader.outstanding_bytes += ahead - direction.outstanding_bytes
+    direction.outstanding_bytes = ahead
+
+
+def _credit_in(options: Mapping[str, Any]) -> tuple[int, int]:
+    chunks, max_bytes = options.get("credit_chunks", 0), options.get("credit_bytes", 0)
+    if not 0 < chunks <= _MAX_CREDIT:
+        raise bad_option("credit_chunks", "is at least 1")
+    if not 0 < max_bytes <= _MAX_CREDIT:
+        raise bad_option("credit_bytes", "is at least 1")
+    return chunks, max_bytes
+
+
+def _idle_s(options: Mapping[str, Any], limits: Limits) -> float:
+    idle_ms: int = options.get("idle_ms", limits.stream_idle_ms)
+    if not 0 <= idle_ms <= _MAX_CREDIT:
+        raise bad_option("idle_ms", "is not negative")
+    return idle_ms / 1000

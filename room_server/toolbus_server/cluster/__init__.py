@@ -1,0 +1,1 @@
+"""Several nodes that serve one bus, connected by Redis."""

@@ -1,0 +1,73 @@
+"""Calls of participants at other nodes to hosts at this one."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from toolbus.errors import NoHost, Unavailable
+from toolbus.wire import Dispatch
+from toolbus_server.calls.call_state import Connection
+from toolbus_server.calls.principal import CallContext
+from toolbus_server.cluster.peer import Peer, RelayedCall
+from toolbus_server.registry.models import RegisteredToolkit
+from toolbus_server.registry.request_options import STREAM_OPTIONS
+from toolbus_server.rooms.hub import Hub
+
+__all__ = ["InboundCalls"]
+
+
+class InboundCalls:
+    """Dispatches the calls that arrive from other nodes.
+
+    The caller's node has authorized them; this node checks that the host is still connected.
+
+    Args:
+        hub: The rooms of this node.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def accept(self, peer: Peer, relayed: RelayedCall) -> None:
+        """Dispatch a call to its host.
+
+        Raises:
+            NoHost: The host has left this node, or accepts no more calls; the caller's node may
+                know another one by now.
+            Unavailable: This node does not know the caller or its principal, not yet or no longer.
+            RoomException: The call cannot be sent to the host.
+        """
+        if not self._hub.accepts_remote_calls:
+            raise NoHost("the host's server has left", retry_after_s=0.05)
+        room_name, host_id, caller_id, principal_id, hops, dispatch = relayed
+        open_room = self._hub.rooms.get(room_name)
+        host = None if open_room is None else open_room.room.connections.get(host_id)
+        if open_room is None or host is None or host.member.is_draining or host.member.is_remote:
+            raise NoHost("the host has moved", retry_after_s=0.05)
+        room = open_room.room
+        caller = room.connections.get(caller_id)
+        principal = None if principal_id is None else room.connections.get(principal_id)
+        if caller is None or (principal_id is not None and principal is None):
+            message = "the host's server does not know the caller yet"
+            raise Unavailable(message, executed="no", retry_after_s=0.05)
+        header = dict(dispatch.header)
+        toolkit = _toolkit_of(host, dispatch, header)
+        tool = toolkit.serving.definition.tools[dispatch.tool]
+        context = CallContext(None if principal is None else principal.member, hops, None)
+        timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
+        router = self._hub.router
+        call = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
+        options = {name: header[name] for name in STREAM_OPTIONS.keys() & header.keys()}
+        if options:
+            router.streams.open(call, options | {"idle_ms": 0}, header)
+        router.dispatch_relayed(room, call, dispatch, header)
+
+
+def _toolkit_of(host: Connection, dispatch: Dispatch, header: dict[str, Any]) -> RegisteredToolkit:
+    is_public = header.get("private") is not True
+    for toolkit in host.member.toolkits:
+        if toolkit.name == dispatch.toolkit and toolkit.public == is_public:
+            if dispatch.tool in toolkit.serving.definition.tools:
+                return toolkit
+    raise NoHost(f"the host of {dispatch.toolkit} has moved", retry_after_s=0.05)

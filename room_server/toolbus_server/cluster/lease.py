@@ -1,0 +1,166 @@
+"""The lease of one incarnation of a node: it makes the node a member and allows it to run scripts.
+
+A lease is renewed in time or ends for good. A node that lost its lease starts a new incarnation,
+and state published by the earlier one is void.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from toolbus_server.cluster.node_name import NameHeld
+from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+
+__all__ = ["LEASES_KEY", "Lease", "LeaseExpired", "Renewal"]
+
+_SCRIPTS = {
+    "beat": ("beat",),
+    "enter": ("one_room", "enter"),
+    "exit": ("exit",),
+    "leave": ("leave",),
+    "publish_change": ("one_room", "publish_change"),
+    "rooms": ("rooms",),
+}
+"""Each script with the files that it consists of."""
+LEASES_KEY = "toolbus:nodes"
+"""The sorted set of leases in Redis: nodes with their incarnations, by expiry."""
+_VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:gone"
+_CLEANUP_KEY = "toolbus:tidying"
+_logger = logging.getLogger(__name__)
+
+
+class LeaseExpired(Exception):
+    """The lease of this node has expired: its published state is withdrawn."""
+
+
+class Renewal(NamedTuple):
+    """The result of a renewal."""
+
+    live_nodes: set[str] | None
+    """All nodes with a lease, with their incarnations; None if unchanged."""
+    ended_nodes: list[str]
+    """Nodes without a lease whose published state this node has to withdraw."""
+    next_expiry_s: float
+    """Seconds until the first lease expires, if it is not renewed."""
+
+
+class Lease:
+    """The lease of one incarnation.
+
+    Args:
+        node_id: The node's name and its incarnation, with a space between.
+        redis: The connection to Redis.
+        family: The prefix of the incarnations of former nodes of this name that are known to have
+            ended: their leases end when this one begins. Empty for none.
+    """
+
+    def __init__(self, node_id: str, redis: RedisClient, family: str = "") -> None:
+        self.node_id = node_id
+        self.ends_at: float = 0.0
+        """Expiry by the loop's clock; never later than other nodes can notice it."""
+        self.is_held = False
+        """Whether this incarnation has had a lease; an expiry does not change it."""
+        self.redis: RedisClient = redis
+        """The connection to Redis, up or down."""
+        self._loop = asyncio.get_running_loop()
+        self._family = family
+        self._known_version = -1
+        self._scripts: dict[str, bytes] = {}
+        self._echo = asyncio.Event()
+
+    async def load_scripts(self) -> None:
+        """Load the scripts into Redis. Raises `RedisUnavailable`."""
+        folder = files("toolbus_server.cluster") / "scripts"
+        for name, parts in _SCRIPTS.items():
+            source = b"".join((folder / f"{part}.lua").read_bytes() for part in parts)
+            self._scripts[name] = await self.redis.command("SCRIPT", "LOAD", source)
+
+    def on_disconnected(self) -> None:
+        """Forget scripts and version: the next connection may lead to another Redis."""
+        self._scripts.clear()
+        self._known_version = -1
+
+    async def script(self, name: str, keys: Iterable[str], *arguments: Any) -> Any:
+        """Run a script.
+
+        Raises `RedisUnavailable` if this node has not joined, or if Redis refuses the script.
+        """
+        if not self.is_held:
+            raise RedisUnavailable("this node has not joined the others")
+        return await self._run(name, keys, *arguments)
+
+    async def _run(self, name: str, keys: Iterable[str], *arguments: Any) -> Any:
+        if name not in self._scripts:
+            raise RedisUnavailable("this node has not joined the others")
+        keys = tuple(keys)
+        command = ("EVALSHA", self._scripts[name], len(keys), *keys, *arguments)
+        try:
+            return await self.redis.command(*command)
+        except ResponseError as error:
+            _logger.error("Redis refuses the script %s: %s", name, error)
+            raise RedisUnavailable(f"Redis refuses a script: {error}") from error
+
+    async def renew(self, duration_s: float) -> Renewal:
+        """Renew the lease, or acquire it.
+
+        Args:
+            duration_s: Seconds from now until it expires.
+
+        Raises:
+            NameHeld: Another node has this one's name.
+            LeaseExpired: The lease had expired before.
+            RedisUnavailable: There was no answer.
+        """
+        begins_at = self._loop.time()
+        self._echo.clear()
+        name, incarnation = self.node_id.rsplit(" ", 1)
+        is_first = int(not self.is_held)
+        arguments = (name, incarnation, int(duration_s * 1000), self._known_version, is_first)
+        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY)
+        answer = await self._run("beat", keys, *arguments, self._family)
+        if answer[0] == 0:
+            raise NameHeld(answer[1].decode(), answer[2])
+        if answer[0] == 2:
+            raise LeaseExpired
+        self.is_held = True
+        self.ends_at = begins_at + duration_s
+        live_nodes = None
+        if answer[2] is not None:
+            self._known_version = answer[1]
+            live_nodes = set(map(_decode_id, answer[2]))
+        return Renewal(live_nodes, list(map(_decode_id, answer[3])), answer[4] / 1000)
+
+    def on_echo(self) -> None:
+        """Record that the inbox received the last renewal: it is subscribed at the same Redis."""
+        self._echo.set()
+
+    async def wait_for_echo(self) -> None:
+        """Wait until the inbox has received the last renewal."""
+        await self._echo.wait()
+
+    async def mark_cleaned(self, ended: str) -> None:
+        """Record that nothing is left of an ended node. Raises `RedisUnavailable`."""
+        await self.redis.command("SREM", _ENDED_KEY, ended)
+        await self.redis.command("DEL", f"{_CLEANUP_KEY}:{ended}")
+
+    async def release(self, rooms_key: str) -> None:
+        """Release the lease; other nodes withdraw at once what this one published.
+
+        Args:
+            rooms_key: The key of the rooms that this node holds; without any, nothing is left.
+
+        Raises:
+            RedisUnavailable: There was no answer, or there is no lease.
+        """
+        await self.script("leave", (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, rooms_key), self.node_id)
+
+
+def _decode_id(node: bytes) -> str:
+    """Decode the id of a node; invalid bytes of an untrusted writer are replaced."""
+    return node.decode(errors="replace")

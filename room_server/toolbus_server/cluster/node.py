@@ -1,0 +1,335 @@
+"""One node of a cluster: it keeps its lease, tracks the other nodes, and dispatches messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import msgspec
+from redis.asyncio.connection import ConnectionPool
+
+from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.cluster.inbound_calls import InboundCalls
+from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired
+from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
+from toolbus_server.cluster.peer import Peer, RelayedCall, inbox_of
+from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
+from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.cluster.remote_admin import RemoteAdmin
+from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
+from toolbus_server.cluster.replication_codec import unpack_delta
+from toolbus_server.cluster.room_index import rooms_elsewhere
+from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
+from toolbus_server.rooms.hub import Hub
+
+__all__ = ["HEARTBEAT_S", "LEASE_S", "WINDOW_BYTES", "Node"]
+
+HEARTBEAT_S = 3.0
+"""Seconds between two renewals of the lease."""
+LEASE_S = 10.0
+"""Seconds until a lease expires that is not renewed: so long a dead node is believed alive."""
+WINDOW_BYTES = 8 * 1024 * 1024
+"""Bytes in flight to one node from all others; Redis disconnects a slow subscriber at 8 MiB."""
+_MIN_WINDOW_BYTES = 64 * 1024
+_STOP_S = 1.0
+"""Seconds that a stopping node waits for its last changes to be published, at drain and at stop."""
+_MAX_ENDED = 1_000
+_START_S = 2.0
+"""Seconds that the start waits for Redis."""
+_RECONNECT_GRACE_S = 1.0
+"""Seconds after a lost connection in which the node expects to be connected again."""
+_BUG_BACKOFF_S = 1.0
+_EXPIRY_MARGIN_S = 0.02
+_ECHO_PREFIX = b"B"
+"""The first byte of the echo of a renewal: the inbox is subscribed at the Redis with the lease."""
+_logger = logging.getLogger(__name__)
+
+
+class Node:
+    """Makes this server one of several.
+
+    Args:
+        hub: The rooms of this server.
+        pool: Makes connections to Redis.
+        actions: Carries out the actions of other nodes' administrators.
+        name: The node's name, which must be unique; "" chooses one.
+        family: The prefix of the incarnations of former nodes of this name that are known to have
+            ended, or "".
+
+    Raises:
+        ValueError: The name is invalid.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        pool: ConnectionPool,
+        actions: AdminActions,
+        name: str = "",
+        family: str = "",
+    ) -> None:
+        check_node_name(name)
+        self._hub = hub
+        self._family = family
+        self._pool = pool
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._claim = NameClaim(self.name)
+        self._loop = asyncio.get_running_loop()
+        self._inbound_calls = InboundCalls(hub)
+        self._peers: dict[str, Peer] = {}
+        self._ended: dict[str, None] = {}
+        """The last nodes whose lease expired; their messages are ignored."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.sessions: Iterator[int] = count(1)
+        """Numbers for sessions with other nodes."""
+        self._run_task: asyncio.Task[None] | None = None
+        self._next_expiry_s = 0.0
+        self._grace_ends_at = 0.0
+        self.is_joined = asyncio.Event()
+        """Set while this node has a lease."""
+        self._start_incarnation()
+        self._rooms = ReplicatedRooms(
+            self.name,
+            hub,
+            lambda: self.lease,
+            self._live_peer,
+            self._start_task,
+            is_rejoining=self._is_rejoining,
+        )
+        self._admin = RemoteAdmin(
+            actions, lambda: self._redis, LEASES_KEY, self._send_action, self._start_task
+        )
+
+    def _start_incarnation(self) -> None:
+        """Start a new incarnation; state published earlier is void."""
+        self.node_id = f"{self.name} {self._family}{secrets.token_hex(8)}"
+        self._redis = RedisClient(self._pool, inbox_of(self.node_id), self)
+        self.lease: Lease = Lease(self.node_id, self._redis, self._family)
+        self._live_nodes: set[str] = set()
+
+    async def start(self) -> None:
+        """Join the cluster and stay in it; if Redis is unavailable, join when it is back.
+
+        If a node of this name was killed a moment ago, this waits until its lease has expired.
+
+        Raises:
+            NameTaken: A node of this name is alive.
+        """
+        self._run_task = self._loop.create_task(self._run())
+        try:
+            await self._claim.wait_until_decided(_START_S)
+        except TimeoutError:
+            _logger.warning("node %s serves by itself until Redis answers", self.name)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def drain(self) -> None:
+        """Publish that this node is draining.
+
+        From now on its participants may connect to another node too; hosts of this node get calls
+        only if no other node has one.
+        """
+        await self._rooms.drain(_STOP_S)
+
+    async def stop(self) -> None:
+        """Leave the cluster: other nodes withdraw at once what this one published."""
+        await self._rooms.wait_for_exits(_STOP_S)
+        with suppress(RedisUnavailable, TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await self.lease.release(rooms_key(self.node_id))
+        for task in (self._run_task, *self._tasks):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._redis.run()
+            except NameHeld as held:
+                await asyncio.sleep(self._claim.refused(held))
+            except LeaseExpired:
+                _logger.warning(
+                    "the lease of node %s has expired: it starts a new incarnation", self.name
+                )
+                for node_id in list(self._peers):
+                    self._remove_peer(node_id)
+                self._start_incarnation()
+            except Exception:  # the node has to rejoin in any case
+                _logger.exception("the Redis connection of node %s failed with a bug", self.name)
+                await asyncio.sleep(_BUG_BACKOFF_S)
+
+    # Rooms and other nodes
+
+    async def enter(self, room: str) -> None:
+        """Load a room from Redis, before a participant joins it here."""
+        await self._rooms.enter(room)
+
+    def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Deliver a message of a remote participant to its receivers at this node."""
+        self._rooms.deliver(room, to, message)
+
+    def receive_report(self, node: str, room: str, report: CallReport) -> None:
+        """Record the calls of another node, for the monitors of a room."""
+        self._rooms.receive_report(node, room, report)
+
+    def resend_report(self, node: str) -> None:
+        """Send the reports of calls to another node again."""
+        self._rooms.resend_report(node)
+
+    def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
+        """Send an administrator's action to all other nodes; returns at once."""
+        self._admin.broadcast(action, options)
+
+    async def rooms_elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
+        """List at most `limit` rooms of all nodes, after a name."""
+        return await rooms_elsewhere(self.lease.script, after, limit)
+
+    def _peer(self, node_id: str) -> Peer:
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = Peer(node_id, self._redis, self._hub.router, self)
+            self._peers[node_id] = peer
+        return peer
+
+    def _live_peer(self, node_id: str) -> Peer | None:
+        return None if node_id in self._ended else self._peer(node_id)
+
+    def relay(self, peer: Peer, call: RelayedCall) -> None:
+        """Accept a call of a remote participant to a host here. Raises an error of the call."""
+        self._inbound_calls.accept(peer, call)
+
+    def _send_action(self, node_id: str, action: str, options: dict[str, Any]) -> None:
+        if node_id != self.node_id:
+            self._peer(node_id).send_admin_action(action, options)
+
+    def carry_out(self, action: str, options: dict[str, Any]) -> None:
+        """Carry out an administrator's action of another node."""
+        self._admin.carry_out(action, options)
+
+    def window(self) -> int:
+        """Return how many bytes may be in flight to one node."""
+        return max(_MIN_WINDOW_BYTES, WINDOW_BYTES // max(1, len(self._peers)))
+
+    # Events of the connection to Redis
+
+    async def on_connected(self) -> None:
+        """Acquire or renew the lease, read all rooms, and keep the lease renewed."""
+        async with asyncio.timeout(_heartbeat_timeout_s()):
+            await self._join()
+        self.is_joined.set()
+        self._claim.granted()
+        self._rooms.reload_all()
+        self._rooms.clean_up(self.node_id)
+        while True:
+            for peer in list(self._peers.values()):
+                peer.probe()
+            # Live nodes have renewed by the next expiry, so a dead one is noticed as it expires.
+            await asyncio.sleep(min(HEARTBEAT_S, self._next_expiry_s + _EXPIRY_MARGIN_S))
+            async with asyncio.timeout(_heartbeat_timeout_s()):
+                await self._heartbeat()
+
+    async def _join(self) -> None:
+        await self.lease.load_scripts()
+        await self._heartbeat()
+        await self._admin.synchronize()
+
+    def has_lease(self) -> bool:
+        """Whether this node is connected to Redis, and its lease has not expired."""
+        return self._redis.is_connected and self._loop.time() < self.lease.ends_at
+
+    def _is_rejoining(self) -> bool:
+        """Whether this node has no lease now and expects one soon."""
+        is_soon = self._redis.is_connected or self._loop.time() < self._grace_ends_at
+        return is_soon and not self.has_lease()
+
+    def on_disconnected(self) -> None:
+        """End all calls with other nodes: no message of them can arrive any more."""
+        if self.is_joined.is_set():
+            self._grace_ends_at = self._loop.time() + _RECONNECT_GRACE_S
+        self.is_joined.clear()
+        self.lease.on_disconnected()
+        for peer in self._peers.values():
+            peer.on_disconnected()
+        self._rooms.invalidate()
+
+    def on_inbox(self, data: bytes) -> None:
+        """Handle a delta of a room, a batch of another node, or the echo of a renewal."""
+        try:
+            if data.startswith(BATCH_PREFIX):
+                batch = decode_batch(data)
+                sender = self._live_peer(batch.sender)
+                if sender is not None:  # an ended node has ended its calls, as has this node
+                    sender.on_batch(batch, len(data))
+                return
+            if data.startswith(_ECHO_PREFIX):
+                self.lease.on_echo()
+                return
+            delta = unpack_delta(data[1:])
+        except (msgspec.MsgspecError, ValueError) as error:
+            _logger.error("a message in the inbox cannot be read: %s", error)
+            return
+        self._rooms.apply_delta(*delta)
+
+    # Leases
+
+    async def _heartbeat(self) -> None:
+        """Renew the lease, and wait for the echo. Raises what closes the connection."""
+        known = self._live_nodes | self._peers.keys()
+        renewal = await self.lease.renew(LEASE_S)
+        self._next_expiry_s = renewal.next_expiry_s
+        if renewal.live_nodes is not None:
+            self._live_nodes = renewal.live_nodes
+            self._reinstate(self._ended.keys() & renewal.live_nodes)
+        self._mark_ended(known - self._live_nodes)
+        for ended in renewal.ended_nodes:
+            self._rooms.clean_up(ended)
+        await self.lease.wait_for_echo()
+
+    def _mark_ended(self, ended: set[str]) -> None:
+        """Record known nodes whose lease has expired."""
+        self._ended |= dict.fromkeys(ended)
+        while len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        for node_id in ended & self._peers.keys():
+            self._remove_peer(node_id)
+
+    def _reinstate(self, nodes: set[str]) -> None:
+        """Reinstate nodes whose lease reappeared.
+
+        Such a node missed the answer to its first renewal, and asked again after that lease had
+        expired; it had published and sent nothing before.
+        """
+        for node_id in nodes:
+            del self._ended[node_id]
+        if nodes:
+            self._rooms.reload_all()  # what they published since then was ignored
+
+    def _remove_peer(self, node_id: str) -> None:
+        """End the participants at a node, and the calls from and to it."""
+        self._rooms.remove_node(node_id)
+        self._peers.pop(node_id).on_ended()
+
+    def _start_task(self, work: Any) -> asyncio.Task[Any]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("a task of node %s failed with a bug", self.name, exc_info=error)
+
+
+def _heartbeat_timeout_s() -> float:
+    """Return the time limit of a heartbeat: a node considers itself cut off before others do."""
+    return LEASE_S * 2 / 3 - HEARTBEAT_S

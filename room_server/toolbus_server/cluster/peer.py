@@ -1,0 +1,361 @@
+"""One other node, as seen from this one: messages in both directions, and the calls between them.
+
+The connection of a remote participant has a `RemotePort`. To the router it is a connection like
+any other: a frame written to it travels unchanged, and the participant's node passes it to its own
+router. A frame that is lost ends the call that it belongs to, and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from toolbus.auth.grants import ApiScope
+from toolbus.errors import RoomException
+from toolbus.transport.websocket import NotifyingTicket, Ticket
+from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
+from toolbus_server.calls.call_state import Connection, InFlightCall
+from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.calls.router import FRAME_HANDLERS, Router
+from toolbus_server.cluster.delivery_failures import (
+    ADMIN_ACTION,
+    CALL_REPORT,
+    DISPATCH,
+    FRAME,
+    MESSAGE,
+    RESULT_LOST,
+    DeliveryFailures,
+)
+from toolbus_server.cluster.peer_link import Batch, Entry, PeerLink, SentBatch
+from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.cluster.redis.error_text import safe_message
+from toolbus_server.registry.models import Identity, Participant
+
+__all__ = ["Peer", "RelayedCall", "RemotePort", "inbox_of"]
+
+_logger = logging.getLogger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_MAX_WAITING_BYTES = 8 * 1024 * 1024
+"""Bytes that may wait for one node; with more, calls to it are `overloaded`."""
+_DISPATCH_BITS = 28
+"""Bits of a dispatch id that count within one connection; the bits above number connections."""
+_ACK_DELAY_S = 0.005
+_BATCH_DELAY_S = 0.002
+"""Seconds that entries wait for a larger batch, while the last batch is on its way."""
+RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, Dispatch]
+"""Room, host, caller, principal, depth, and the call."""
+
+
+class PeerOwner(Protocol):
+    """The node that peers belong to."""
+
+    node_id: str
+    sessions: Iterator[int]
+    """Numbers for sessions with other nodes."""
+
+    def has_lease(self) -> bool:
+        """Whether this node is connected to Redis, and its lease has not expired."""
+
+    def relay(self, peer: Peer, call: RelayedCall) -> None:
+        """Accept a call of a remote participant to a host here. Raises an error of the call."""
+
+    def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Deliver a message of a remote participant: to those of a name, or to all."""
+
+    def receive_report(self, node: str, room: str, report: CallReport) -> None:
+        """Record the calls of participants at another node."""
+
+    def resend_report(self, node: str) -> None:
+        """Report calls again, as a report to this node may have been lost."""
+
+    def carry_out(self, action: str, options: dict[str, Any]) -> None:
+        """Carry out an administrator's action of another node."""
+
+    def window(self) -> int:
+        """Return how many bytes may be in flight to one node."""
+
+
+def inbox_of(node_id: str) -> str:
+    """Return the channel of a node."""
+    return f"toolbus:inbox:{node_id}"
+
+
+class Peer:
+    """One other node.
+
+    Args:
+        node_id: Its id.
+        redis: The connection to Redis.
+        router: The router of the calls between the two nodes.
+        owner: This node.
+    """
+
+    def __init__(self, node_id: str, redis: RedisClient, router: Router, owner: PeerOwner) -> None:
+        self.node_id = node_id
+        self._redis = redis
+        self._router = router
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._link = PeerLink(owner.node_id, owner.sessions, self._publish, owner.window)
+        self._connections = 0
+        self._pump_is_scheduled = False
+        self._is_closed = False
+        self._batches_in_transit = 0
+        self._sent_at = 0.0
+        self._last_error = ""
+        self._pump_timer: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        node = Participant(ParticipantId(node_id), Identity("", node_id), "node", "", 1, ApiScope())
+        self._connection = Connection(node, RemotePort(self, "", node_id))
+        """Caller of all calls from there, and host of all dispatches to there."""
+        self._failures = DeliveryFailures(router, self._connection, self._put)
+
+    def remote_connection(
+        self, room: str, participant: Participant, *, reads_chunks: bool
+    ) -> Connection:
+        """Create the connection of a participant at that node."""
+        self._connections += 1
+        return Connection(
+            participant,
+            RemotePort(self, room, participant.id),
+            calls=self._connection.calls,
+            dispatched=self._connection.dispatched,
+            last_dispatch=self._connections << _DISPATCH_BITS,
+            reads_chunks=reads_chunks,
+        )
+
+    # Sending
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the window is full, so that new entries wait."""
+        return self._link.is_behind
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too much waits for another call to be added."""
+        return self._link.waiting_bytes > _MAX_WAITING_BYTES
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether nothing can be sent to that node now."""
+        return self._is_closed or not self._owner.has_lease()
+
+    def send_dispatch(self, room: str, host: str, data: bytes, call: InFlightCall) -> None:
+        """Send a call to a host at that node."""
+        principal = None if call.principal is None else call.principal.id
+        entry = (DISPATCH, room, host, call.caller.member.id, principal, call.hops, data)
+        self._put(Entry(_encode(entry), call))
+
+    def send_message(self, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Send a message to participants there; dropped if unreachable or full."""
+        if not self.is_unreachable and not self.is_full:
+            self._put(Entry(_encode((MESSAGE, room, to, message))))
+
+    def send_report(self, room: str, report: CallReport) -> bool:
+        """Send a report of calls; return False if the node is unreachable or full."""
+        if self.is_unreachable or self.is_full:
+            return False
+        self._put(Entry(_encode((CALL_REPORT, room, report))))
+        return True
+
+    def send_admin_action(self, action: str, options: dict[str, Any]) -> None:
+        """Send an administrator's action."""
+        self._put(Entry(_encode((ADMIN_ACTION, action, options))))
+
+    def send_frame(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        """Send a frame of a call between the two nodes; return False if unreachable."""
+        if self.is_unreachable:
+            return False
+        self._put(Entry(_encode((FRAME, data)), ticket))
+        return True
+
+    def _put(self, entry: Entry) -> None:
+        self._link.put(entry)
+        if not self._pump_is_scheduled:
+            self._pump_is_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Send waiting entries; while a batch is in transit they wait for the next batch."""
+        self._pump_is_scheduled = False
+        while self._link.waiting_bytes and not self.is_unreachable:
+            left_s = self._sent_at + _BATCH_DELAY_S - self._loop.time()
+            if self._batches_in_transit and left_s > 0:
+                if self._pump_timer is None:
+                    self._pump_timer = self._loop.call_later(left_s, self._pump_later)
+                return
+            if not self._link.send():
+                return
+
+    def _pump_later(self) -> None:
+        self._pump_timer = None
+        self._pump()
+
+    def _publish(self, sent: SentBatch | None, data: bytes) -> bool:
+        if self.is_unreachable:
+            return False
+        try:
+            answer = self._redis.command("PUBLISH", inbox_of(self.node_id), data)
+        except RedisUnavailable:
+            return False
+        if sent is not None:
+            self._batches_in_transit += 1
+            self._sent_at = self._loop.time()
+        answer.add_done_callback(partial(self._published, sent))
+        return True
+
+    def _published(self, sent: SentBatch | None, answer: asyncio.Future[Any]) -> None:
+        if sent is not None:
+            self._batches_in_transit -= 1
+        error = answer.exception()
+        if isinstance(error, RedisUnavailable):
+            return  # all that was in flight has ended
+        self._log_error("" if error is None else safe_message(error))
+        if error is not None or answer.result() == 0:
+            self._failures.on_undelivered(self._link.undelivered(sent))
+            self._owner.resend_report(self.node_id)
+        self._pump()
+
+    def _log_error(self, message: str) -> None:
+        """Log why Redis refuses a batch, once for the same reason."""
+        if message and message != self._last_error:
+            _logger.error("Redis refused a message to node %s: %s", self.node_id, message)
+        self._last_error = message
+
+    def probe(self) -> None:
+        """Ask for the session of that node, and what it received, if either is in doubt."""
+        probe = self._link.probe()
+        if probe is not None:
+            self._publish(None, probe)
+
+    # Receiving
+
+    def on_batch(self, batch: Batch, size: int) -> None:
+        """Handle a batch of that node. Raises nothing."""
+        received = self._link.receive(batch, size)
+        if received.was_reset:
+            self._failures.on_reset(received.lost)
+            self._end_calls("peer session was reset")
+        else:
+            self._failures.on_lost(received.lost)
+        if received.was_reset or received.lost:
+            self._owner.resend_report(self.node_id)
+        for entry in received.entries:
+            try:
+                self._on_entry(_decode(entry))
+            except Exception:  # of one entry, which affects no other
+                _logger.exception("a message of node %s failed with a bug", self.node_id)
+        self._pump()
+        if self._link.ack_due:
+            self._send_ack()
+        elif self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(_ACK_DELAY_S, self._send_ack_later)
+
+    def _send_ack_later(self) -> None:
+        self._ack_timer = None
+        self._send_ack()
+
+    def _send_ack(self) -> None:
+        ack = self._link.ack()
+        if ack is not None:
+            self._publish(None, ack)
+
+    def _on_entry(self, entry: list[Any]) -> None:
+        if entry[0] == MESSAGE:
+            self._owner.deliver(*entry[1:])
+        elif entry[0] == ADMIN_ACTION:
+            self._owner.carry_out(*entry[1:])
+        elif entry[0] == CALL_REPORT:
+            self._owner.receive_report(self.node_id, entry[1], CallReport(*entry[2]))
+        elif entry[0] == RESULT_LOST:
+            self._failures.on_result_lost(*entry[1:])
+        else:
+            self._on_frame(entry)
+
+    def _on_frame(self, entry: list[Any]) -> None:
+        frame = decode_from_server(entry[-1])
+        if not isinstance(frame, Dispatch):
+            FRAME_HANDLERS[type(frame)](self._router, self._connection, frame)
+            return
+        room, host, caller, principal, hops = entry[1:6]
+        try:
+            self._owner.relay(self, (room, host, caller, principal, hops, frame))
+        except RoomException as error:
+            self.send_frame(encode(failed(frame.id, error)))
+
+    # Failures
+
+    def _end_calls(self, reason: str) -> None:
+        """End all calls between the two nodes, by phase, without a message to the other node."""
+        self._is_closed = True
+        try:
+            self._router.fail_hosted_calls(self._connection, reason)
+            self._router.end_calls_of(self._connection)
+        finally:
+            self._is_closed = False
+
+    def on_disconnected(self) -> None:
+        """End all calls between the two nodes: this node lost its connection to Redis."""
+        self._link.reset()
+        self._end_calls("the other server cannot be reached")
+
+    def on_ended(self) -> None:
+        """End all calls between the two nodes: the other node has ended."""
+        self._is_closed = True
+        self._link.reset()
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        self._router.end_calls_of(self._connection)
+
+
+class RemotePort:
+    """The port of a participant that is connected to another node.
+
+    Args:
+        peer: That node.
+        room: The participant's room.
+        participant: Its id.
+    """
+
+    __slots__ = ("_participant", "_peer", "_room")
+
+    def __init__(self, peer: Peer, room: str, participant: str) -> None:
+        self._peer = peer
+        self._room = room
+        self._participant = participant
+
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        """Send a message that cannot be refused; return False if its node is unreachable."""
+        return self._peer.send_frame(data, ticket)
+
+    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
+        """Send a call to be run; return False if its node is unreachable or too much waits."""
+        if self._peer.is_unreachable or self._peer.is_full:
+            return False
+        assert isinstance(ticket, InFlightCall), "only calls are offered to a host"
+        self._peer.send_dispatch(self._room, self._participant, data, ticket)
+        return True
+
+    def send_bounded(self, data: bytes, ticket: NotifyingTicket) -> None:
+        """Send a message for which its sender was given credit."""
+        self._peer.send_frame(data, ticket)
+
+    def gather(self) -> None:
+        """Do nothing: entries of one event-loop iteration are sent together anyway."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the window is full, so that new messages wait."""
+        return self._peer.is_behind
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its node can be reached now."""
+        return not self._peer.is_unreachable

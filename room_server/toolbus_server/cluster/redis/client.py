@@ -1,0 +1,231 @@
+"""One node's connection to Redis: one socket for commands, and one for its inbox.
+
+Commands are sent in the order in which they are given, without waiting for earlier answers. The
+client reconnects by itself; while it is disconnected commands fail at once, and nothing is sent a
+second time. A Redis that owes an answer and sends nothing counts as unavailable, like one that
+closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from contextlib import suppress
+from functools import partial
+from random import uniform
+from typing import Any, Protocol, TypeAlias
+
+from redis.asyncio.connection import Connection, ConnectionPool
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import (
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
+from redis.exceptions import TimeoutError as AnswerTimeout
+
+from toolbus_server.cluster.redis.error_text import safe_message
+from toolbus_server.cluster.redis.resp_connection import RespConnection
+
+__all__ = ["ANSWER_S", "RedisClient", "RedisUnavailable", "Subscriber"]
+
+_logger = logging.getLogger(__name__)
+ANSWER_S = 2.0
+"""Seconds that Redis may send nothing while it owes an answer; at most a quarter more passes.
+
+The largest answer, a whole room, has to arrive within that time.
+"""
+_CHECKS = 4
+_OPEN_S = 5.0
+"""Seconds to find Redis, to connect twice and to subscribe."""
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
+# These errors mean that nothing was done and nothing will be until Redis changes, as after a
+# failover that this side missed. State is published again on the next connection.
+_FATAL_ERRORS = (
+    ConnectionLost,
+    AnswerTimeout,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
+_PendingAnswers: TypeAlias = "deque[asyncio.Future[Any]]"
+
+
+class RedisUnavailable(ConnectionError):
+    """There is no connection to Redis, or it was lost before the answer arrived."""
+
+
+class Subscriber(Protocol):
+    """Receives the events of a `RedisClient`."""
+
+    async def on_connected(self) -> None:
+        """Handle a new connection: commands can be sent, and the inbox is subscribed.
+
+        May run as long as the connection lasts.
+
+        An exception closes the connection, and the client reconnects.
+        """
+
+    def on_disconnected(self) -> None:
+        """Handle the loss of the connection."""
+
+    def on_inbox(self, data: bytes) -> None:
+        """Handle a message of the inbox. Raises nothing."""
+
+
+class RedisClient:
+    """Keeps a node connected to Redis; `run` does the work.
+
+    Args:
+        pool: Makes connections: the address of Redis, TLS, names and passwords.
+        inbox: The channel to subscribe to.
+        subscriber: Receives all events.
+    """
+
+    def __init__(self, pool: ConnectionPool, inbox: str, subscriber: Subscriber) -> None:
+        self._pool = pool
+        self._inbox = inbox
+        self._subscriber = subscriber
+        self._pending: _PendingAnswers = deque()
+        self._was_connected = False
+        self._last_warning = ""
+        self.is_connected = False
+        """Whether commands can be sent."""
+
+    def command(self, *words: Any) -> asyncio.Future[Any]:
+        """Send a command; the future gets its answer, or the error that Redis answers.
+
+        Raises:
+            RedisUnavailable: There is no connection; from the future: it was lost before the
+                answer arrived.
+        """
+        if not self.is_connected:
+            raise RedisUnavailable("Redis is unavailable")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending.append(answer)
+        self._commands.send(*words)
+        return answer
+
+    async def run(self) -> None:
+        """Connect, stay connected and reconnect, until cancelled."""
+        loop, backoff_s = asyncio.get_running_loop(), _FIRST_BACKOFF_S
+        while True:
+            message, began_at = "", loop.time()
+            try:
+                await self._connect_once()
+            except (RedisError, OSError, TimeoutError) as error:
+                message = safe_message(error) or "it does not answer"
+            if self._was_connected and loop.time() - began_at > _MAX_BACKOFF_S:
+                backoff_s, self._last_warning = _FIRST_BACKOFF_S, ""
+            self._warn(message)
+            await asyncio.sleep(uniform(0.5, 1.0) * backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def _warn(self, message: str) -> None:
+        """Log why Redis is unavailable, once for the same reason."""
+        if message != self._last_warning:
+            _logger.warning("Redis is unavailable: %s", message)
+            self._last_warning = message
+
+    async def _connect_once(self) -> None:
+        """Connect once, and stay until one of the two connections ends."""
+        self._was_connected = False
+        commands: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        inbox: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                subscribed = await self._open(commands, inbox)
+            await _first_to_end(
+                self._commands.ended, subscribed.ended, self._run_subscriber(), self._watch()
+            )
+        finally:
+            was_connected, self.is_connected = self.is_connected, False
+            self._fail_pending()
+            if was_connected:
+                self._subscriber.on_disconnected()
+            for connection in (commands, inbox):
+                with suppress(Exception):
+                    await connection.disconnect(nowait=True)
+
+    async def _open(self, commands: Connection, inbox: Connection) -> RespConnection:
+        """Open both connections and subscribe to the inbox; return the subscribed connection."""
+        await commands.connect()  # type: ignore[no-untyped-call]
+        self._commands = RespConnection(commands, self._on_answer)
+        await inbox.connect()  # type: ignore[no-untyped-call]
+        if _address_of(inbox) != _address_of(commands):
+            raise ConnectionLost("the primary changed while connecting")
+        is_subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        subscribed = RespConnection(inbox, partial(self._on_message, is_subscribed))
+        subscribed.send("SUBSCRIBE", self._inbox)
+        await asyncio.wait([is_subscribed, subscribed.ended], return_when=asyncio.FIRST_COMPLETED)
+        if subscribed.ended.done():
+            subscribed.ended.result()
+        return subscribed
+
+    async def _watch(self) -> None:
+        """Close the connection when Redis owes an answer and none arrives, whatever TCP reports.
+
+        Checks are counted, not time: a process that was suspended has not waited.
+        """
+        oldest: asyncio.Future[Any] | None = None
+        checks = 0
+        while checks < _CHECKS:
+            await asyncio.sleep(ANSWER_S / _CHECKS)
+            first = self._pending[0] if self._pending else None
+            checks = checks + 1 if first is oldest and first is not None else 0
+            oldest = first
+        raise AnswerTimeout(f"it owes an answer and has sent nothing for {ANSWER_S} s")
+
+    async def _run_subscriber(self) -> None:
+        await self._subscriber.on_connected()
+        await asyncio.Event().wait()
+
+    def _on_answer(self, answer: Any) -> None:
+        if isinstance(answer, _FATAL_ERRORS):
+            raise answer
+        future = self._pending.popleft()
+        if future.done():
+            return
+        if isinstance(answer, RedisError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _on_message(self, is_subscribed: asyncio.Future[None], answer: Any) -> None:
+        if isinstance(answer, RedisError):
+            raise answer
+        if answer[0] == b"message":
+            self._subscriber.on_inbox(answer[2])
+        elif not is_subscribed.done():
+            # Set here, as the messages behind this one may need an answer.
+            self.is_connected = self._was_connected = True
+            is_subscribed.set_result(None)
+
+    def _fail_pending(self) -> None:
+        pending, self._pending = self._pending, deque()
+        for answer in pending:
+            if not answer.done():
+                answer.set_exception(RedisUnavailable("the connection to Redis was lost"))
+
+
+def _address_of(connection: Connection) -> tuple[Any, ...]:
+    """Return host and port; a connection without TCP has one address, that of the URL."""
+    return getattr(connection, "host", None), getattr(connection, "port", None)
+
+
+async def _first_to_end(*works: Awaitable[None]) -> None:
+    """Run all until one ends; raise its exception."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,140 @@
+"""Connections from a URL: to one Redis, with TLS and a user, or to the primary named by Sentinels.
+
+`redis://[user:password@]host[:6379][/db]`, `rediss://` with TLS, and
+`redis+sentinel://[user:password@]host[:26379][,host...]/name[/db]`, where user and password are
+those of Redis; `rediss+sentinel://` uses TLS with both. Options of redis-py may follow after `?`,
+such as `ssl_ca_certs`, and `sentinel_username` and `sentinel_password`. In each of them, characters
+other than letters, digits and `-._~` are quoted: `%40` for `@`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from redis.asyncio.connection import ConnectionPool, parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+__all__ = ["pool_of"]
+
+_SENTINELS = {"redis+sentinel": False, "rediss+sentinel": True}
+_SENTINEL_PORT = 26379
+_CONNECT_S = 5.0
+_ASK_S = 1.0
+"""Seconds in which one Sentinel has to answer before the next one is asked."""
+# `RedisClient` repeats attempts and notices missing answers itself.
+_OPTIONS: dict[str, Any] = {
+    "socket_connect_timeout": _CONNECT_S,
+    "socket_timeout": None,
+    "socket_keepalive": True,
+    "retry_on_timeout": False,
+    "driver_info": None,  # else each connection needs the right to CLIENT SETINFO
+}
+_ALWAYS: dict[str, Any] = {"protocol": 2, "decode_responses": False, "encoding": "utf-8"}
+"""Options that `RedisClient` relies on; the URL cannot change them."""
+_NOT_TEXT = frozenset(
+    {"credential_provider", "event_dispatcher", "redis_connect_func", "retry", "retry_on_error"}
+)
+"""Options of redis-py whose values cannot be written as text."""
+_PATH = re.compile(r"/?|/\d+/?")
+_SENTINEL_OPTIONS: dict[str, Any] = {
+    "protocol": 2,
+    "socket_connect_timeout": _ASK_S,
+    "socket_timeout": _ASK_S,
+    "retry": Retry(NoBackoff(), 0),
+}
+# Messages repeat nothing of the URL: any part of it may be a part of a password.
+_QUOTED = "and special characters in a password are quoted, as %2F for /"
+_BAD_URL = f"this is not the URL of a Redis: write redis://user:password@host:6379/0, {_QUOTED}"
+_BAD_SENTINELS = f"write the URL of Sentinels as redis+sentinel://host:26379,host/name/0, {_QUOTED}"
+
+
+def pool_of(url: str) -> ConnectionPool:
+    """Create the pool that makes connections for a URL.
+
+    Raises:
+        ValueError: The URL has another form, or an unknown option; the message repeats no part of
+            it, as that may be a password.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in (*_SENTINELS, "redis", "rediss"):
+        kinds = "redis://, rediss://, redis+sentinel:// or rediss+sentinel://"
+        raise ValueError(f"the URL of a Redis begins with {kinds}")
+    try:
+        pool = _sentinel_pool(url) if scheme in _SENTINELS else _plain_pool(url)
+    except (ValueError, TypeError):
+        raise ValueError(_BAD_SENTINELS if scheme in _SENTINELS else _BAD_URL) from None
+    try:
+        if not _NOT_TEXT.isdisjoint(parse_qs(urlsplit(url).query)):
+            raise ValueError("an option that cannot be text")
+        pool.make_connection()  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError, RedisError):
+        raise ValueError("the URL has an option after the ? that redis-py does not know") from None
+    return pool
+
+
+def _plain_pool(url: str) -> ConnectionPool:
+    if not _PATH.fullmatch(urlsplit(url).path):
+        raise ValueError("the database is not a number")  # redis-py would ignore it
+    pool: ConnectionPool = ConnectionPool.from_url(url, **_OPTIONS)
+    pool.connection_kwargs.update(_ALWAYS)
+    return pool
+
+
+def _sentinel_pool(url: str) -> SentinelConnectionPool:
+    parts = urlsplit(url)
+    credentials, _, addresses = parts.netloc.rpartition("@")
+    name, _, database = parts.path.strip("/").partition("/")
+    sentinels = [_address_of(each) for each in addresses.split(",") if each]
+    if not sentinels or not name:
+        raise ValueError("no Sentinel, or no name")
+    # redis-py knows which of its options are numbers.
+    options = _OPTIONS | parse_url(f"redis://?{parts.query}") | _ALWAYS
+    if database:
+        options["db"] = int(database)
+    own = _sentinel_options(options)
+    if _SENTINELS[parts.scheme]:
+        own["ssl"] = options["ssl"] = True
+    user, _, password = credentials.partition(":")
+    options |= {"username": unquote(user)} if user else {}
+    options |= {"password": unquote(password)} if password else {}
+    manager = _Sentinels(sentinels, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
+    return SentinelConnectionPool(unquote(name), manager, **options)  # type: ignore[no-untyped-call]
+
+
+def _sentinel_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options for Sentinels only, and return them with those that apply to both."""
+    names = [each for each in options if each.startswith("sentinel_")]
+    own = {each.removeprefix("sentinel_"): options.pop(each) for each in names}
+    if not own.keys() <= {"username", "password"}:
+        raise ValueError("an unknown option of Sentinels")
+    return (
+        own
+        | _SENTINEL_OPTIONS
+        | {each: options[each] for each in options if each.startswith("ssl")}
+    )
+
+
+class _Sentinels(Sentinel):
+    """Sentinels that are asked one after the other, each once, and disconnected afterwards."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Find the primary. Raises `MasterNotFoundError` if no Sentinel names one."""
+        try:
+            address: tuple[str, int] = await super().discover_master(service_name)
+            return address
+        finally:
+            await self.aclose()
+
+
+def _address_of(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or text.endswith("]"):
+        return text.strip("[]"), _SENTINEL_PORT
+    if not host or not port.isdecimal():
+        raise ValueError("no host and port")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,120 @@
+"""Actions of administrators that every node carries out: kicks, and revocations.
+
+A kick is sent to the nodes that are alive now. Revocations are also stored in Redis, for nodes that
+start later, and each node keeps those that it knows, for a Redis that loses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgpack
+from redis.exceptions import RedisError
+
+from toolbus.auth.tokens import MAX_TOKEN_LIFE_S
+from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.rooms.administration import AdminActions
+
+__all__ = ["RemoteAdmin"]
+
+_logger = logging.getLogger(__name__)
+_REVOKED_KEY = "toolbus:revoked"
+_REVOKED_S = 2 * MAX_TOKEN_LIFE_S
+_MAX_REVOKED = 100_000
+_UNCONFIRMED_S = 60.0
+"""Seconds in which a revocation is sent again to all nodes after each reconnect to Redis."""
+
+
+class RemoteAdmin:
+    """Sends actions of this node's administrators to all nodes, and carries out theirs.
+
+    Args:
+        actions: Carries out actions at this node.
+        redis: Returns the current connection to Redis.
+        leases_key: The key of the live nodes in Redis.
+        send: Sends an action to one node: node, action, and options.
+        start: Starts a coroutine in a task.
+    """
+
+    def __init__(
+        self,
+        actions: AdminActions,
+        redis: Callable[[], RedisClient],
+        leases_key: str,
+        send: Callable[[str, str, dict[str, Any]], None],
+        start: Callable[[Coroutine[Any, Any, None]], Any],
+    ) -> None:
+        self._actions = actions
+        self._redis = redis
+        self._leases_key = leases_key
+        self._send = send
+        self._start = start
+        self._loop = asyncio.get_running_loop()
+        self._revoked: dict[bytes, None] = {}
+        self._unconfirmed: dict[bytes, float] = {}
+        """Recent revocations of this node: which nodes received them is unknown."""
+
+    def broadcast(self, action: str, options: dict[str, Any]) -> None:
+        """Send an action to all other nodes; store a revocation for nodes that start later."""
+        self._start(self._broadcast(action, options))
+
+    async def _broadcast(self, action: str, options: dict[str, Any]) -> None:
+        try:
+            if action == "revoke":
+                self._remember(revocation := msgpack.packb(options))
+                self._unconfirmed.setdefault(revocation, self._loop.time())
+                await self._redis().command("SADD", _REVOKED_KEY, revocation)
+                await self._redis().command("EXPIRE", _REVOKED_KEY, _REVOKED_S)
+            # In this order: a node that joined since then has read the revocations.
+            for node in await self._redis().command("ZRANGE", self._leases_key, 0, -1):
+                self._send(node.decode(), action, options)
+        except (RedisUnavailable, RedisError) as error:
+            until = " until this node reconnects" if action == "revoke" else ""
+            message = (
+                "the other nodes do not have this %s%s: Redis is unavailable or refuses it: %s"
+            )
+            _logger.error(message, action, until, error)
+
+    def carry_out(self, action: str, options: dict[str, Any]) -> None:
+        """Carry out an action of another node; a revocation only once."""
+        if action == "kick" or self._remember(msgpack.packb(options)):
+            self._actions.execute(action, options)
+
+    def _remember(self, revocation: bytes) -> bool:
+        """Keep a revocation for a Redis that loses it; return whether it is new."""
+        is_new = revocation not in self._revoked
+        self._revoked[revocation] = None
+        if len(self._revoked) > _MAX_REVOKED:
+            del self._revoked[next(iter(self._revoked))]
+        return is_new
+
+    async def synchronize(self) -> None:
+        """Read the revocations in Redis, and add missing ones. Raises `RedisUnavailable`."""
+        stored = await self._redis().command("SMEMBERS", _REVOKED_KEY)
+        since = self._loop.time() - _UNCONFIRMED_S
+        self._unconfirmed = {each: at for each, at in self._unconfirmed.items() if at > since}
+        for revocation in (self._revoked.keys() - set(stored)) | self._unconfirmed.keys():
+            self.broadcast("revoke", msgpack.unpackb(revocation))
+        for revocation in stored:
+            options = _decode(revocation)
+            if options is None:
+                _logger.error("a revocation in Redis cannot be read: %r", revocation[:100])
+            elif self._remember(revocation):
+                self._actions.execute("revoke", options)
+
+
+def _decode(revocation: bytes) -> dict[str, Any] | None:
+    """Decode a revocation; return None for anything else."""
+    try:
+        options: Any = msgpack.unpackb(revocation)
+    except (ValueError, TypeError):
+        return None
+    match options:
+        case {"jti": str(), "at": int() | float()}:
+            return dict(options)
+        case {"issuer": str(), "name": str(), "at": int() | float()} if "jti" not in options:
+            return dict(options)
+    return None

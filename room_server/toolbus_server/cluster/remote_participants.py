@@ -1,0 +1,213 @@
+"""The remote participants of a room, as other nodes publish them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from toolbus.errors import AlreadyExists
+from toolbus_server.calls.call_state import Connection, Offer
+from toolbus_server.cluster.replication_codec import (
+    Snapshot,
+    name_key,
+    slot_held_by,
+    unpack_offer,
+    unpack_participant,
+)
+from toolbus_server.registry.models import Participant
+from toolbus_server.rooms.hub import Hub, OpenRoom
+
+__all__ = ["RemoteParticipant", "RemoteParticipants", "unregister_named", "yield_name"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RemoteParticipant:
+    """A participant of another node."""
+
+    node: str
+    """The id of that node."""
+    participant: Participant
+
+
+class RemoteParticipants:
+    """Adds remote participants to the room at this node, and removes them.
+
+    Args:
+        room: The room at this node.
+        hub: The rooms of this node.
+        connect: Creates the connection of a participant at a node; None if that node has ended.
+        on_change: Called for each participant that was added, changed or removed, with its node.
+    """
+
+    def __init__(
+        self,
+        room: OpenRoom,
+        hub: Hub,
+        connect: Callable[[str, str, Participant, bool], Connection | None],
+        on_change: Callable[[str, Participant], None],
+    ) -> None:
+        self._open = room
+        self._name = room.room.state.name
+        self._state = room.room.state
+        self._hub = hub
+        self._connect = connect
+        self._on_change = on_change
+        self.by_slot: dict[bytes, RemoteParticipant] = {}
+        self._skipped: set[bytes] = set()
+        """Slots of participants whose node had ended when their change arrived."""
+
+    def apply_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace all remote participants and their toolkits by those of a snapshot."""
+        self._skipped.clear()
+        for slot, remote in list(self.by_slot.items()):
+            if not _is_current(remote, slot, snapshot):
+                self.remove(slot, keep_names=True)  # one that changed its slot is added again
+        for slot, (node, epoch, packed, _) in snapshot.participants.items():
+            with self._log_invalid(node):
+                self._add(node.decode(), slot, epoch, packed)
+        for slot, remote in self.by_slot.items():
+            participant = remote.participant
+            for toolkit in list(participant.toolkits):
+                key = name_key(participant.identity, toolkit.name, toolkit.public)
+                if (slot, key) not in snapshot.hosted:
+                    unregister_named(self._open, participant, key)
+        for (slot, _), (node, _, _, number, packed) in snapshot.hosted.items():
+            with self._log_invalid(node):
+                self._register(slot, number, packed)
+
+    @contextmanager
+    def _log_invalid(self, node: bytes | str) -> Iterator[None]:
+        """Log an invalid change of one participant, which affects no other."""
+        try:
+            yield
+        except ValueError as error:
+            name = node.decode(errors="replace") if isinstance(node, bytes) else node
+            message = "room %s: a change that node %s published cannot be read: %s"
+            _logger.error(message, self._name, name, error)
+
+    def apply_change(self, writer: str, change: list[Any]) -> bool:
+        """Apply a change that another node published; return False if the room has to be read.
+
+        That is so when a participant leaves whose node had ended before it was added: which of its
+        names are reserved is unknown.
+        """
+        with self._log_invalid(writer):
+            return self._apply_change(writer, change)
+        return True  # reading the room again would not help
+
+    def _apply_change(self, writer: str, change: list[Any]) -> bool:
+        kind, slot, epoch = change[:3]
+        if kind == b"out" and slot in self._skipped:
+            self._skipped.discard(slot)
+            return False
+        if kind == b"in":
+            self._add(writer, slot, epoch, change[3])
+        elif kind == b"out":
+            self.remove(slot, keep_names=bool(change[3]))
+        elif kind == b"aside":
+            self._change_slot(slot, change[3], change[4])
+        elif kind == b"up":
+            self._register(slot, change[6], change[7])
+        elif (remote := self.by_slot.get(slot)) is not None:
+            unregister_named(self._open, remote.participant, change[3])
+        return True
+
+    def _add(self, node: str, slot: bytes, epoch: int, packed: bytes) -> None:
+        newer, reads_chunks = unpack_participant(packed)
+        own = self._open.sessions.get((newer.identity, newer.instance))
+        if own is not None and slot_held_by(own.connection.member) == slot:
+            if own.connection.member.epoch >= epoch:
+                return
+            own.replaced()
+            self._hub.leave(self._name, own)
+        known = self.by_slot.get(slot)
+        if known is not None and known.node == node and known.participant.epoch == epoch:
+            self._revise(known.participant, newer)
+            self._on_change(node, known.participant)
+            return
+        if known is not None:
+            self.remove(slot, keep_names=True)
+        connection = self._connect(self._name, node, newer, reads_chunks)
+        if connection is None:
+            self._skipped.add(slot)
+            return
+        newer.is_remote, newer.node = True, node.rpartition(" ")[0]
+        self.by_slot[slot] = RemoteParticipant(node, newer)
+        self._hub.join_remote(self._open, connection)
+        self._on_change(node, newer)
+
+    def _revise(self, participant: Participant, newer: Participant) -> None:
+        was_draining = participant.is_draining
+        participant.apply_token(newer)
+        participant.attributes, participant.offers = newer.attributes, newer.offers
+        participant.receives_messages = newer.receives_messages
+        participant.monitor_id = newer.monitor_id
+        if newer.is_draining and not was_draining:
+            self._open.feeds.publish(self._state.drain(participant))
+        if newer.node_is_draining:
+            self._state.mark_node_draining(participant)
+        self._open.feeds.publish_participant(participant, was_present=True)
+
+    def _change_slot(self, slot: bytes, packed: bytes, new_slot: bytes) -> None:
+        remote = self.by_slot.pop(slot, None)
+        if remote is not None:
+            self.by_slot[new_slot] = remote
+            self._revise(remote.participant, unpack_participant(packed)[0])
+            self._on_change(remote.node, remote.participant)
+
+    def remove(self, slot: bytes, *, keep_names: bool) -> None:
+        """Remove a participant that has left; its names may stay reserved. Idempotent."""
+        remote = self.by_slot.pop(slot, None)
+        if remote is not None:
+            self._hub.leave_remote(self._open, remote.participant, reserve=keep_names)
+            self._on_change(remote.node, remote.participant)
+
+    def _register(self, slot: bytes, number: int, packed: bytes) -> None:
+        remote = self.by_slot.get(slot)
+        if remote is None:
+            return
+        offer = unpack_offer(packed)
+        yield_name(self._open, remote.participant, offer)
+        try:
+            done = self._state.register(
+                remote.participant,
+                offer.definition,
+                public=offer.public,
+                shared_with=offer.shared_with,
+                generation=number,
+            )
+        except AlreadyExists:
+            _logger.error("room %s: the toolkit %s has two owners", self._name, offer.name)
+            return
+        self._open.feeds.publish(done.changes)
+
+    def remove_node(self, node: str) -> None:
+        """Remove all participants of a node that has ended."""
+        for slot in [slot for slot, remote in self.by_slot.items() if remote.node == node]:
+            self.remove(slot, keep_names=True)
+
+
+def _is_current(remote: RemoteParticipant, slot: bytes, snapshot: Snapshot) -> bool:
+    """Whether the same connection holds the slot in a snapshot."""
+    node, epoch, *_ = snapshot.participants.get(slot, (b"", 0))
+    return node == remote.node.encode() and epoch == remote.participant.epoch
+
+
+def unregister_named(room: OpenRoom, host: Participant, key: bytes) -> list[str]:
+    """Unregister the toolkits of a host under a name key; return the toolkits' names."""
+    state = room.room.state
+    named = [t for t in host.toolkits if name_key(host.identity, t.name, t.public) == key]
+    for toolkit in named:
+        room.feeds.publish(state.unregister(host, toolkit.name, public=toolkit.public))
+    return [toolkit.name for toolkit in named]
+
+
+def yield_name(room: OpenRoom, owner: Participant, offer: Offer) -> None:
+    """End a reservation of a public name for any identity but its owner in Redis."""
+    if offer.public:
+        room.feeds.publish(room.room.state.release_name(offer.name, owner.identity))

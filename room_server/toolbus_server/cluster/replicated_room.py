@@ -1,0 +1,350 @@
+"""One room as a replica: publishes this node's participants, and applies what other nodes publish.
+
+The state published last is compared with the current state, and the difference is published; so a
+participant that changed is only marked (`participant_changed`). Deltas of other nodes are applied
+in the order of the room's version; after a gap the room is read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from toolbus.errors import AlreadyExists, Unavailable
+from toolbus_server.calls.call_state import Offer
+from toolbus_server.calls.router import Connection
+from toolbus_server.cluster.published_state import PublishedState
+from toolbus_server.cluster.redis.client import RedisUnavailable
+from toolbus_server.cluster.remote_participants import (
+    RemoteParticipants,
+    unregister_named,
+    yield_name,
+)
+from toolbus_server.cluster.remote_subscribers import RemoteSubscribers, SubscriberChannel
+from toolbus_server.cluster.replication_codec import (
+    Change,
+    Snapshot,
+    name_key,
+    pack_offer,
+    slot_held_by,
+    unpack_reserved,
+    up_change,
+)
+from toolbus_server.registry.models import Participant
+from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
+
+__all__ = ["ReplicatedRoom", "RoomOwner"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RoomOwner(SubscriberChannel, Protocol):
+    """The node that the room belongs to."""
+
+    name: str
+
+    async def publish(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
+        """Publish changes to all nodes; return the version and the result of each change.
+
+        Raises `RedisUnavailable`.
+        """
+
+    def remote_connection(
+        self, room: str, node: str, participant: Participant, reads_chunks: bool
+    ) -> Connection | None:
+        """Create the connection of a remote participant; None if its node has ended."""
+
+    def exit(self, room: str) -> None:
+        """Leave a room whose last participant of this node has left."""
+
+    def reload(self, replica: ReplicatedRoom) -> None:
+        """Read the whole room from Redis, and pass it to `load`."""
+
+    def reload_later(self, replica: ReplicatedRoom) -> None:
+        """Do so after a pause, as a change was refused."""
+
+
+class ReplicatedRoom:
+    """One room of this node, replicated to the other nodes that hold it.
+
+    Args:
+        room: The room at this node.
+        hub: The rooms of this node.
+        owner: Publishes to the other nodes.
+    """
+
+    def __init__(self, room: OpenRoom, hub: Hub, owner: RoomOwner) -> None:
+        self.name = room.room.state.name
+        self.node: str = owner.name
+        """The name of this node."""
+        self._open = room
+        self._state = room.room.state
+        self._hub = hub
+        self._owner = owner
+        self._version: int | None = None
+        """The version of the room; None until it is read."""
+        self._is_unconfirmed = False
+        """Whether the last publication failed, so that Redis may lack changes."""
+        self._buffered: list[tuple[int, str, bool, list[list[Any]]]] = []
+        """Deltas that arrived before the room was read; they use another connection."""
+        self._published = PublishedState(
+            lambda participant: room.room.connections[participant.id].reads_chunks
+        )
+        self._touched: dict[bytes, Participant] = {}
+        self._pending: list[Change] = []
+        """Further changes to publish: of participants that left unpublished, or freed a slot."""
+        self._publishing: asyncio.Task[None] | None = None
+        self._remote = RemoteParticipants(room, hub, owner.remote_connection, self._remote_changed)
+        self.subscribers: RemoteSubscribers = RemoteSubscribers(room, self._remote.by_slot, owner)
+        """Those at other nodes."""
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.loading: asyncio.Task[None] | None = None
+        """Reads the room, as long as it takes."""
+
+    # Publishing
+
+    def room_closed(self) -> None:
+        """Leave the room: its last participant of this node has left."""
+        self._owner.exit(self.name)
+
+    def participant_changed(self, participant: Participant) -> None:
+        """Mark a participant of this node that joined, changed or left."""
+        slot = slot_held_by(participant)
+        remote = self._remote.by_slot.get(slot)
+        if remote is not None and remote.participant.epoch < participant.epoch:
+            self._remote.remove(slot, keep_names=True)  # it has moved here from another node
+        self._touched[slot] = participant
+        self._start_publishing()
+
+    def drain(self) -> None:
+        """Publish that this node is draining: its participants may connect to another one."""
+        for session in self._open.sessions.values():
+            participant = session.connection.member
+            self._state.mark_node_draining(participant)
+            if self.is_loaded:
+                self._pending += self._published.release_slot(participant)
+        self._start_publishing()
+
+    def _start_publishing(self) -> None:
+        has_changes = self._touched or self._pending
+        if has_changes and self._version is not None and self._publishing is None:
+            self._publishing = asyncio.get_running_loop().create_task(self._publish_all())
+
+    async def _publish_all(self) -> None:
+        try:
+            while self._touched or self._pending:
+                touched, self._touched = self._touched, {}
+                changes, self._pending = self._pending, []
+                for participant in touched.values():
+                    changes += self._published.changes_of(participant)
+                if changes:
+                    _, results = await self._owner.publish(self.name, changes)
+                    self._handle_results(changes, results)
+        except RedisUnavailable:
+            self._is_unconfirmed = True
+            self._owner.reload_later(self)  # which publishes again what Redis lacks by then
+        finally:
+            self._publishing = None
+
+    def _handle_results(self, changes: list[Change], results: list[Any]) -> None:
+        """Follow changes that Redis refused: another node was first, or newer."""
+        if b"taken" in results:  # this room refused the other owner's toolkit, too
+            self._reload()
+        for change, result in zip(changes, results, strict=True):
+            if change[0] == "in" and result == 0:
+                self._disconnect_replaced(change[1], change[2])
+            elif change[0] == "aside" and result == 0:
+                self._republish(change[4])
+            if result == b"taken" and self._published.mark_lost(*change[1:4]):
+                self._unregister_lost(change[1], change[3])
+
+    def _disconnect_replaced(self, slot: bytes, epoch: int) -> None:
+        """Disconnect a participant whose instance has a newer connection at another node."""
+        session = self._session_in(slot)
+        if session is not None and session.connection.member.epoch == epoch:
+            session.replaced()
+            self._hub.leave(self.name, session)
+
+    def _republish(self, slot: bytes) -> None:
+        """Publish a participant again whose slot was taken over before it was freed."""
+        self._published.mark_unpublished(slot)
+        session = self._session_in(slot)
+        if session is not None:
+            self._touched[slot] = session.connection.member
+
+    def _unregister_lost(self, slot: bytes, key: bytes) -> None:
+        session = self._session_in(slot)
+        if session is not None:
+            for lost in unregister_named(self._open, session.connection.member, key):
+                _logger.warning("room %s: %s belongs to another participant", self.name, lost)
+
+    def _session_in(self, slot: bytes) -> ConnectedSession | None:
+        sessions = self._open.sessions.values()
+        return next(
+            (each for each in sessions if slot_held_by(each.connection.member) == slot), None
+        )
+
+    def send_message(self, to: str | None, message: dict[str, Any]) -> int:
+        """Send a message to remote participants of a name, or to all; return how many listen."""
+        return self.subscribers.send(to, message)
+
+    def _remote_changed(self, node: str, participant: Participant) -> None:
+        self.subscribers.update(node, participant)
+
+    async def wait_until_published(self) -> None:
+        """Wait until the running publication has ended."""
+        if self._publishing is not None:
+            await asyncio.wait([self._publishing])
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether Redis has confirmed all that this node published."""
+        return self.is_loaded and not self._is_unconfirmed
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the room was read, so that the other nodes know that this one holds it."""
+        return self._version is not None
+
+    async def claim(self, participant: Participant, offer: Offer, number: int | None) -> int | None:
+        """Claim a toolkit's name before it is registered here; return its generation.
+
+        While Redis is unavailable, a name that is held here, or private, is granted unasked.
+
+        Raises:
+            AlreadyExists: The name belongs to another identity.
+            Unavailable: Redis is unavailable, and this node does not hold the name already; or
+                the instance has a newer connection.
+        """
+        key = name_key(participant.identity, offer.name, offer.public)
+        with self._published.claiming(participant, key):
+            return await self._claim(participant, offer, number, key)
+
+    async def _claim(
+        self, participant: Participant, offer: Offer, number: int | None, key: bytes
+    ) -> int | None:
+        slot = slot_held_by(participant)
+        facts, digest = pack_offer(participant.identity, offer), offer.definition.digest
+        changes = self._published.changes_of(participant)
+        changes.append(up_change(participant, slot, key, digest, number or 0, facts))
+        try:
+            version, results = await self._owner.publish(self.name, changes)
+        except RedisUnavailable as error:
+            if not offer.public or self._state.existing(participant.identity, offer.name, True):
+                return number  # no other identity can claim it
+            raise Unavailable("the other servers cannot be reached", executed="no") from error
+        if results[-1] == b"taken":
+            raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
+        self._handle_results(changes[:-1], results[:-1])
+        if not results[-1]:
+            raise Unavailable("a newer connection of this instance is there", executed="no")
+        await self._wait_for_version(version)
+        self._published.mark_claimed(participant, key, facts)
+        yield_name(self._open, participant, offer)
+        return int(results[-1])
+
+    async def _wait_for_version(self, version: int) -> None:
+        """Wait until all changes up to a version are applied here."""
+        if self._version is None or self._version >= version:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((version, reached))
+        await reached
+
+    # Applying what other nodes published
+
+    def load(
+        self, version: int, node_id: str, facts: dict[bytes, list[Any]], now_ms: int = 0
+    ) -> None:
+        """Replace the room by its state in Redis, and publish what differs at this node.
+
+        Args:
+            version: The room's version.
+            node_id: The id of this node.
+            facts: The room's facts in Redis.
+            now_ms: The clock of Redis.
+        """
+        if self._version is not None and version < self._version:
+            return  # it was read twice, and the answers arrived in reverse order
+        self._is_unconfirmed = False
+        snapshot = Snapshot.of(node_id, facts)
+        for key in snapshot.invalid:
+            _logger.error("room %s: the fact %r in Redis cannot be read", self.name, key)
+        self._remote.apply_snapshot(snapshot)
+        self._reserve_names(snapshot, now_ms)
+        present = [session.connection.member for session in self._open.sessions.values()]
+        self._pending += self._published.load(snapshot.own, present)
+        self._version = version
+        self.subscribers.resend_report()
+        for participant in present:
+            self.participant_changed(participant)
+        self._start_publishing()
+        self._wake_waiters()
+        buffered, self._buffered = self._buffered, []
+        for delta in buffered:
+            self.apply_delta(*delta)
+
+    def _reserve_names(self, snapshot: Snapshot, now_ms: int) -> None:
+        """Reserve the names without hosts for the time that is left to them."""
+        for name, (until_ms, number, packed) in snapshot.reserved.items():
+            try:
+                owner, public, generation = unpack_reserved(number, packed)
+            except ValueError as error:
+                message = "room %s: the reserved name %r cannot be read: %s"
+                _logger.error(message, self.name, name, error)
+                continue
+            changes = self._state.restore_reservation(owner, generation, public=public)
+            self._hub.reserve_remote(self._open, changes, (until_ms - now_ms) / 1000)
+
+    def _reload(self) -> None:
+        self._forget_version()
+        self._owner.reload(self)
+
+    def invalidate(self) -> None:
+        """Mark the room as possibly outdated: it has to be read again."""
+        self._forget_version()
+        self._wake_waiters()  # the version that they wait for may never arrive
+
+    def _forget_version(self) -> None:
+        self._version = None
+        self._buffered = []
+
+    def apply_delta(
+        self, version: int, writer: str, is_own: bool, changes: list[list[Any]]
+    ) -> None:
+        """Apply the changes of one version, by this node or by another one."""
+        if self._version is None:
+            self._buffered.append((version, writer, is_own, changes))
+            return
+        if version <= self._version:
+            return
+        if version != self._version + 1:
+            _logger.warning("room %s: a delta is missing, the room is read again", self.name)
+            self._reload()
+            return
+        self._version = version
+        applied = [] if is_own else [self._remote.apply_change(writer, each) for each in changes]
+        self._wake_waiters()
+        if not all(applied):
+            self._reload()
+
+    def _wake_waiters(self) -> None:
+        waiters = []
+        for needed, reached in self._waiters:
+            if self._version is not None and needed > self._version:
+                waiters.append((needed, reached))
+            elif not reached.done():
+                reached.set_result(None)
+        self._waiters = waiters
+
+    def remove_node(self, node: str) -> None:
+        """Remove all participants of a node that has ended."""
+        self._remote.remove_node(node)
+        self.subscribers.remove_node(node)
+
+    def close(self) -> None:
+        """Stop: the room has been closed at this node."""
+        self.subscribers.close()
+        for _, reached in self._waiters:
+            reached.cancel()

@@ -1,0 +1,296 @@
+"""The rooms of one node as replicas: entered, read, published, left, and cleaned up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+import msgpack
+from redis.exceptions import RedisError
+
+from toolbus_server.calls.call_state import Connection
+from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.cluster.lease import LEASES_KEY, Lease
+from toolbus_server.cluster.peer import Peer
+from toolbus_server.cluster.redis.client import RedisUnavailable
+from toolbus_server.cluster.replicated_room import ReplicatedRoom
+from toolbus_server.cluster.replication_codec import Change, unpack_fact
+from toolbus_server.cluster.room_index import ROOMS_KEY
+from toolbus_server.registry import room_state
+from toolbus_server.registry.models import Participant
+from toolbus_server.rooms.hub import Hub
+
+__all__ = ["ReplicatedRooms", "rooms_key"]
+
+_ENTER_S = 2.0
+"""Seconds that a participant waits until the room is read."""
+_PARTS = ("version", "nodes", "facts", "names", "kept")
+_RETRY_S = 1.0
+_POLL_S = 0.02
+TaskStarter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Starts a coroutine in a task that ends with the node."""
+
+
+class ReplicatedRooms:
+    """All rooms of a node.
+
+    Args:
+        name: The node's name.
+        hub: The rooms of this node.
+        lease: Returns the lease of the current incarnation.
+        peer: Returns another node, or None if it has ended.
+        start: Starts a coroutine in a task.
+        is_rejoining: Returns whether this node has no lease now and expects one soon.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hub: Hub,
+        lease: Callable[[], Lease],
+        peer: Callable[[str], Peer | None],
+        start: TaskStarter,
+        *,
+        is_rejoining: Callable[[], bool],
+    ) -> None:
+        self.name: str = name
+        """The name of this node."""
+        self._hub = hub
+        self._lease = lease
+        self._peer = peer
+        self._start = start
+        self._is_rejoining = is_rejoining
+        self._rooms: dict[str, ReplicatedRoom] = {}
+        self._exits: dict[str, asyncio.Task[None]] = {}
+        self._cleaning_up: set[str] = set()
+        self._reloading_later: set[ReplicatedRoom] = set()
+
+    async def enter(self, name: str) -> None:
+        """Load a room from Redis, before a participant joins it here.
+
+        While Redis is unavailable the room begins empty, and is merged with the others' later.
+        """
+        while True:
+            replica = self._rooms.get(name) or self._open(name)
+            if replica.loading is not None and not replica.is_loaded:
+                await asyncio.wait([replica.loading], timeout=_ENTER_S)
+            if self._rooms.get(name) is replica:  # else it has been closed meanwhile
+                return
+
+    def _open(self, name: str) -> ReplicatedRoom:
+        open_room = self._hub.open(name)
+        replica = ReplicatedRoom(open_room, self._hub, self)
+        self._rooms[name] = open_room.room.replication = replica
+        self.reload(replica)
+        return replica
+
+    def reload_all(self) -> None:
+        """Read all rooms again."""
+        for replica in list(self._rooms.values()):
+            self.reload(replica)
+
+    def reload(self, replica: ReplicatedRoom) -> None:
+        """Read the whole room from Redis, and load it."""
+        replica.loading = self._start(self._read(replica))
+
+    def reload_later(self, replica: ReplicatedRoom) -> None:
+        """Read a room again after a pause, if Redis is available then."""
+        if replica not in self._reloading_later:
+            self._reloading_later.add(replica)
+            self._start(self._reload_later(replica))
+
+    async def _reload_later(self, replica: ReplicatedRoom) -> None:
+        await asyncio.sleep(_RETRY_S)
+        self._reloading_later.discard(replica)
+        if self._rooms.get(replica.name) is replica and self._lease().redis.is_connected:
+            self.reload(replica)
+
+    async def _read(self, replica: ReplicatedRoom) -> None:
+        # Otherwise a participant that joins meanwhile would find the room empty.
+        while self._is_rejoining():  # noqa: ASYNC110 - no event reports that a lease expired
+            await asyncio.sleep(_POLL_S)
+        lease, room = self._lease(), replica.name
+        if not lease.is_held or self._rooms.get(room) is not replica:
+            return
+        keys = (LEASES_KEY, *_keys(room), rooms_key(lease.node_id), ROOMS_KEY)
+        try:
+            if room in self._exits:
+                await asyncio.wait([self._exits[room]])
+            if self._rooms.get(room) is not replica:
+                return
+            answer = await lease.script("enter", keys, lease.node_id, room)
+        except RedisUnavailable:
+            if lease.redis.is_connected:  # a refusal for now, as by a Redis without its replicas
+                self.reload_later(replica)
+            return
+        if not answer or self._rooms.get(room) is not replica:
+            return
+        keys_and_facts = iter(answer[1])
+        packed = dict(zip(keys_and_facts, keys_and_facts, strict=True))
+        facts = {key: unpack_fact(fact) for key, fact in packed.items()}
+        replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
+
+    # Publishing
+
+    async def publish(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
+        """Publish changes to all nodes; return the version and the result of each change.
+
+        Raises `RedisUnavailable`.
+        """
+        node_id = self._lease().node_id
+        return await self._publish_as(node_id, room, msgpack.packb(changes, use_bin_type=False))
+
+    async def _publish_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
+        keys = (LEASES_KEY, *_keys(room), rooms_key(writer), ROOMS_KEY)
+        limits = (self._hub.limits.reservation_ms, changes, room_state.MAX_RESERVED)
+        answer = await self._lease().script("publish_change", keys, writer, room, *limits)
+        if not answer:
+            raise RedisUnavailable("this node's lease has expired")
+        return int(answer[0]), list(answer[1])
+
+    def send_message(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Send a message to the participants of a name at another node, or to all."""
+        peer = self._peer(node)
+        if peer is not None:
+            peer.send_message(room, to, message)
+
+    def send_report(self, node: str, room: str, report: CallReport) -> bool:
+        """Send a report of calls to another node, which has a monitor."""
+        peer = self._peer(node)
+        return peer is not None and peer.send_report(room, report)
+
+    def remote_connection(
+        self, room: str, node: str, participant: Participant, reads_chunks: bool
+    ) -> Connection | None:
+        """Create the connection of a remote participant; None if its node has ended."""
+        peer = self._peer(node)
+        if peer is None:
+            return None
+        return peer.remote_connection(room, participant, reads_chunks=reads_chunks)
+
+    def exit(self, name: str) -> None:
+        """Leave a room whose last participant of this node has left."""
+        replica = self._rooms.pop(name, None)
+        if replica is not None:
+            replica.close()
+            self._exits[name] = task = self._start(self._leave(replica))
+            task.add_done_callback(partial(self._exit_done, name))
+
+    def _exit_done(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._exits.get(name) is task:
+            del self._exits[name]
+
+    async def _leave(self, replica: ReplicatedRoom) -> None:
+        lease = self._lease()
+        keys = (*_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
+        if replica.loading is not None:  # which waits for the exit before this one
+            await asyncio.wait([replica.loading])
+        await replica.wait_until_published()
+        try:
+            if replica.is_confirmed:
+                await lease.script("exit", keys, lease.node_id, replica.name)
+            else:
+                await self._publish_as(lease.node_id, replica.name, b"purge")
+        except RedisUnavailable:  # if disconnected, the clean-up runs after the reconnect
+            if lease.redis.is_connected:
+                self._start(self._clean_up_later(lease.node_id))
+
+    async def drain(self, limit_s: float) -> None:
+        """Publish that this node is draining, and wait until that is published.
+
+        Args:
+            limit_s: Seconds that this may take at most.
+        """
+        rooms = list(self._rooms.values())
+        for replica in rooms:
+            replica.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for replica in rooms:
+                    await replica.wait_until_published()
+
+    async def wait_for_exits(self, limit_s: float) -> None:
+        """Wait until Redis has all exits from rooms that this node left.
+
+        Args:
+            limit_s: Seconds that this may take at most.
+        """
+        if self._exits:
+            await asyncio.wait(self._exits.values(), timeout=limit_s)
+
+    # Messages of other nodes
+
+    def apply_delta(self, room: str, version: int, writer: str, changes: list[Any]) -> None:
+        """Apply a delta of a room, if this node holds it."""
+        replica = self._rooms.get(room)
+        if replica is not None:
+            replica.apply_delta(version, writer, writer == self._lease().node_id, changes)
+
+    def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
+        """Deliver a message of a remote participant to its receivers at this node."""
+        replica = self._rooms.get(room)
+        if replica is not None:
+            replica.subscribers.deliver(to, message)
+
+    def receive_report(self, node: str, room: str, report: CallReport) -> None:
+        """Record the calls of another node, for the monitors of a room."""
+        replica = self._rooms.get(room)
+        if replica is not None:
+            replica.subscribers.receive_report(node, report)
+
+    def resend_report(self, node: str) -> None:
+        """Send the reports of calls to another node again, if it has a monitor."""
+        for replica in self._rooms.values():
+            replica.subscribers.resend_report(node)
+
+    def invalidate(self) -> None:
+        """Mark all rooms as possibly outdated."""
+        for replica in self._rooms.values():
+            replica.invalidate()
+
+    def remove_node(self, node: str) -> None:
+        """Remove all participants of a node that has ended."""
+        for replica in self._rooms.values():
+            replica.remove_node(node)
+
+    # State of ended nodes
+
+    def clean_up(self, ended: str) -> None:
+        """Withdraw in Redis what an ended node published; one run at a time.
+
+        Of this node itself, that is what it published about rooms that it left while Redis was
+        unavailable.
+        """
+        if ended not in self._cleaning_up:
+            self._cleaning_up.add(ended)
+            self._start(self._clean_up(ended))
+
+    async def _clean_up(self, ended: str) -> None:
+        lease = self._lease()
+        try:
+            for room in await lease.redis.command("SMEMBERS", rooms_key(ended)):
+                if ended != lease.node_id or room.decode() not in self._rooms:
+                    await self._publish_as(ended, room.decode(), b"purge")
+            await lease.mark_cleaned(ended)
+        except (RedisUnavailable, RedisError):
+            if lease.redis.is_connected:
+                self._start(self._clean_up_later(ended))
+        finally:
+            self._cleaning_up.discard(ended)
+
+    async def _clean_up_later(self, ended: str) -> None:
+        await asyncio.sleep(_RETRY_S)
+        self.clean_up(ended)
+
+
+def rooms_key(node_id: str) -> str:
+    """Return the key of the rooms that a node holds."""
+    return f"toolbus:rooms:{node_id}"
+
+
+def _keys(room: str) -> Iterator[str]:
+    """Return the keys of a room, in the order in which scripts take them."""
+    return (f"toolbus:{{r:{room}}}:{part}" for part in _PARTS)

@@ -1,0 +1,48 @@
+-- Renews a node's lease, removes expired leases, and sends an echo to the node's inbox.
+-- KEYS: leases, version, ended nodes. ARGV: node, incarnation, lease duration in ms, the version that the
+-- caller knows, 1 for its first renewal, the prefix of the incarnations of former nodes of its name that
+-- are known to have ended ('' for none): their leases end now.
+-- Returns {0, the other node that has this name, ms until its lease expires}, {2} if the node's lease had
+-- expired, else {1, version, live nodes or false if unchanged, ended nodes to clean up after, ms until the
+-- first lease expires}. Each ended node is returned to one node at a time: that one has the duration of
+-- a lease for it.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local id = ARGV[1] .. ' ' .. ARGV[2]
+local function has_prefix(text, prefix) return string.sub(text, 1, #prefix) == prefix end
+local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+for _, each in ipairs(expired) do
+  redis.call('ZREM', KEYS[1], each)
+  redis.call('SADD', KEYS[3], each)
+end
+-- Counted now, as other nodes have to see it even if this node gets no lease.
+if #expired > 0 then redis.call('INCR', KEYS[2]) end
+-- A lease with so late an expiry was given before the clock was set back.
+for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now + 2 * ARGV[3], '+inf')) do
+  redis.call('ZADD', KEYS[1], now + ARGV[3], each)
+end
+local had_lease = redis.call('ZSCORE', KEYS[1], id)
+if not had_lease then
+  if ARGV[5] ~= '1' then return {2} end
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    if ARGV[6] ~= '' and has_prefix(each, ARGV[1] .. ' ' .. ARGV[6]) then
+      redis.call('ZREM', KEYS[1], each)
+      redis.call('SADD', KEYS[3], each)
+    elseif has_prefix(each, ARGV[1] .. ' ') then
+      return {0, each, redis.call('ZSCORE', KEYS[1], each) - now}
+    end
+  end
+  redis.call('SREM', KEYS[3], id)
+end
+redis.call('ZADD', KEYS[1], now + ARGV[3], id)
+redis.call('PUBLISH', 'toolbus:inbox:' .. id, 'B')
+if not had_lease then redis.call('INCR', KEYS[2]) end
+local version = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
+local live = false
+if version ~= tonumber(ARGV[4]) then live = redis.call('ZRANGE', KEYS[1], 0, -1) end
+local to_clean = {}
+for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if redis.call('SET', 'toolbus:tidying:' .. each, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, each) end
+end
+local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+return {1, version, live, to_clean, first[2] - now}

@@ -1,0 +1,30 @@
+-- Functions for the scripts of one room: prepended to them.
+-- KEYS: leases, room version, room holders, facts, names, reserved names, and more.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local facts, names, reserved = KEYS[4], KEYS[5], KEYS[6]
+
+local function has_lease(node)
+  local expiry = redis.call('ZSCORE', KEYS[1], node)
+  return expiry and tonumber(expiry) > now
+end
+
+local function get(key, field)
+  local packed = redis.call('HGET', key, field)
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
+local function end_reservation(name, owner)
+  redis.call('ZREM', reserved, name)
+  redis.call('HDEL', facts, 'k' .. name)
+  if redis.call('HINCRBY', names, '#' .. owner, -1) <= 0 then redis.call('HDEL', names, '#' .. owner) end
+end
+
+-- Frees the names whose reservation has expired.
+local function free_expired_names()
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', reserved, '-inf', now)) do
+    end_reservation(name, (get(names, name) or {''})[1])
+    redis.call('HDEL', names, name)
+  end
+end
+

@@ -1,0 +1,1 @@
+"""The server as a process: `toolbus serve`, `toolbus key`, workers."""

@@ -1,0 +1,319 @@
+"""`toolbus serve` and `toolbus key`: they read flags, variables and files, and print.
+
+Servers are run by `serve` and `workers`. A secret is written to files only, never printed.
+"""
+
+from __future__ import annotations
+
+import json as json_codec
+import secrets
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from os import environ
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+import typer
+
+from toolbus.auth.keys import Algorithm, Key
+from toolbus.cli.error_report import reporting
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus_server.process.key_files import add_key
+from toolbus_server.process.serve import log_to_stderr, run
+from toolbus_server.process.serve_options import ServeOptions, Switch, load_keys
+from toolbus_server.process.workers import run_workers
+
+__all__ = ["key", "serve"]
+
+# The settings that a file may have, with the parameters of `serve`.
+_FILE_SETTINGS = MappingProxyType(
+    {
+        "host": "host",
+        "port": "port",
+        "keys": "keys",
+        "allow_query_token": "allow_query_token",
+        "drain": "drain_s",
+        "tls_cert": "tls_cert",
+        "tls_key": "tls_key",
+        "trusted_origins": "trusted_origins",
+        "max_per_address": "max_per_address",
+        "max_per_identity": "max_per_identity",
+        "max_per_room": "max_per_room",
+        "trusted_proxies": "trusted_proxies",
+        "redis": "redis",
+        "node": "node",
+        "workers": "workers",
+        "metrics": "metrics",
+    }
+)
+
+
+def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Take from a file the options that have no flag and no variable."""
+    if path is None:
+        return None
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is not a TOML file: {error}") from error
+    unknown = sorted(settings.keys() - _FILE_SETTINGS.keys())
+    if unknown:
+        names = ", ".join(_FILE_SETTINGS)
+        raise typer.BadParameter(f"{path}: unknown setting {unknown[0]!r}; known settings: {names}")
+    ctx.default_map = {_FILE_SETTINGS[name]: value for name, value in settings.items()}
+    return path
+
+
+_DevFlag = Annotated[
+    bool, typer.Option("--dev", help="Listen on loopback only, with a development key.")
+]
+# Not TOOLBUS_HOST and TOOLBUS_PORT: Kubernetes sets the latter for a service named toolbus.
+_HostFlag = Annotated[str, typer.Option(help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST")]
+_PortFlag = Annotated[
+    int,
+    typer.Option(
+        help="Port to listen on; 0 takes a free one.",
+        envvar="TOOLBUS_LISTEN_PORT",
+        min=0,
+        max=65535,
+    ),
+]
+_KeysFlag = Annotated[
+    Path | None, typer.Option(help="File with the trusted keys.", envvar="TOOLBUS_KEYS")
+]
+_QueryTokenFlag = Annotated[
+    bool,
+    typer.Option(
+        "--allow-query-token",
+        help="Accept tokens in ?token= too; proxies may log them.",
+        envvar="TOOLBUS_ALLOW_QUERY_TOKEN",
+    ),
+]
+_DrainFlag = Annotated[
+    float,
+    typer.Option(
+        "--drain",
+        help="Seconds that running calls may take to finish at shutdown.",
+        envvar="TOOLBUS_DRAIN",
+        min=0,
+    ),
+]
+_CertFlag = Annotated[
+    Path | None,
+    typer.Option(help="Certificate for TLS, a PEM file.", envvar="TOOLBUS_TLS_CERT"),
+]
+_TlsKeyFlag = Annotated[
+    Path | None,
+    typer.Option(help="The certificate's private key, a PEM file.", envvar="TOOLBUS_TLS_KEY"),
+]
+_OriginsFlag = Annotated[
+    list[str],
+    typer.Option(
+        help="Origin of web pages that may connect; * is any. Repeat it for several.",
+        envvar="TOOLBUS_TRUSTED_ORIGINS",
+    ),
+]
+_PerAddressFlag = Annotated[
+    int,
+    typer.Option(
+        help="Limit of connections of one IP address; 0 for no limit.",
+        envvar="TOOLBUS_MAX_PER_ADDRESS",
+        min=0,
+    ),
+]
+_PerIdentityFlag = Annotated[
+    int,
+    typer.Option(
+        help="Limit of participants of one identity; 0 for no limit.",
+        envvar="TOOLBUS_MAX_PER_IDENTITY",
+        min=0,
+    ),
+]
+_PerRoomFlag = Annotated[
+    int,
+    typer.Option(
+        help="Limit of participants of one room; 0 for no limit.",
+        envvar="TOOLBUS_MAX_PER_ROOM",
+        min=0,
+    ),
+]
+_ProxiesFlag = Annotated[
+    list[str],
+    typer.Option(
+        help="Networks of proxies whose X-Forwarded-For names the client, such as 10.0.0.0/8.",
+        envvar="TOOLBUS_TRUSTED_PROXIES",
+        metavar="CIDR[,CIDR]",
+    ),
+]
+_RedisFlag = Annotated[
+    str | None,
+    typer.Option(
+        help="Join the servers that share this Redis: redis://, rediss://, redis+sentinel://.",
+        envvar="TOOLBUS_REDIS_URL",
+        metavar="URL",
+    ),
+]
+_NodeFlag = Annotated[
+    str,
+    typer.Option(
+        help="Name of this server among them; generated by default.", envvar="TOOLBUS_NODE"
+    ),
+]
+_WorkersFlag = Annotated[
+    int,
+    typer.Option(
+        help="Processes that serve this port together; more than one need --redis. Each answers "
+        "/metrics for itself.",
+        envvar="TOOLBUS_WORKERS",
+        min=1,
+        max=256,
+    ),
+]
+_MetricsFlag = Annotated[
+    Switch,
+    typer.Option(
+        help="Whether /metrics is answered; a worker shows only its own numbers.",
+        envvar="TOOLBUS_METRICS",
+    ),
+]
+_JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_ConfigFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A TOML file with settings named like these flags.",
+        envvar="TOOLBUS_SERVER_CONFIG",
+        callback=_read_config,
+        is_eager=True,
+    ),
+]
+
+
+def serve(  # noqa: PLR0913 - a parameter for each flag
+    dev: _DevFlag = False,
+    host: _HostFlag = "127.0.0.1",
+    port: _PortFlag = 7717,
+    keys: _KeysFlag = None,
+    allow_query_token: _QueryTokenFlag = False,
+    drain_s: _DrainFlag = 10.0,
+    tls_cert: _CertFlag = None,
+    tls_key: _TlsKeyFlag = None,
+    trusted_origins: _OriginsFlag = [],  # noqa: B006 - typer makes a new one
+    max_per_address: _PerAddressFlag = 10_000,
+    max_per_identity: _PerIdentityFlag = 4_096,
+    max_per_room: _PerRoomFlag = 10_000,
+    trusted_proxies: _ProxiesFlag = [],  # noqa: B006 - typer makes a new one
+    redis: _RedisFlag = None,
+    node: _NodeFlag = "",
+    workers: _WorkersFlag = 1,
+    metrics: _MetricsFlag = "on",
+    json: _JsonFlag = False,
+    _config: _ConfigFlag = None,
+) -> None:
+    """Run a room server until SIGTERM or Ctrl-C; calls in flight may finish.
+
+    It needs keys: `toolbus key create` makes them. `--dev` needs none. A key file that changes is
+    reloaded within a second, and at SIGHUP.
+    """
+    with reporting(as_json=json, local=True):
+        options = ServeOptions(
+            dev,
+            host,
+            port,
+            keys,
+            allow_query_token,
+            drain_s,
+            tls_cert,
+            tls_key,
+            trusted_origins,
+            max_per_address,
+            max_per_identity,
+            max_per_room,
+            trusted_proxies,
+            redis,
+            node,
+            workers,
+            metrics,
+        )
+        _run(options, as_json=json)
+
+
+def _run(options: ServeOptions, *, as_json: bool) -> None:
+    def announce(url: str) -> None:
+        typer.echo(json_codec.dumps({"url": url}) if as_json else f"listening on {url}")
+
+    warn = partial(typer.echo, err=True)
+    settings = options.to_settings(environ, warn)
+    options.check_redis(warn)
+    log_to_stderr()
+    if options.workers > 1:
+        run_workers(options, settings, announce)
+    else:
+        run(options, settings, environ, announce)
+
+
+key = typer.Typer(add_completion=False, no_args_is_help=True, help="Create the keys of a server.")
+
+
+@key.callback()
+def _keys() -> None:
+    """Create the keys that tokens are signed with."""
+
+
+@key.command("create")
+def _create(
+    kid: Annotated[str | None, typer.Option(help="Id of the key; generated by default.")] = None,
+    iss: Annotated[
+        str | None, typer.Option(help="Issuer of the tokens; by default the first key's.")
+    ] = None,
+    alg: Annotated[Algorithm, typer.Option(help="Algorithm of the signature.")] = "HS256",
+    out: Annotated[Path, typer.Option(help="The key file; the key is appended to it.")] = Path(
+        "keys.toml"
+    ),
+    json: _JsonFlag = False,
+) -> None:
+    """Create a key and append it to a file that only you can read.
+
+    The first key of the file signs, all of them are trusted: give the file to the servers, then
+    move the new key to the top, and remove the old one when its last token has expired.
+    """
+    with reporting(as_json=json, local=True):
+        old = list(load_keys(out)) if out.exists() else []
+        issuer = iss or (old[0].iss if old else "toolbus")
+        try:
+            created = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg)
+            ring = add_key(out, created)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"no key was created: {error}") from error
+        signing = ring.signing_key
+        facts = {
+            "kid": created.kid,
+            "alg": created.alg,
+            "iss": created.iss,
+            "file": str(out),
+            "signs": signing is not None and signing.kid == created.kid,
+        }
+        typer.echo(json_codec.dumps(facts) if json else created.kid)
+        if not json:
+            typer.echo(_advice(facts), err=True)
+
+
+def _new_kid() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
+
+
+def _advice(facts: Mapping[str, object]) -> str:
+    if facts["signs"]:
+        return (
+            f"wrote {facts['file']}\n  next: toolbus serve --keys {facts['file']}\n"
+            f"        toolbus token create --keys {facts['file']} --name NAME --preset user"
+        )
+    return (
+        f"added to {facts['file']}; an older key still signs\n  next: give the file to every "
+        "server, then move this key to the top"
+    )

@@ -1,0 +1,1 @@
+"""The state of a room: participants, toolkits, generations. Pure."""

@@ -1,0 +1,69 @@
+"""What a call has to pass before it reaches a host: grants, the principal's grants, pin, affinity.
+
+Pure: each check raises the error that the caller gets.
+"""
+
+from __future__ import annotations
+
+from toolbus.errors import DefinitionChanged, NotFound, PermissionDenied
+from toolbus.wire import ToolManifest
+from toolbus_server.registry.models import Participant, RegisteredToolkit
+from toolbus_server.registry.request_options import bad_option
+
+__all__ = ["affinity_of", "check_grant", "check_pin", "check_principal"]
+
+_MAX_AFFINITY_CHARS = 128
+
+
+def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> ToolManifest:
+    """Return a tool that the caller's grants cover.
+
+    Raises:
+        NotFound: The toolkit has no such tool.
+        PermissionDenied: The caller's grants do not cover it.
+    """
+    tool = toolkit.serving.definition.tools.get(name)
+    if tool is None:
+        raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
+    if not caller.may_call(toolkit.name, name):
+        raise PermissionDenied(f"no grant to call {toolkit.name}.{name}")
+    return tool
+
+
+def affinity_of(tool: ToolManifest, caller: Participant, given: str | None) -> str | None:
+    """Return the key that keeps related calls at one host; None if any host will do.
+
+    Args:
+        tool: Has the affinity: `caller`, or the name of an argument.
+        caller: The calling participant.
+        given: The key that the caller derived from that argument; the server reads no arguments.
+
+    Raises:
+        InvalidArguments: It is missing or too long; `details.argument` names the argument.
+    """
+    if tool.affinity == "none":
+        return None
+    if tool.affinity == "caller":
+        return "\0".join(caller.identity)
+    if given is None or not 0 < len(given) <= _MAX_AFFINITY_CHARS:
+        message = f"is 1 to {_MAX_AFFINITY_CHARS} characters, derived from argument {tool.affinity}"
+        raise bad_option("affinity", message, argument=tool.affinity)
+    return given
+
+
+def check_principal(principal: Participant, toolkit: RegisteredToolkit, tool: str) -> None:
+    """Refuse a call on behalf of a principal that may not call the tool itself.
+
+    So no host can be used as a confused deputy. Raises PermissionDenied.
+    """
+    if not principal.may_call(toolkit.name, tool):
+        raise PermissionDenied(f"{principal.identity.name} has no grant for {toolkit.name}.{tool}")
+
+
+def check_pin(toolkit: RegisteredToolkit, pin: str) -> None:
+    """Refuse a call that is pinned to another definition. Raises DefinitionChanged."""
+    digest = toolkit.serving.definition.digest
+    if pin != digest:
+        raise DefinitionChanged(
+            f"toolkit {toolkit.name} is not the one you pinned", details={"digest": digest}
+        )

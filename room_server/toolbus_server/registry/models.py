@@ -1,0 +1,195 @@
+"""The values that a room consists of: participants, toolkits, generations, reservations.
+
+Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
+from toolbus.wire import ParticipantId, ToolManifest, pack_body
+from toolbus_server.registry.toolkit_definition import Definition
+
+__all__ = [
+    "Generation",
+    "Identity",
+    "Participant",
+    "RegisteredToolkit",
+    "Reservation",
+    "searchable_texts",
+]
+
+_MAX_CACHED_RIGHTS = 4_096
+
+
+class Identity(NamedTuple):
+    """The identity in a token: the issuer and the name, its `iss` and `sub`."""
+
+    issuer: str
+    name: str
+
+
+@lru_cache(maxsize=1024)
+def _rights_of(agents: AgentsGrant) -> ToolRights:
+    """Compile rights once for all participants with the same grants."""
+    return ToolRights(agents)
+
+
+@dataclass(slots=True, eq=False)
+class Participant:
+    """One participant: a connection with an identity, a role and compiled rights."""
+
+    id: ParticipantId
+    identity: Identity
+    role: str
+    instance: str
+    epoch: int
+    scope: ApiScope
+    rooms: tuple[str, ...] = ()
+    """The rooms, or patterns of rooms, in its token."""
+    jti: str = ""
+    """The id of its token, if the token has one."""
+    issued_at: float = 0.0
+    """When its token was issued: seconds since the epoch."""
+    rights: ToolRights = field(init=False)
+    packed_info: bytes = field(init=False)
+    """Its public identity, packed: id, name, role, issuer."""
+    inflight: int = 0
+    """How many calls it runs as a host, by the server's count."""
+    toolkits: list[RegisteredToolkit] = field(default_factory=list)
+    """The toolkits that it hosts."""
+    is_present: bool = False
+    """Whether it is in its room."""
+    is_draining: bool = False
+    """Whether it accepts no more calls, and only finishes those that it runs."""
+    receives_messages: bool = False
+    """Whether it has subscribed to messages."""
+    is_remote: bool = False
+    """Whether it is connected to another node."""
+    node: str = ""
+    """The name of that node."""
+    monitor_id: int = 0
+    """The id of its node's call monitor if it observes calls, else 0."""
+    node_is_draining: bool = False
+    """Whether its node shuts down, so that it may already be connected to another node too."""
+    reserves_names: bool = True
+    """Whether names that only it served are reserved for its identity when it leaves."""
+    since: int = 0
+    """When it joined, as Unix time in ms."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Attributes that it published; replaced as a whole, never changed in place."""
+    offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """Offers of toolkits that it builds on request, by their packed form."""
+    _may_call: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.apply_token(self)
+
+    def apply_token(self, newer: Participant) -> None:
+        """Take over the role, scope and rooms of a newer token of the same identity."""
+        self.role, self.scope = newer.role, newer.scope
+        self.rooms, self.jti, self.issued_at = newer.rooms, newer.jti, newer.issued_at
+        self._may_call.clear()
+        self.rights = _rights_of(self.scope.agents)
+        self.packed_info = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
+
+    def may_call(self, toolkit: str, tool: str) -> bool:
+        """Whether its grants cover a tool that exists; the answer is cached."""
+        known = self._may_call.get((toolkit, tool))
+        if known is None:
+            if len(self._may_call) >= _MAX_CACHED_RIGHTS:
+                self._may_call.clear()
+            known = self._may_call[toolkit, tool] = self.rights.may_call(toolkit, tool)
+        return known
+
+    def may_read(self, toolkit: str, tool: str) -> bool:
+        """Whether it may read a tool's description: it may call the tool, or may list it."""
+        return self.rights.may_see(toolkit, tool) or self.rights.may_call(toolkit, tool)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Generation:
+    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
+
+    number: int
+    definition: Definition
+    hosts: list[Participant] = field(default_factory=list)
+    shared_with: frozenset[str] = frozenset()
+    """Who else sees it while it serves, if it is private."""
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """A name without hosts that stays reserved for its owner for a while."""
+
+    toolkit: RegisteredToolkit
+    ended: bool = False
+    """Whether the toolkit has a host again, or the name is free."""
+
+
+@dataclass(slots=True, eq=False)
+class RegisteredToolkit:
+    """A name that an identity serves, in one definition or, while hosts change, in several."""
+
+    name: str
+    owner: Identity
+    public: bool
+    generations: list[Generation] = field(default_factory=list)
+    """Those that have hosts, the newest last; only `settle` changes it."""
+    serving: Generation = field(init=False)
+    """The generation that answers calls now, or that did last."""
+    reservation: Reservation | None = None
+    """Set while the name is reserved without a host."""
+    draining: list[Participant] = field(default_factory=list)
+    """Hosts that accept no more calls, and keep the name until they leave."""
+
+    def settle(self, generations: list[Generation]) -> None:
+        """Keep the generations that have hosts, and let the newest of them serve."""
+        self.generations = [each for each in generations if each.hosts]
+        if self.generations:
+            self.serving = self.generations[-1]
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the name is taken: it has hosts or is reserved."""
+        return bool(self.generations or self.draining) or self.reservation is not None
+
+    @property
+    def order(self) -> tuple[str, bool, str, str]:
+        """Its sort key in lists: by name, public first, then by owner."""
+        return (self.name, not self.public, self.owner.name, self.owner.issuer)
+
+    def is_visible_to(self, member: Participant) -> bool:
+        """Whether this participant may know that the toolkit exists."""
+        if self.public or self.owner == member.identity:
+            return True
+        shared = self.serving.shared_with
+        return bool(shared) and (
+            "*" in shared
+            or f"name:{member.identity.name}" in shared
+            or f"role:{member.role}" in shared
+        )
+
+    def tools_seen_by(self, member: Participant) -> list[ToolManifest]:
+        """Choose the tools that a list shows to this participant."""
+        tools = self.serving.definition.manifest.tools
+        return [tool for tool in tools if member.rights.may_see(self.name, tool.name)]
+
+    def is_listed_for(self, member: Participant) -> bool:
+        """Whether a list or an event may name it to this participant."""
+        if not self.is_visible_to(member):
+            return False
+        tools = self.serving.definition.manifest.tools
+        return not tools or any(member.rights.may_see(self.name, tool.name) for tool in tools)
+
+
+def searchable_texts(toolkit: RegisteredToolkit, member: Participant) -> list[str]:
+    """Collect the names, titles and descriptions that a participant may search."""
+    manifest = toolkit.serving.definition.manifest
+    texts = [manifest.name, manifest.title, manifest.description]
+    for tool in toolkit.tools_seen_by(member):
+        texts += (tool.name, tool.title, tool.description)
+    return texts

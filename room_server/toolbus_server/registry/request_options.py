@@ -1,0 +1,112 @@
+"""Reads and checks the options of calls and other requests.
+
+Pure. A cursor is text that only the server has to understand.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolbus.errors import InvalidArguments
+from toolbus.wire import BadBody, pack_body, unpack_body
+
+__all__ = [
+    "CALL_OPTIONS",
+    "MAX_PAGE",
+    "MAX_PAGE_BYTES",
+    "STREAM_OPTIONS",
+    "bad_option",
+    "check_options",
+    "cursor_text",
+    "page_limit",
+    "read_cursor",
+    "read_option",
+]
+
+MAX_PAGE = 100
+"""The maximum number of items in one page of a list."""
+MAX_PAGE_BYTES = 256 * 1024
+"""A page with more bytes than this gets no further item."""
+STREAM_OPTIONS: Mapping[str, type] = {
+    "credit_chunks": int,
+    "credit_bytes": int,
+    "idle_ms": int,
+    "input": bool,
+    "progress": bool,
+}
+"""Options of a call that concern its streams."""
+CALL_OPTIONS: Mapping[str, type] = {
+    "participant": str,
+    "parent": int,
+    "on_behalf_of": str,
+    "pin": str,
+    "attempt": int,
+    "caller_context": bytes,
+    "affinity": str,
+    **STREAM_OPTIONS,
+}
+"""Options of a call, with the types of their values."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse an option of a call whose value has another type. Raises InvalidArguments."""
+    for name, value in options.items():
+        expected = CALL_OPTIONS.get(name)
+        if expected is not None and type(value) is not expected:
+            raise bad_option(name, f"is not {expected.__name__}")
+
+
+def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:
+    """Make the error for an invalid option.
+
+    Args:
+        name: The path of the option.
+        message: What it has to be.
+        more: Further fields of the error's details.
+    """
+    details = {"path": f"/{name}", "message": message, **more}
+    return InvalidArguments(f"{name} {message}", details=details)
+
+
+def read_option(options: dict[str, Any], name: str, kind: type) -> Any:
+    """Return an option, or None if it is missing. Raises InvalidArguments for another type."""
+    value = options.get(name)
+    if value is not None and type(value) is not kind:
+        raise bad_option(name, f"is not {kind.__name__}")
+    return value
+
+
+def page_limit(options: dict[str, Any], most: int = MAX_PAGE) -> int:
+    """Return how many items a page may have, as `limit` asks. Raises InvalidArguments."""
+    limit = read_option(options, "limit", int)
+    return most if limit is None else max(1, min(int(limit), most))
+
+
+def cursor_text(position: Sequence[Any]) -> str:
+    """Encode the position at which a page ended."""
+    return base64.urlsafe_b64encode(pack_body(list(position))).decode()
+
+
+def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> tuple[Any, ...] | None:
+    """Return the position after which the next page begins, None for the first page.
+
+    Args:
+        options: The options of the request.
+        kinds: The types of the parts of a position.
+
+    Raises:
+        InvalidArguments: It was not made by `cursor_text`.
+    """
+    text = read_option(options, "cursor", str)
+    if text is None:
+        return None
+    try:
+        position = unpack_body(base64.urlsafe_b64decode(text))
+    except (binascii.Error, ValueError, BadBody) as error:
+        raise bad_option("cursor", "was not made by this server") from error
+    if type(position) is not list or [type(part) for part in position] != list(kinds):
+        raise bad_option("cursor", "was not made by this server")
+    return tuple(position)

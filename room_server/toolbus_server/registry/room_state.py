@@ -1,0 +1,466 @@
+"""The state of one room: its participants, its toolkits and their hosts.
+
+Pure: no sockets, tasks, Redis or time. An operation changes the state and returns what changed; the
+caller publishes it. For a participant, what it may not see does not exist.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from hashlib import blake2b
+from random import Random
+from typing import Literal, NamedTuple
+
+from toolbus.errors import AlreadyExists, NoHost, NotFound
+from toolbus.wire import ParticipantId
+from toolbus_server.registry.models import (
+    Generation,
+    Identity,
+    Participant,
+    RegisteredToolkit,
+    Reservation,
+)
+from toolbus_server.registry.toolkit_definition import Definition
+
+__all__ = ["MAX_RESERVED", "Change", "RegistrationResult", "RoomState"]
+
+MAX_RESERVED = 1_024
+"""Reserved names of one identity; further ones are free as soon as their last host is lost."""
+# A host's claim of a higher number counts for its own toolkit only, so none uses the numbers up.
+_MAX_REMEMBERED_GENERATION = 2**40
+_MAX_REMEMBERED_OWNERS = 65_536
+_NO_HOST_RETRY_S = 0.2
+
+
+class Change(NamedTuple):
+    """A change of a toolkit, to be published to those that can see it."""
+
+    kind: Literal["toolkit_added", "toolkit_changed", "toolkit_removed"]
+    toolkit: RegisteredToolkit
+
+
+class RegistrationResult(NamedTuple):
+    """The outcome of a registration."""
+
+    toolkit: RegisteredToolkit
+    generation: Generation
+    changes: list[Change]
+
+
+def _weight(affinity: str, instance: str) -> bytes:
+    """Weigh a host for an affinity key: the host with the highest weight gets the calls.
+
+    When a host leaves, only its own keys move (rendezvous hashing, Thaler and Ravishankar 1998).
+    """
+    return blake2b(f"{instance}\0{affinity}".encode(), digest_size=8).digest()
+
+
+class RoomState:
+    """The state of one room, its operations, and what a participant sees of it.
+
+    Args:
+        name: The room's name.
+        random: Draws the two hosts between which the one with fewer calls is chosen.
+    """
+
+    def __init__(self, name: str, random: Random) -> None:
+        self.name = name
+        self._random = random
+        self._members: dict[ParticipantId, Participant] = {}
+        self._by_name: dict[str, dict[ParticipantId, Participant]] = {}
+        self._sorted_members: list[tuple[str, ParticipantId]] = []
+        self.remote_count = 0
+        """How many participants are connected to other nodes."""
+        self.on_draining_node_count = 0
+        """How many are connected to nodes that are draining."""
+        self._public: dict[str, RegisteredToolkit] = {}
+        self._private: dict[tuple[Identity, str], RegisteredToolkit] = {}
+        self._owned: dict[tuple[str, str], list[RegisteredToolkit]] = {}
+        self._order: list[tuple[str, bool, str, str]] = []
+        self._by_order: dict[tuple[str, bool, str, str], RegisteredToolkit] = {}
+        self._last_generations: dict[Identity, int] = {}
+        self._reserved: dict[Identity, set[RegisteredToolkit]] = {}
+
+    # Participants
+
+    def join(self, member: Participant) -> None:
+        """Add a participant."""
+        self._members[member.id] = member
+        self._by_name.setdefault(member.identity.name, {})[member.id] = member
+        insort(self._sorted_members, (member.identity.name, member.id))
+        member.is_present = True
+        self.remote_count += member.is_remote
+        self.on_draining_node_count += member.node_is_draining
+
+    def mark_node_draining(self, member: Participant) -> None:
+        """Mark a participant as connected to a draining node."""
+        self.on_draining_node_count += member.is_present and not member.node_is_draining
+        member.node_is_draining = True
+
+    def leave(self, member: Participant, *, reserve: bool = False) -> list[Change]:
+        """Remove a participant, and the toolkits that only it served.
+
+        Args:
+            member: The participant.
+            reserve: Whether the names of those toolkits stay reserved for its identity: each of
+                them then has a `reservation`, which `release` ends.
+        """
+        if member.is_present:
+            self._forget(member)
+        return [
+            change
+            for toolkit in list(member.toolkits)
+            for change in self._drop(toolkit, member, reserve=reserve)
+        ]
+
+    def _forget(self, member: Participant) -> None:
+        member.is_present = False
+        self.remote_count -= member.is_remote
+        self.on_draining_node_count -= member.node_is_draining
+        name = member.identity.name
+        del self._members[member.id]
+        del self._by_name[name][member.id]
+        if not self._by_name[name]:
+            del self._by_name[name]
+        del self._sorted_members[bisect_left(self._sorted_members, (name, member.id))]
+
+    def _reserve(self, toolkit: RegisteredToolkit) -> None:
+        toolkit.reservation = Reservation(toolkit)
+        self._reserved.setdefault(toolkit.owner, set()).add(toolkit)
+
+    def restore_reservation(
+        self, owner: Identity, generation: Generation, *, public: bool
+    ) -> list[Change]:
+        """Restore a reservation that was made at another node before this one held the room.
+
+        Args:
+            owner: The identity that may register the name again.
+            generation: The last one that served; it has no hosts.
+            public: Whether the whole room sees it.
+
+        Returns:
+            What changed: nothing if the name is taken, or its owner has too many reserved names.
+            Else the toolkit has a `reservation`, which `release` ends.
+        """
+        name = generation.definition.manifest.name
+        is_taken = name in self._public if public else (owner, name) in self._private
+        if is_taken or len(self._reserved.get(owner, ())) >= MAX_RESERVED:
+            return []
+        toolkit = RegisteredToolkit(name, owner, public)
+        toolkit.serving = generation
+        self._add(toolkit)
+        self._reserve(toolkit)
+        return [Change("toolkit_added", toolkit)]
+
+    def release_name(self, name: str, to: Identity) -> list[Change]:
+        """Free a public name that is reserved for another identity than the one that has it now."""
+        toolkit = self._public.get(name)
+        if toolkit is None or toolkit.reservation is None or toolkit.owner == to:
+            return []
+        return self.release(toolkit.reservation)
+
+    def _end_reservation(self, toolkit: RegisteredToolkit) -> None:
+        if toolkit.reservation is not None:
+            toolkit.reservation.ended = True
+            toolkit.reservation = None
+            reserved = self._reserved[toolkit.owner]
+            reserved.discard(toolkit)
+            if not reserved:
+                del self._reserved[toolkit.owner]
+
+    def release(self, reservation: Reservation) -> list[Change]:
+        """Free a name that its owner did not register again."""
+        if reservation.ended:
+            return []
+        self._end_reservation(reservation.toolkit)
+        self._remove(reservation.toolkit)
+        return [Change("toolkit_removed", reservation.toolkit)]
+
+    def replace(self, old: Participant, new: Participant) -> list[Change]:
+        """Replace the older connection of an instance by a newer one, in one step.
+
+        Toolkits of an older one that was draining have no host until they are registered again;
+        their names stay reserved as after a loss.
+        """
+        self.join(new)
+        new.attributes, new.offers = old.attributes, old.offers
+        if old.is_draining:
+            return self.leave(old, reserve=True)
+        for toolkit in old.toolkits:
+            for generation in toolkit.generations:
+                if old in generation.hosts:
+                    generation.hosts[generation.hosts.index(old)] = new
+        new.toolkits, old.toolkits = old.toolkits, []
+        return self.leave(old) + self.drop_uncovered(new)
+
+    def drop_uncovered(self, member: Participant) -> list[Change]:
+        """Unregister the toolkits of a participant that its grants do not cover any more."""
+        return [
+            change
+            for toolkit in list(member.toolkits)
+            if not member.rights.may_register(toolkit.name, toolkit.public)
+            for change in self._drop(toolkit, member)
+        ]
+
+    # Toolkits
+
+    def register(
+        self,
+        member: Participant,
+        definition: Definition,
+        *,
+        public: bool,
+        shared_with: frozenset[str] = frozenset(),
+        generation: int | None = None,
+    ) -> RegistrationResult:
+        """Make a participant a host of a toolkit.
+
+        Args:
+            member: The host.
+            definition: What it serves.
+            public: Whether the whole room sees it.
+            shared_with: Who else sees a private one.
+            generation: The number that an earlier registration of this definition returned, here
+                or at a former server; else the definition gets a new one.
+
+        Raises:
+            AlreadyExists: The public name belongs to another identity.
+        """
+        name = definition.name
+        existing = self.existing(member.identity, name, public)
+        toolkit = existing or RegisteredToolkit(name, member.identity, public)
+        joined = self._join_generation(toolkit, member, definition, generation)
+        joined.shared_with = shared_with
+        if member.is_draining:  # at another node
+            self._drain_host(toolkit, member)
+        self._end_reservation(toolkit)
+        if existing is not None:
+            return RegistrationResult(toolkit, joined, [Change("toolkit_changed", toolkit)])
+        self._add(toolkit)
+        return RegistrationResult(toolkit, joined, [Change("toolkit_added", toolkit)])
+
+    def existing(self, identity: Identity, name: str, public: bool) -> RegisteredToolkit | None:
+        """Find the toolkit that a registration by this identity would join, if it exists.
+
+        Raises:
+            AlreadyExists: The public name belongs to another identity.
+        """
+        if not public:
+            return self._private.get((identity, name))
+        toolkit = self._public.get(name)
+        if toolkit is not None and toolkit.owner != identity:
+            raise AlreadyExists(f"toolkit {name} belongs to another participant")
+        return toolkit
+
+    def _join_generation(
+        self,
+        toolkit: RegisteredToolkit,
+        member: Participant,
+        definition: Definition,
+        number: int | None,
+    ) -> Generation:
+        """Add a host to the generation of its definition, or to a new one."""
+        generations = self._without(toolkit, member)
+        for generation in generations:
+            if generation.definition.digest == definition.digest:
+                break
+        else:
+            number = self._number_of(toolkit.owner, number, generations)
+            generation = Generation(number, definition)
+            # If two claim one number, the same one serves at every node, whichever came first.
+            insort(generations, generation, key=lambda each: (each.number, each.definition.digest))
+        generation.hosts.append(member)
+        toolkit.settle(generations)
+        if toolkit not in member.toolkits:
+            member.toolkits.append(toolkit)
+        return generation
+
+    def _number_of(self, owner: Identity, claimed: int | None, others: list[Generation]) -> int:
+        """Choose the number of a new generation; each owner has its own count, which is private."""
+        last = self._last_generations.pop(owner, 0)
+        number = claimed or max(last, others[-1].number if others else 0) + 1
+        is_kept = last < number < _MAX_REMEMBERED_GENERATION
+        self._last_generations[owner] = number if is_kept else last
+        if len(self._last_generations) > _MAX_REMEMBERED_OWNERS:
+            del self._last_generations[next(iter(self._last_generations))]
+        return number
+
+    def _without(self, toolkit: RegisteredToolkit, member: Participant) -> list[Generation]:
+        """Remove a host from the generations of a toolkit; some may be left without a host."""
+        for generation in toolkit.generations:
+            if member in generation.hosts:
+                generation.hosts.remove(member)
+        return list(toolkit.generations)
+
+    def drain(self, member: Participant) -> list[Change]:
+        """Send a participant no more calls; its toolkits keep their names until it leaves."""
+        if member.is_draining:
+            return []
+        member.is_draining = True
+        for toolkit in member.toolkits:
+            self._drain_host(toolkit, member)
+        return [Change("toolkit_changed", toolkit) for toolkit in member.toolkits]
+
+    def _drain_host(self, toolkit: RegisteredToolkit, member: Participant) -> None:
+        toolkit.settle(self._without(toolkit, member))
+        if member not in toolkit.draining:
+            toolkit.draining.append(member)
+
+    def unregister(self, member: Participant, name: str, *, public: bool) -> list[Change]:
+        """Unregister a toolkit of a participant; without other hosts the name is free at once.
+
+        Raises:
+            NotFound: This participant serves no such toolkit.
+        """
+        for toolkit in member.toolkits:
+            if toolkit.name == name and toolkit.public == public:
+                return self._drop(toolkit, member)
+        raise NotFound(f"you host no {'public' if public else 'private'} toolkit {name}")
+
+    def _drop(
+        self, toolkit: RegisteredToolkit, member: Participant, *, reserve: bool = False
+    ) -> list[Change]:
+        toolkit.settle(self._without(toolkit, member))
+        member.toolkits.remove(toolkit)
+        if member in toolkit.draining:
+            toolkit.draining.remove(member)
+        if toolkit.generations or toolkit.draining:
+            return [Change("toolkit_changed", toolkit)]
+        if reserve and len(self._reserved.get(toolkit.owner, ())) < MAX_RESERVED:
+            self._reserve(toolkit)
+            return [Change("toolkit_changed", toolkit)]
+        # It keeps its last definition, so that its removal can be published to those that saw it.
+        self._remove(toolkit)
+        return [Change("toolkit_removed", toolkit)]
+
+    def _add(self, toolkit: RegisteredToolkit) -> None:
+        if toolkit.public:
+            self._public[toolkit.name] = toolkit
+        else:
+            self._private[toolkit.owner, toolkit.name] = toolkit
+        self._owned.setdefault((toolkit.owner.name, toolkit.name), []).append(toolkit)
+        self._by_order[toolkit.order] = toolkit
+        insort(self._order, toolkit.order)
+
+    def _remove(self, toolkit: RegisteredToolkit) -> None:
+        if toolkit.public:
+            del self._public[toolkit.name]
+        else:
+            del self._private[toolkit.owner, toolkit.name]
+        owned = self._owned[toolkit.owner.name, toolkit.name]
+        owned.remove(toolkit)
+        if not owned:
+            del self._owned[toolkit.owner.name, toolkit.name]
+        del self._by_order[toolkit.order]
+        del self._order[bisect_left(self._order, toolkit.order)]
+
+    # Queries
+
+    @property
+    def toolkit_count(self) -> int:
+        """How many toolkits there are, including those without a host."""
+        return len(self._order)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no participant is left."""
+        return not self._members
+
+    def participant_named(self, name: str) -> Participant | None:
+        """Find a participant by the name in its token; of several instances, the first.
+
+        None also if two identities have that name, which is then ambiguous.
+        """
+        members = self._by_name.get(name, {}).values()
+        first = next(iter(members), None)
+        is_one = all(first.identity == each.identity for each in members) if first else False
+        return first if is_one else None
+
+    def participants_named(self, name: str) -> list[Participant]:
+        """Find all participants of a name, of any issuer."""
+        return list(self._by_name.get(name, {}).values())
+
+    def has_moved(self, member: Participant) -> bool:
+        """Whether its instance already has another connection that receives its messages."""
+        return member.node_is_draining and any(
+            each.receives_messages
+            and not each.node_is_draining
+            and each.instance == member.instance
+            for each in self._by_name.get(member.identity.name, {}).values()
+            if each.identity == member.identity
+        )
+
+    def participants(self, after: tuple[str, str] | None) -> Iterator[Participant]:
+        """Iterate over the participants by name, then by id, starting after `after`."""
+        start = 0 if after is None else bisect_right(self._sorted_members, after)
+        for _, member_id in self._sorted_members[start:]:
+            yield self._members[member_id]
+
+    # Resolving names
+
+    def resolve(
+        self, member: Participant, name: str, participant: str | None = None
+    ) -> RegisteredToolkit:
+        """Find the toolkit that a name means for a participant.
+
+        Args:
+            member: The participant.
+            name: The toolkit's name. Alone it means the participant's own private toolkit, else
+                the public one.
+            participant: An owner's name: then only that owner's toolkits count, private ones first.
+
+        Raises:
+            NotFound: There is none, or none that is visible to it.
+        """
+        if participant is None:
+            own = self._private.get((member.identity, name)) if self._private else None
+            toolkit = own or self._public.get(name)
+        else:
+            toolkit = self._owned_by(member, name, participant)
+        if toolkit is None:
+            raise NotFound(f"toolkit {name[:64]} not found")
+        return toolkit
+
+    def _owned_by(
+        self, member: Participant, name: str, participant: str
+    ) -> RegisteredToolkit | None:
+        owned = self._owned.get((participant, name), ())
+        seen = (toolkit for toolkit in owned if toolkit.is_visible_to(member))
+        return min(seen, key=lambda toolkit: toolkit.public, default=None)
+
+    def choose_host(self, toolkit: RegisteredToolkit, affinity: str | None = None) -> Participant:
+        """Choose the host of the next call.
+
+        Of two hosts drawn at random it is the one with fewer calls, of this node if it has any;
+        with an affinity key, the same host for each call as long as it serves, here and at any
+        other node. Hosts at draining nodes are the last choice.
+
+        Raises:
+            NoHost: The toolkit has no host now.
+        """
+        hosts = toolkit.serving.hosts
+        if not hosts:
+            raise NoHost(f"{toolkit.name} has no host now", retry_after_s=_NO_HOST_RETRY_S)
+        if len(hosts) == 1:
+            return hosts[0]
+        if self.on_draining_node_count:
+            hosts = [host for host in hosts if not host.node_is_draining] or hosts
+        if affinity is not None:
+            return max(hosts, key=lambda host: _weight(affinity, host.instance))
+        if self.remote_count:
+            hosts = [host for host in hosts if not host.is_remote] or hosts
+        if len(hosts) == 1:
+            return hosts[0]
+        first, second = self._random.sample(hosts, 2)
+        return first if first.inflight <= second.inflight else second
+
+    def visible_toolkits(
+        self, member: Participant, *, after: tuple[str, bool, str, str] | None
+    ) -> Iterator[RegisteredToolkit]:
+        """Iterate over the toolkits that a participant can see, in order, after `after`."""
+        start = 0 if after is None else bisect_right(self._order, after)
+        for order in self._order[start:]:
+            toolkit = self._by_order[order]
+            if toolkit.is_listed_for(member):
+                yield toolkit

@@ -1,0 +1,1 @@
+"""The rooms of a server: requests about them, and their events."""

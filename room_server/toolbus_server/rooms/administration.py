@@ -1,0 +1,229 @@
+"""Administration of rooms: list them, kick participants, revoke tokens.
+
+Every action needs the grant `admin`, and reaches the rooms that the administrator's own token
+names; a revocation, which ends tokens wherever they are used, needs a token for all rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from toolbus.auth.grants import matches_room
+from toolbus.errors import PermissionDenied
+from toolbus.wire import Admin
+from toolbus_server.access.revocations import Revocations
+from toolbus_server.calls.call_state import Connection
+from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.request_options import (
+    bad_option,
+    cursor_text,
+    page_limit,
+    read_cursor,
+)
+from toolbus_server.rooms.hub import Hub, OpenRoom
+
+__all__ = ["AdminActions", "Administration", "OtherNodes", "RoomsElsewhere"]
+
+_MAX_CHARS = 256
+_MAX_ROOMS = 1_000
+_Reply: TypeAlias = dict[str, Any]
+
+
+class RoomsElsewhere(NamedTuple):
+    """Rooms that other nodes hold, including those that this node holds too."""
+
+    rooms: dict[str, tuple[int, int]]
+    """How many participants and toolkits each of them has; sorted by name."""
+    is_all: bool
+    """Whether there are no further rooms after these."""
+
+
+class OtherNodes(Protocol):
+    """Carries out administration at all other nodes."""
+
+    def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
+        """Execute an action at all other nodes; returns at once."""
+
+    async def rooms_elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
+        """List at most `limit` rooms with names after a name."""
+
+
+class AdminActions:
+    """The actions of administrators at one node.
+
+    Args:
+        hub: The rooms of this node.
+        revocations: The revoked tokens.
+    """
+
+    def __init__(self, hub: Hub, revocations: Revocations) -> None:
+        self._hub = hub
+        self._revocations = revocations
+
+    def execute(self, action: str, options: dict[str, Any]) -> int:
+        """Evict the participants of this node that an action matches; return how many.
+
+        Args:
+            action: "kick", or "revoke", which is stored.
+            options: The checked options of the request; for a revocation with `at`, its time in
+                seconds since the epoch.
+        """
+        if action == "revoke" and "jti" in options:
+            self._revocations.revoke_token(options["jti"], options["at"])
+        elif action == "revoke":
+            identity = Identity(options["issuer"], options["name"])
+            self._revocations.revoke_identity(identity, options["at"])
+        matches = _matcher(action, options)
+        evicted = [
+            session
+            for name, open_room in self._hub.rooms.items()
+            for session in open_room.sessions.values()
+            if matches(name, session.connection.member)
+        ]
+        for session in evicted:
+            session.evict()
+        return len(evicted)
+
+
+class Administration:
+    """Handles the requests of administrators.
+
+    Args:
+        hub: The rooms.
+        actions: Carries actions out at this node.
+        now: Returns the time in seconds since the epoch.
+        other_nodes: Carries them out at the other nodes, if there are any.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        actions: AdminActions,
+        now: Callable[[], float],
+        other_nodes: OtherNodes | None = None,
+    ) -> None:
+        self._hub = hub
+        self._local = actions
+        self._now = now
+        self._other_nodes = other_nodes
+        self._actions: dict[
+            str, Callable[[Participant, dict[str, Any]], _Reply | Awaitable[_Reply]]
+        ] = {
+            "rooms": self._rooms,
+            "kick": self._kick,
+            "revoke": self._revoke,
+        }
+
+    def handle(self, admin: Participant, request: Admin) -> _Reply | Awaitable[_Reply]:
+        """Carry out an administrator's request.
+
+        Raises:
+            PermissionDenied: It lacks the grant, or its token does not name the room.
+            InvalidArguments: There is no such action, or an option is missing or malformed.
+        """
+        if not admin.scope.admin:
+            raise PermissionDenied("no grant to administer rooms (admin)")
+        action = self._actions.get(request.action)
+        if action is None:
+            raise bad_option("action", f"is one of {', '.join(self._actions)}")
+        return action(admin, request.options)
+
+    def _rooms(self, admin: Participant, options: dict[str, Any]) -> _Reply | Awaitable[_Reply]:
+        position = read_cursor(options, (str,))
+        after = "" if position is None else str(position[0])
+        count = page_limit(options, _MAX_ROOMS)
+        if self._other_nodes is not None:
+            elsewhere = self._other_nodes.rooms_elsewhere(after, count)
+            return self._page_of_all(admin, after, count, elsewhere)
+        return self._page(admin, after, count, RoomsElsewhere({}, is_all=True))
+
+    async def _page_of_all(
+        self, admin: Participant, after: str, count: int, elsewhere: Awaitable[RoomsElsewhere]
+    ) -> _Reply:
+        return self._page(admin, after, count, await elsewhere)
+
+    def _page(
+        self, admin: Participant, after: str, count: int, elsewhere: RoomsElsewhere
+    ) -> _Reply:
+        """Make one page of the rooms here and elsewhere, as far as both are known."""
+        here, others = self._hub.rooms, elsewhere.rooms
+        last = None if elsewhere.is_all else max(others)
+        populated = {name for name, (participants, _) in others.items() if participants}
+        visible = [
+            name
+            for name in sorted(populated.union(here))
+            if name > after and (last is None or name <= last) and matches_room(admin.rooms, name)
+        ]
+        page = visible[:count]
+        ends_at = page[-1] if len(visible) > count else last
+        return {
+            "rooms": [
+                _summary(here[name]) if name in here else _remote_summary(name, *others[name])
+                for name in page
+            ],
+            "cursor": None if ends_at is None else cursor_text((ends_at,)),
+        }
+
+    def _kick(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
+        name, participant = _text(options, "room"), _text(options, "participant")
+        if not matches_room(admin.rooms, name):
+            raise PermissionDenied(f"your token is not for room {name}")
+        return self._execute_everywhere("kick", {"room": name, "participant": participant})
+
+    def _revoke(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
+        if "*" not in admin.rooms:
+            raise PermissionDenied("revoking reaches every room: your token is not for all of them")
+        fields = ("jti",) if "jti" in options else ("issuer", "name")
+        target: dict[str, Any] = {each: _text(options, each) for each in fields}
+        # With its time, a node that receives it later does not revoke tokens issued meanwhile.
+        return self._execute_everywhere("revoke", target | {"at": self._now()})
+
+    def _execute_everywhere(self, action: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Execute an action at all nodes; of other nodes, count participants in rooms held here."""
+        matches = _matcher(action, options)
+        remote = sum(
+            connection.member.is_remote and matches(name, connection.member)
+            for name, open_room in self._hub.rooms.items()
+            for connection in open_room.room.connections.values()
+        )
+        if self._other_nodes is not None:
+            self._other_nodes.execute_elsewhere(action, options)
+        return {"closed": self._local.execute(action, options) + remote}
+
+
+def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant], bool]:
+    """Return a predicate for the participants of an action: by name or id, token, or identity."""
+    if action == "kick":
+        room, wanted = options["room"], options["participant"]
+        return lambda name, each: name == room and wanted in (each.id, each.identity.name)
+    if "jti" in options:
+        return lambda _, each: each.jti == options["jti"]
+    identity, at = Identity(options["issuer"], options["name"]), options["at"]
+    return lambda _, each: each.identity == identity and each.issued_at <= at
+
+
+def _summary(open_room: OpenRoom) -> dict[str, Any]:
+    return {
+        "name": open_room.room.state.name,
+        "participants": len(open_room.room.connections),
+        "toolkits": open_room.room.state.toolkit_count,
+        "calls": sum(_call_count(each.connection) for each in open_room.sessions.values()),
+    }
+
+
+def _call_count(connection: Connection) -> int:
+    """Count the calls that a participant makes, and those it runs for callers at other nodes."""
+    remote = sum(call.caller.member.is_remote for call in connection.dispatched.values())
+    return len(connection.calls) + remote
+
+
+def _remote_summary(name: str, participants: int, toolkits: int) -> dict[str, Any]:
+    return {"name": name, "participants": participants, "toolkits": toolkits, "calls": 0}
+
+
+def _text(options: dict[str, Any], name: str) -> str:
+    value = options.get(name)
+    if type(value) is not str or not 0 < len(value) <= _MAX_CHARS:
+        raise bad_option(name, f"is text of 1 to {_MAX_CHARS} characters")
+    return value

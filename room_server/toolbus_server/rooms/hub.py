@@ -1,0 +1,265 @@
+"""The rooms of one server: participants join, replace an older connection, and leave.
+
+A room begins with its first participant and ends with its last. Knows nothing of sockets: a
+connection has a `MessagePort`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from toolbus.concurrency.timers import Deadlines
+from toolbus_server.calls.router import Connection, RoutedRoom, Router
+from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.limits import Limits
+from toolbus_server.registry.models import Identity, Participant, Reservation
+from toolbus_server.registry.room_state import Change, RoomState
+from toolbus_server.rooms.event_feed import EventFeeds
+from toolbus_server.rooms.fair_scheduler import FairScheduler
+from toolbus_server.rooms.participant_requests import ParticipantRequests
+from toolbus_server.rooms.toolkit_requests import ToolkitRequests
+
+__all__ = ["ConnectedSession", "Hub", "OpenRoom"]
+
+
+class ConnectedSession(Protocol):
+    """A session that a newer connection of its instance, or an administrator, may end."""
+
+    connection: Connection
+
+    def replaced(self) -> None:
+        """Close: a newer connection of this instance has joined."""
+
+    def evict(self) -> None:
+        """Leave the room and close: an administrator or a revoked token ends this session."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenRoom:
+    """A room that has participants."""
+
+    room: RoutedRoom
+    toolkit_requests: ToolkitRequests
+    participant_requests: ParticipantRequests
+    feeds: EventFeeds
+    sessions: dict[tuple[Identity, str], ConnectedSession] = field(default_factory=dict)
+    """The sessions at this node, by identity and instance."""
+    has_ended: bool = False
+    """Whether its last participant of this node has left."""
+
+
+@dataclass(slots=True, eq=False)
+class _ReservedName:
+    """A reservation, and its room."""
+
+    room: OpenRoom
+    reservation: Reservation
+
+    @property
+    def ended(self) -> bool:
+        """Whether the name is served again or free, or its room has ended."""
+        return self.reservation.ended or self.room.has_ended
+
+
+class Hub:
+    """All rooms of one server.
+
+    Args:
+        loop: Its clock and timers are used.
+        limits: What one participant may use.
+        telemetry: Records sampled calls.
+        random: Draws hosts; pass a seeded one to repeat a run.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        telemetry: ServerTelemetry,
+        random: Random | None = None,
+    ) -> None:
+        self.limits = limits
+        self.router = Router(loop, limits, telemetry)
+        self.rooms: dict[str, OpenRoom] = {}
+        self.scheduler: FairScheduler = FairScheduler(loop)
+        """Sends the events of all rooms."""
+        self.denied = 0
+        """Registrations without the grant for them, in rooms that have ended."""
+        self._random = random or Random()
+        self._loop = loop
+        self._reservations = Deadlines(loop, self._release)
+        self._empty: asyncio.Event | None = None
+        self.accepts_remote_calls = True
+        """Whether calls from other nodes are run; False once the drain time is over."""
+
+    def epoch_of(self, room: str, identity: Identity, instance: str) -> int | None:
+        """Return the epoch of the session that this instance has in a room, if it has one."""
+        open_room = self.rooms.get(room)
+        session = open_room.sessions.get((identity, instance)) if open_room else None
+        return session.connection.member.epoch if session else None
+
+    def open(self, name: str) -> OpenRoom:
+        """Find a room, or open it; the caller then has to join it or to `drop` it."""
+        open_room = self.rooms.get(name)
+        if open_room is None:
+            open_room = self.rooms[name] = self._open(name)
+        return open_room
+
+    def join(self, name: str, session: ConnectedSession) -> OpenRoom:
+        """Add a participant; it replaces an older connection of its instance."""
+        open_room = self.open(name)
+        connection, member = session.connection, session.connection.member
+        member.since = time.time_ns() // 1_000_000
+        key = (member.identity, member.instance)
+        old = open_room.sessions.get(key)
+        open_room.sessions[key] = session
+        open_room.room.connections[member.id] = connection
+        if old is None:
+            open_room.room.state.join(member)
+        else:
+            self._replace(open_room, old, member)
+        open_room.feeds.publish_participant(member, was_present=False)
+        _publish_change(open_room, member)
+        return open_room
+
+    def _open(self, name: str) -> OpenRoom:
+        room = RoutedRoom(RoomState(name, self._random))
+        feeds = EventFeeds(room, self._loop, self.scheduler)
+        toolkit_requests = ToolkitRequests(room, self.limits, feeds)
+        participant_requests = ParticipantRequests(room, feeds, self._loop.time)
+        return OpenRoom(room, toolkit_requests, participant_requests, feeds)
+
+    def _replace(self, open_room: OpenRoom, old: ConnectedSession, member: Participant) -> None:
+        changes = open_room.room.state.replace(old.connection.member, member)
+        self._remove(open_room, old.connection)
+        open_room.feeds.publish(changes)
+        self._reserve_names(open_room, changes)
+        open_room.feeds.publish_participant(old.connection.member, was_present=True)
+        old.replaced()
+
+    def renew(self, name: str, session: ConnectedSession, newer: Participant) -> None:
+        """Apply what a newer token of a participant grants."""
+        open_room, member = self.rooms[name], session.connection.member
+        role = member.role
+        member.apply_token(newer)
+        changes = open_room.room.state.drop_uncovered(member)
+        open_room.feeds.publish(changes)
+        open_room.toolkit_requests.update_grants(session.connection)
+        if member.role != role:  # events do not show the other grants
+            open_room.feeds.publish_participant(member, was_present=True)
+        _publish_change(open_room, member)
+
+    def leave(self, name: str, session: ConnectedSession, *, reserve: bool = True) -> None:
+        """Remove a participant: its calls and toolkits end, and so does an empty room. Idempotent.
+
+        Args:
+            name: The room.
+            session: The session that ends.
+            reserve: Whether names that only it served stay reserved for its identity for a while.
+        """
+        open_room = self.rooms.get(name)
+        connection = session.connection
+        member = connection.member
+        if open_room is None or open_room.room.connections.get(member.id) is not connection:
+            return
+        key = (member.identity, member.instance)
+        if open_room.sessions.get(key) is session:
+            del open_room.sessions[key]
+        changes = open_room.room.state.leave(member, reserve=reserve)
+        member.reserves_names = reserve
+        self._remove(open_room, connection)
+        _publish_change(open_room, member)
+        if not open_room.sessions:
+            self._close(open_room)
+            return
+        open_room.feeds.publish_participant(member, was_present=True)
+        open_room.feeds.publish(changes)
+        self._reserve_names(open_room, changes)
+
+    def drop(self, name: str) -> None:
+        """Close a room that was opened for a participant that did not join it."""
+        open_room = self.rooms.get(name)
+        if open_room is not None and not open_room.sessions:
+            self._close(open_room)
+
+    def _close(self, open_room: OpenRoom) -> None:
+        del self.rooms[open_room.room.state.name]
+        open_room.has_ended = True
+        self.denied += open_room.toolkit_requests.denied
+        if open_room.room.replication is not None:
+            open_room.room.replication.room_closed()
+        if self._empty is not None and not self.rooms:
+            self._empty.set()
+
+    # Participants of other nodes
+
+    def join_remote(self, open_room: OpenRoom, connection: Connection) -> None:
+        """Add a participant of another node."""
+        open_room.room.connections[connection.member.id] = connection
+        open_room.room.state.join(connection.member)
+        open_room.feeds.publish_participant(connection.member, was_present=False)
+
+    def leave_remote(self, open_room: OpenRoom, member: Participant, *, reserve: bool) -> None:
+        """Remove a participant of another node; that node ends its calls."""
+        changes = open_room.room.state.leave(member, reserve=reserve)
+        open_room.room.connections.pop(member.id, None)
+        open_room.feeds.publish_participant(member, was_present=True)
+        open_room.feeds.publish(changes)
+        self._reserve_names(open_room, changes)
+
+    def reserve_remote(self, open_room: OpenRoom, changes: list[Change], left_s: float) -> None:
+        """Reserve names whose hosts were lost at other nodes before this one held the room."""
+        open_room.feeds.publish(changes)
+        self._reserve_names(open_room, changes, left_s)
+
+    def remote_count(self, room: str, identity: Identity, instance: str) -> int:
+        """Count the participants of a room at other nodes, without an older one of this instance.
+
+        A participant that takes over from an older one is not counted twice. Those at draining
+        nodes are not counted, since they are about to connect here. A room that this node does not
+        hold has none.
+        """
+        open_room = self.rooms.get(room)
+        if open_room is None or not open_room.room.state.remote_count:
+            return 0
+        state, key = open_room.room.state, (identity, instance)
+        own = (
+            each.is_remote and not each.node_is_draining and (each.identity, each.instance) == key
+            for each in state.participants_named(identity.name)
+        )
+        return state.remote_count - state.on_draining_node_count - sum(own)
+
+    async def wait_until_empty(self) -> None:
+        """Wait until no room has participants."""
+        self._empty = asyncio.Event()
+        if self.rooms:
+            await self._empty.wait()
+
+    def _reserve_names(
+        self, open_room: OpenRoom, changes: list[Change], left_s: float | None = None
+    ) -> None:
+        """Set a timer for each reserved name; the reservations of a room end with it."""
+        for change in changes:
+            if change.toolkit.reservation is not None:
+                reserved = _ReservedName(open_room, change.toolkit.reservation)
+                kept_s = self.limits.reservation_ms / 1000 if left_s is None else left_s
+                self._reservations.add(self._loop.time() + kept_s, reserved)
+
+    def _release(self, reserved: _ReservedName) -> None:
+        room = reserved.room
+        room.feeds.publish(room.room.state.release(reserved.reservation))
+
+    def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
+        open_room.feeds.remove(connection.member)
+        self.router.end_calls_of(connection)
+        open_room.room.connections.pop(connection.member.id, None)
+
+
+def _publish_change(open_room: OpenRoom, member: Participant) -> None:
+    replication = open_room.room.replication
+    if replication is not None:
+        replication.participant_changed(member)

@@ -1,0 +1,258 @@
+"""Handles requests about participants: list, attributes, messages, builders.
+
+Each method takes a request and returns the body of its reply, or raises the error of the reply. The
+state is in `room_state`; here are the grants, the limits and the shape of the replies. The bodies
+of messages are never read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from toolbus.auth.grants import ToolPatterns, is_toolkit_name
+from toolbus.errors import (
+    InvalidArguments,
+    NotFound,
+    PermissionDenied,
+    QuotaExceeded,
+    TooLarge,
+)
+from toolbus.wire import (
+    MAX_ATTRIBUTES_BYTES,
+    MAX_DEPTH,
+    MAX_FRAME_BYTES,
+    Attributes,
+    BadBody,
+    Builders,
+    Participants,
+    Send,
+    pack_body,
+    unpack_body,
+)
+from toolbus_server.calls.router import Connection, RoutedRoom
+from toolbus_server.registry.models import Participant
+from toolbus_server.registry.request_options import (
+    MAX_PAGE_BYTES,
+    bad_option,
+    cursor_text,
+    page_limit,
+    read_cursor,
+    read_option,
+)
+from toolbus_server.registry.toolkit_definition import check_schema
+from toolbus_server.rooms.event_feed import EventFeeds, participant_summary
+
+__all__ = ["ParticipantRequests"]
+
+_MESSAGE_NAME = re.compile(r"\A[A-Za-z0-9_.-]{1,64}\Z")
+_MAX_MESSAGE_BYTES = 256 * 1024
+_MAX_ATTRIBUTES = 64
+_MAX_ATTRIBUTE_CHARS = 64
+# In a list of participants they are nested three levels deep.
+_MAX_ATTRIBUTES_DEPTH = MAX_DEPTH - 3
+_MAX_OFFERS = 64
+_MAX_OFFERS_BYTES = 32 * 1024
+
+
+class ParticipantRequests:
+    """Handles the requests of one room; publishes changes to the room's feeds.
+
+    Args:
+        room: The room.
+        feeds: The room's subscribers.
+        now: The loop's clock.
+    """
+
+    def __init__(self, room: RoutedRoom, feeds: EventFeeds, now: Callable[[], float]) -> None:
+        self._room = room
+        self._state = room.state
+        self._feeds = feeds
+        self._now = now
+
+    def participants(self, connection: Connection, request: Participants) -> dict[str, Any]:
+        """Return one page of the participants.
+
+        Raises:
+            PermissionDenied: The participant lacks the grant `presence`.
+            InvalidArguments: An option has a wrong type, or the cursor is invalid.
+        """
+        if not connection.member.scope.presence:
+            raise PermissionDenied("no grant to list participants (presence)")
+        count = page_limit(request.options)
+        position = read_cursor(request.options, (str, str))
+        page: list[dict[str, Any]] = []
+        size = 0
+        after = None if position is None else (position[0], position[1])
+        for member in self._state.participants(after):
+            if page and (len(page) == count or size > MAX_PAGE_BYTES):
+                last = page[-1]
+                return {"participants": page, "cursor": cursor_text((last["name"], last["id"]))}
+            page.append(participant_summary(member))
+            size += len(pack_body(page[-1]))
+        return {"participants": page, "cursor": None}
+
+    def attributes(self, connection: Connection, request: Attributes) -> dict[str, Any]:
+        """Change the attributes of a participant.
+
+        Raises:
+            InvalidArguments: There would be too many, or one is too long or no JSON value.
+        """
+        member = connection.member
+        changed = {
+            name: value
+            for name, value in (member.attributes | request.attributes).items()
+            if value is not None
+        }
+        if _checked_attributes(changed) != pack_body(member.attributes):
+            member.attributes = changed
+            self._feeds.publish_participant(member, was_present=True)
+            self._publish_change(member)
+        return {}
+
+    def _publish_change(self, member: Participant) -> None:
+        if self._room.replication is not None:
+            self._room.replication.participant_changed(member)
+
+    # Messages
+
+    def send(self, connection: Connection, request: Send) -> dict[str, Any]:
+        """Send a message to its receivers, as far as they subscribe and have room for it.
+
+        Raises:
+            PermissionDenied: The sender lacks the grant `messaging`.
+            InvalidArguments: The message's name is invalid.
+            TooLarge: Its body is over the limit.
+            QuotaExceeded: The sender sends too many messages.
+            NotFound: No participant has that name.
+        """
+        self._check_message(connection, request)
+        sender = connection.member
+        message = {
+            "from": sender.packed_info,
+            "name": request.name,
+            "body": request.body,
+            "direct": request.to is not None,
+            "builders": list(sender.scope.agents.builders),
+        }
+        if request.to is None:
+            delivered = self._feeds.deliver_to_others(message, sender)
+            return {"delivered": delivered + self._send_to_other_nodes(None, message)}
+        receivers = self._state.participants_named(request.to)
+        if not receivers:
+            raise NotFound(f"no participant named {request.to[:128]!r} is here")
+        delivered = self._feeds.deliver(message, receivers)
+        return {"delivered": delivered + self._send_to_other_nodes(request.to, message)}
+
+    def _send_to_other_nodes(self, to: str | None, message: dict[str, Any]) -> int:
+        return (
+            0
+            if self._room.replication is None
+            else self._room.replication.send_message(to, message)
+        )
+
+    def _check_message(self, connection: Connection, request: Send) -> None:
+        if not connection.member.scope.messaging:
+            raise PermissionDenied("no grant to send messages (messaging)")
+        if _MESSAGE_NAME.fullmatch(request.name) is None:
+            raise bad_option("name", "is 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
+        if len(request.body) > _MAX_MESSAGE_BYTES:
+            raise TooLarge(f"a message has at most {_MAX_MESSAGE_BYTES} bytes", executed="no")
+        now = self._now()
+        if connection.messages.exceeded(now):
+            raise QuotaExceeded(
+                "too many messages", retry_after_s=connection.messages.retry_after_s(now)
+            )
+
+    # Builders
+
+    def builders(self, connection: Connection, request: Builders) -> dict[str, Any]:
+        """Store the builders that a participant offers, or return those of another one.
+
+        Raises:
+            InvalidArguments: An offer is malformed, or not exactly one of the two is requested.
+            TooLarge: The offers do not fit one frame.
+        """
+        offer = read_option(request.options, "offer", list)
+        participant = read_option(request.options, "participant", str)
+        if (offer is None) == (participant is None):
+            raise bad_option("offer", "or participant: exactly one of the two is required")
+        if offer is not None:
+            connection.member.offers = _read_offers(offer)
+            self._publish_change(connection.member)
+            return {}
+        patterns = ToolPatterns(connection.member.scope.agents.builders)
+        named = self._state.participants_named(str(participant))
+        return {"builders": _fitting(_covered(named, patterns))}
+
+
+def _checked_attributes(attributes: dict[str, Any]) -> bytes:
+    """Check and pack the attributes of a participant. Raises InvalidArguments."""
+    if len(attributes) > _MAX_ATTRIBUTES:
+        raise bad_option("attributes", f"are at most {_MAX_ATTRIBUTES}")
+    if any(len(name) > _MAX_ATTRIBUTE_CHARS for name in attributes):
+        raise bad_option("attributes", f"have names of at most {_MAX_ATTRIBUTE_CHARS} characters")
+    packed = pack_body(attributes)
+    if len(packed) > MAX_ATTRIBUTES_BYTES:
+        raise bad_option("attributes", f"have at most {MAX_ATTRIBUTES_BYTES} bytes together")
+    try:
+        unpack_body(packed, max_depth=_MAX_ATTRIBUTES_DEPTH)
+    except BadBody as error:
+        raise bad_option(f"attributes{error.path}", error.reason) from error
+    return packed
+
+
+def _read_offers(offers: list[Any]) -> dict[bytes, dict[str, Any]]:
+    """Read offers, keyed by their packed form, without unknown keys."""
+    if len(offers) > _MAX_OFFERS:
+        raise bad_option("offer", f"names at most {_MAX_OFFERS} toolkits")
+    read = [_read_offer(offer, f"offer/{index}") for index, offer in enumerate(offers)]
+    if len({each["name"] for each in read}) != len(read):
+        raise bad_option("offer", "names a toolkit twice")
+    if len(pack_body(read)) > _MAX_OFFERS_BYTES:
+        raise bad_option("offer", f"has at most {_MAX_OFFERS_BYTES} bytes")
+    return {pack_body(each): each for each in read}
+
+
+def _read_offer(offer: Any, path: str) -> dict[str, Any]:
+    if type(offer) is not dict:
+        raise bad_option(path, "is a map of name, description and schema")
+    name, description, schema = (offer.get(key) for key in ("name", "description", "schema"))
+    if not is_toolkit_name(name):
+        raise bad_option(f"{path}/name", "is the name of a toolkit")
+    if type(description) is not str:
+        raise bad_option(f"{path}/description", "is text")
+    if type(schema) is not dict:
+        raise bad_option(f"{path}/schema", "is a JSON Schema")
+    try:
+        unpack_body(pack_body(schema))
+        check_schema(schema, f"/{path}/schema")
+    except BadBody as error:
+        raise bad_option(f"{path}/schema{error.path}", error.reason) from error
+    except InvalidArguments as error:
+        raise bad_option(f"{path}/schema", error.details["message"]) from error
+    return {"name": name, "description": description, "schema": schema}
+
+
+def _covered(members: Iterable[Participant], patterns: ToolPatterns) -> Iterable[dict[str, Any]]:
+    """Iterate over offers that the patterns cover; equal offers of replicas appear once."""
+    seen: set[bytes] = set()
+    for member in members:
+        for packed, offer in member.offers.items():
+            if packed not in seen:
+                seen.add(packed)
+                if patterns.covers_toolkit(offer["name"]):
+                    yield offer
+
+
+def _fitting(offers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Collect the offers of one reply. Raises TooLarge if they do not fit one frame."""
+    fitting: list[dict[str, Any]] = []
+    size = 0
+    for offer in offers:
+        size += len(pack_body(offer))
+        if size > MAX_FRAME_BYTES:
+            raise TooLarge("the reply does not fit one frame", executed="no")
+        fitting.append(offer)
+    return fitting

@@ -1,0 +1,262 @@
+"""Handles requests about toolkits: register, unregister, drain, list, describe, subscribe.
+
+Each method takes a request and returns the body of its reply, or raises the error of the reply. The
+state is in `room_state`; here are the grants, the limits and the shape of the replies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+from toolbus.errors import (
+    NotFound,
+    PermissionDenied,
+    QuotaExceeded,
+    Unavailable,
+)
+from toolbus.wire import (
+    Describe,
+    ListToolkits,
+    Register,
+    Subscribe,
+    Unregister,
+    pack_body,
+)
+from toolbus_server.calls.call_state import Offer, Replication
+from toolbus_server.calls.router import Connection, RoutedRoom
+from toolbus_server.limits import Limits
+from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
+from toolbus_server.registry.request_options import (
+    MAX_PAGE_BYTES,
+    bad_option,
+    cursor_text,
+    page_limit,
+    read_cursor,
+    read_option,
+)
+from toolbus_server.registry.toolkit_definition import read_definition, toolkit_name_of
+from toolbus_server.rooms.event_feed import (
+    TOPIC_GRANTS,
+    TOPICS,
+    EventFeed,
+    EventFeeds,
+    toolkit_summary,
+)
+
+__all__ = ["ToolkitRequests"]
+
+_logger = logging.getLogger(__name__)
+_MAX_SHARES = 256
+_MAX_GENERATION = 2**48
+# How many texts one page of a search compares, each 256 characters counting as one. That many block
+# the event loop for some 10 ms.
+_MAX_EFFORT = 6_000
+_SHARE_PREFIXES = ("name:", "role:")
+# The types of a toolkit's sort key: its name, whether it is private, its owner's name and issuer.
+_POSITION = (str, bool, str, str)
+
+
+class ToolkitRequests:
+    """Handles the requests of one room; publishes changes to the room's feeds.
+
+    Args:
+        room: The room.
+        limits: How many toolkits one participant may host, and one room may have.
+        feeds: The room's subscribers.
+    """
+
+    def __init__(self, room: RoutedRoom, limits: Limits, feeds: EventFeeds) -> None:
+        self._room = room
+        self._limits = limits
+        self._feeds = feeds
+        self.denied = 0
+        """Registrations that were refused for a missing grant."""
+
+    def update_grants(self, connection: Connection) -> None:
+        """Apply a participant's new grants to its subscription."""
+        visible = self._room.state.visible_toolkits(connection.member, after=None)
+        self._feeds.update_grants(connection.member, visible)
+
+    def register(
+        self, connection: Connection, request: Register
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Register a toolkit; where nodes share the room, after claiming its name with them."""
+        public, shared_with = _read_visibility(request.options)
+        generation = read_option(request.options, "generation", int)
+        if generation is not None and not 0 < generation < _MAX_GENERATION:
+            raise bad_option("generation", "is a number that an earlier registration returned")
+        member = connection.member
+        if member.is_draining:
+            raise Unavailable("this connection is draining: register on another", executed="no")
+        grant = member.scope.agents
+        if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
+            raise self._denied(member, public, toolkit_name_of(request.manifest))
+        definition = read_definition(request.manifest)
+        name = definition.manifest.name
+        if not member.rights.may_register(name, public):
+            raise self._denied(member, public, name)
+        self._check_quotas(member, name, public)
+        offer = Offer(name, public, shared_with, definition)
+        if self._room.replication is not None:
+            return self._register_with_claim(self._room.replication, member, offer, generation)
+        return self._accept(member, offer, generation)
+
+    async def _register_with_claim(
+        self, replication: Replication, member: Participant, offer: Offer, generation: int | None
+    ) -> dict[str, Any]:
+        number = await replication.claim(member, offer, generation)
+        if not member.is_present:
+            raise Unavailable("the connection has ended", executed="no")
+        try:
+            self._check_still(member, offer)
+            return self._accept(member, offer, number)
+        finally:
+            replication.participant_changed(member)  # publishes the toolkit, or withdraws the claim
+
+    def _check_still(self, member: Participant, offer: Offer) -> None:
+        """Check once more what may have changed while the name was claimed."""
+        if member.is_draining:
+            raise Unavailable("this connection is draining: register on another", executed="no")
+        if not member.rights.may_register(offer.name, offer.public):
+            raise self._denied(member, offer.public, offer.name)
+        self._check_quotas(member, offer.name, offer.public)
+
+    def _accept(self, member: Participant, offer: Offer, generation: int | None) -> dict[str, Any]:
+        done = self._room.state.register(
+            member,
+            offer.definition,
+            public=offer.public,
+            shared_with=offer.shared_with,
+            generation=generation,
+        )
+        self._feeds.publish(done.changes)
+        return {"digest": offer.definition.digest, "generation": done.generation.number}
+
+    def _check_quotas(self, member: Participant, name: str, public: bool) -> None:
+        """Refuse one toolkit too many. Raises QuotaExceeded or AlreadyExists."""
+        state, limits = self._room.state, self._limits
+        is_new = not any(t.name == name and t.public == public for t in member.toolkits)
+        if is_new and len(member.toolkits) >= limits.max_toolkits:
+            raise QuotaExceeded(f"one participant hosts at most {limits.max_toolkits}")
+        if not is_new or state.toolkit_count < limits.max_room_toolkits:
+            return
+        if state.existing(member.identity, name, public) is None:
+            raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
+
+    def _denied(self, member: Participant, public: bool, name: str) -> PermissionDenied:
+        kind = "public" if public else "private"
+        self.denied += 1
+        _logger.warning("%r may not register the %s toolkit %s", member.identity.name, kind, name)
+        message = f"no grant to register the {kind} toolkit {name}".rstrip()
+        return PermissionDenied(f"{message} (agents.register_{kind}_toolkit)")
+
+    def unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
+        """Unregister a toolkit."""
+        changes = self._room.state.unregister(
+            connection.member, request.toolkit, public=request.public
+        )
+        self._feeds.publish(changes)
+        self._publish_change(connection.member)
+        return {}
+
+    def drain(self, connection: Connection) -> dict[str, Any]:
+        """Send a participant no more calls; it finishes those that it runs."""
+        self._feeds.publish(self._room.state.drain(connection.member))
+        self._publish_change(connection.member)
+        return {}
+
+    def _publish_change(self, member: Participant) -> None:
+        if self._room.replication is not None:
+            self._room.replication.participant_changed(member)
+
+    def list_toolkits(self, connection: Connection, request: ListToolkits) -> dict[str, Any]:
+        """Return one page of the toolkits that the participant can see."""
+        _need_use_tools(connection)
+        options = request.options
+        search = read_option(options, "search", str)
+        count = page_limit(options)
+        position = read_cursor(options, _POSITION)
+        after = None if position is None else (position[0], position[1], position[2], position[3])
+        wanted = (search or "").casefold()
+        page: list[dict[str, Any]] = []
+        last: RegisteredToolkit | None = None
+        size = effort = 0
+        for toolkit in self._room.state.visible_toolkits(connection.member, after=after):
+            is_full = len(page) == count or size > MAX_PAGE_BYTES or effort > _MAX_EFFORT
+            if last is not None and is_full:
+                return {"toolkits": page, "cursor": cursor_text(last.order)}
+            last = toolkit
+            if wanted:
+                search_text = toolkit.serving.definition.search_text
+                effort += 1 + len(search_text) // 256
+                if wanted not in search_text:
+                    continue
+                texts = searchable_texts(toolkit, connection.member)
+                effort += len(texts)
+                if not any(wanted in text.casefold() for text in texts):
+                    continue
+            page.append(toolkit_summary(toolkit, connection))
+            size += len(pack_body(page[-1]))
+        return {"toolkits": page, "cursor": None}
+
+    def describe(self, connection: Connection, request: Describe) -> dict[str, Any]:
+        """Return a toolkit's manifest, with the tools that the participant may call or list."""
+        participant = read_option(request.options, "participant", str)
+        known = read_option(request.options, "digest", str)
+        toolkit = self._room.state.resolve(connection.member, request.toolkit, participant)
+        manifest = toolkit.serving.definition.manifest
+        readable = [t for t in manifest.tools if connection.member.may_read(toolkit.name, t.name)]
+        if manifest.tools and not readable:
+            if toolkit.public:
+                raise PermissionDenied(f"no grant to inspect {toolkit.name}")
+            raise NotFound(f"toolkit {request.toolkit[:64]} not found")
+        summary = toolkit_summary(toolkit, connection)
+        if known == summary["digest"]:
+            return {"toolkit": summary, "unchanged": True}
+        visible = manifest.model_copy(update={"tools": tuple(readable)})
+        return {"toolkit": summary, "manifest": visible.model_dump(mode="json")}
+
+    def subscribe(
+        self, connection: Connection, feed: EventFeed, request: Subscribe
+    ) -> dict[str, Any]:
+        """Send a participant the events of some topics from now on, or of none."""
+        for topic in request.topics:
+            is_covered = TOPICS.get(topic) if type(topic) is str else None
+            if is_covered is None:
+                raise bad_option("topics", f"are among {sorted(TOPICS)}")
+            if not is_covered(connection.member.scope):
+                raise PermissionDenied(f"no grant to subscribe to {topic} ({TOPIC_GRANTS[topic]})")
+        if request.topics:
+            visible = self._room.state.visible_toolkits(connection.member, after=None)
+            feed.start(request.topics, visible if "toolkits" in request.topics else ())
+            self._feeds.add(connection.member, feed)
+        else:
+            self._feeds.remove(connection.member)
+        connection.member.receives_messages = "messages" in request.topics
+        self._publish_change(connection.member)
+        return {"topics": list(request.topics)}
+
+
+def _need_use_tools(connection: Connection) -> None:
+    if not connection.member.scope.agents.use_tools:
+        raise PermissionDenied("no grant to list toolkits (agents.use_tools)")
+
+
+def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:
+    public = options.get("public", True)
+    shared = options.get("shared_with", [])
+    if type(public) is not bool:
+        raise bad_option("public", "is not bool")
+    if type(shared) is not list or len(shared) > _MAX_SHARES or not all(map(_is_share, shared)):
+        raise bad_option("shared_with", "is a list of name:x, role:x or *")
+    if public and shared:
+        raise bad_option("shared_with", "is for private toolkits: the whole room sees a public one")
+    return public, frozenset(shared)
+
+
+def _is_share(replication: Any) -> bool:
+    if type(replication) is not str or len(replication) > 256:
+        return False
+    return replication == "*" or (replication.startswith(_SHARE_PREFIXES) and len(replication) > 5)

@@ -1,0 +1,1 @@
+"""The websocket server: sessions, HTTP endpoints, draining."""

@@ -1,0 +1,97 @@
+"""A server-side connection with its admission decision, counted against the quotas."""
+
+from __future__ import annotations
+
+from asyncio import BaseTransport
+from collections.abc import Hashable
+from typing import Any
+
+from websockets.datastructures import Headers
+
+from toolbus.transport.websocket import ServerTransport
+from toolbus_server.access.admission import Admitted, Refusal
+from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
+from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.websocket.session import Session
+
+__all__ = ["AcceptedConnection"]
+
+_SLOW_CONSUMER = 4430
+
+
+class AcceptedConnection(ServerTransport):
+    """A connection that counts against the quotas from the moment it is accepted."""
+
+    # Slots: with these in its dict it would have too many attributes for a key-sharing dict.
+    __slots__ = ("_counted", "_counts", "_proxies", "_quotas", "address", "decision")
+
+    def __init__(
+        self,
+        *args: Any,
+        quotas: ConnectionQuotas,
+        counts: ConnectionCounts,
+        proxies: TrustedProxies,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._proxies = proxies
+        self.decision: Admitted | Refusal | None = None
+        self._quotas = quotas
+        self._counts = counts
+        self._counted: list[Hashable] = []
+        self.address = ""
+
+    def count(self, key: Hashable) -> None:
+        """Count the connection under one more key until it closes."""
+        self._quotas.add(key)
+        self._counted.append(key)
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Count the connection; if its address floods the server, drop it without an answer."""
+        super().connection_made(transport)
+        if self._proxies.include(self._peer):
+            return  # the request names the client's address
+        self.address = address_of((self._peer,))
+        if self.address:
+            self.count(self.address)
+        if self._quotas.is_flooded(self.address):
+            self._quotas.dropped += 1
+            self.transport.abort()
+
+    @property
+    def _peer(self) -> str:
+        name = self.transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
+
+    def find_address(self, headers: Headers) -> None:
+        """Count a connection from a trusted proxy by the client's address in its headers."""
+        if not self._counted and self._proxies.include(self._peer):
+            forwarded = headers.get_all("X-Forwarded-For")
+            self.address = self._proxies.client_of(self._peer, forwarded)
+            self.count(self.address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop counting the connection."""
+        counted, self._counted = self._counted, []
+        for key in counted:
+            self._quotas.remove(key)
+        super().connection_lost(exc)
+
+    def closing(self) -> None:
+        """Remove the participant now, as its socket may take another 2 s to close."""
+        if isinstance(self.receiver, Session):  # a no-op if the session closed the connection
+            self.loop.call_soon(self.receiver.on_close)
+
+    async def drop(self) -> None:
+        """Abort, without an answer, a connection whose request is followed by invalid data.
+
+        websockets has failed it by then, and would report an answer as a bug.
+        """
+        self.transport.abort()
+        await self.wait_closed()
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Close with a code and a reason; slow consumers are counted."""
+        if code == _SLOW_CONSUMER and self.is_open:
+            self._counts.slow_consumers += 1
+        super().close_with(code, reason)

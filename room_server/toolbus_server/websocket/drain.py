@@ -1,0 +1,83 @@
+"""Draining a server: notify participants, wait for calls in flight, fail the rest.
+
+Participants that are notified reconnect elsewhere, or wait. No connection is closed here: the
+server does that afterwards. `Admission.draining` must be set before, so that no participant joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+from websockets.asyncio.server import Server
+
+from toolbus.wire import Notice, encode
+from toolbus_server.calls.call_state import Connection
+from toolbus_server.rooms.hub import Hub
+
+__all__ = ["STAY_S", "drain", "stop_accepting"]
+
+STAY_S = 1.0
+"""How long a server keeps connections open, calls in flight or not (PROTOCOL.md, LEAVE-7).
+
+A call that was sent before its caller got the notice is refused in this time; on a closed
+connection its outcome would be unknown. And hosts connect elsewhere before they disappear here.
+"""
+
+
+async def drain(hub: Hub, drain_s: float) -> None:
+    """Notify participants, and wait until all have left or no call is in flight.
+
+    Args:
+        hub: The rooms and the calls in flight.
+        drain_s: Longest time to wait; calls that are in flight after it fail.
+    """
+    hub.router.is_draining = True
+    notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))
+    for connection in _connections(hub):
+        if not connection.member.is_remote:
+            connection.port.send_message(notice)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(drain_s):
+            await _until_empty_or_idle(hub)
+            while hub.router.in_flight:  # another node's call may have come at the last moment
+                await hub.router.wait_until_idle()
+    hub.accepts_remote_calls = False
+    for connection in list(_connections(hub)):
+        hub.router.fail_hosted_calls(connection)
+
+
+def _connections(hub: Hub) -> Iterator[Connection]:
+    for open_room in hub.rooms.values():
+        yield from open_room.room.connections.values()
+
+
+async def _until_empty_or_idle(hub: Hub) -> None:
+    either = [asyncio.ensure_future(wait) for wait in (hub.wait_until_empty(), _until_idle(hub))]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in either:
+            each.cancel()
+
+
+async def _until_idle(hub: Hub) -> None:
+    await asyncio.sleep(STAY_S)
+    await hub.router.wait_until_idle()
+
+
+async def stop_accepting(server: Server) -> None:
+    """Stop listening, and return once `server` has registered every accepted connection.
+
+    asyncio accepts a connection and reports it one or two iterations of the loop later. A server
+    that is closed in between loses that one: its socket would stay open, without an answer.
+    """
+    loop = server.get_loop()
+    for listening in server.sockets:
+        with suppress(NotImplementedError):  # not every loop accepts in a reader
+            loop.remove_reader(listening)
+    await asyncio.sleep(0)  # accepted sockets get transports, which a closed server refuses
+    server.server.close()
+    for _ in range(2):  # one iteration reports the connection, and starts its handler
+        await asyncio.sleep(0)

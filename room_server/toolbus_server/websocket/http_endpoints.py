@@ -1,0 +1,107 @@
+"""The plain HTTP endpoints of a server: `/healthz`, `/readyz` and `/metrics`.
+
+They need no token, since they name no participant, and are answered before a websocket request is
+examined. Every other path is handled by `admission`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from toolbus_server.access.admission import Admission
+
+if TYPE_CHECKING:
+    from toolbus_server.websocket.metrics import ServerMetrics
+
+__all__ = ["HttpEndpoints"]
+
+_logger = logging.getLogger(__name__)
+_TEXT = "text/plain; charset=utf-8"
+_METHODS = ("GET", "HEAD")
+
+
+class HttpEndpoints:
+    """Answers probes and scrapes of one server.
+
+    Args:
+        admission: Tells whether the server is draining.
+        make_metrics: Creates the metrics at the first scrape, so that a server that is never
+            scraped does not load `prometheus_client`; None if metrics are off.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        make_metrics: Callable[[], ServerMetrics] | None,
+    ) -> None:
+        self._admission = admission
+        self._make_metrics = make_metrics
+        self._metrics: ServerMetrics | None = None
+        self._answers: MappingProxyType[str, Callable[[Request], Response]] = MappingProxyType(
+            {
+                "/healthz": self._health,
+                "/readyz": self._readiness,
+                "/metrics": self._metrics_response,
+            }
+        )
+
+    def answer(self, request: Request) -> Response | None:
+        """Return the response for an endpoint; None for every other path."""
+        answer = self._answers.get(request.path.partition("?")[0])
+        if answer is None:
+            return None
+        if request.method not in _METHODS:
+            response = _response(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD.\n")
+            response.headers["Allow"] = ", ".join(_METHODS)
+        else:
+            response = answer(request)
+        return _without_body_for_head(response, request)
+
+    def _health(self, _: Request) -> Response:
+        return _response(HTTPStatus.OK, "ok\n")
+
+    def _readiness(self, _: Request) -> Response:
+        if not self._admission.draining:
+            return _response(HTTPStatus.OK, "ready\n")
+        response = _response(HTTPStatus.SERVICE_UNAVAILABLE, "leaving\n")
+        response.headers["Retry-After"] = "1"
+        return response
+
+    def _metrics_response(self, _: Request) -> Response:
+        if self._make_metrics is None:
+            return _response(HTTPStatus.NOT_FOUND, "Metrics are off on this server.\n")
+        try:
+            if self._metrics is None:
+                self._metrics = self._make_metrics()
+            return _response(HTTPStatus.OK, *self._metrics.exposition())
+        except ModuleNotFoundError as error:
+            _logger.error("no metrics: %s is missing: pip install 'toolbus[server]'", error.name)
+            return _response(
+                HTTPStatus.NOT_IMPLEMENTED, "This server lacks a package for metrics.\n"
+            )
+
+
+def _without_body_for_head(response: Response, request: Request) -> Response:
+    if request.method == "HEAD":
+        response.body = b""
+    return response
+
+
+def _response(status: HTTPStatus, text: str, content_type: str = _TEXT) -> Response:
+    body = text.encode()
+    headers = Headers(
+        [
+            ("Connection", "close"),
+            ("Cache-Control", "no-store"),
+            ("Content-Length", str(len(body))),
+            ("Content-Type", content_type),
+        ]
+    )
+    return Response(status.value, status.phrase, headers, body)

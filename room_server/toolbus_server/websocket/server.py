@@ -1,0 +1,329 @@
+"""The room server: accepts connections, opens sessions, and drains when it is stopped.
+
+It owns everything that one process serves; a single server needs no other service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from toolbus.auth.tokens import KeyRing
+from toolbus.transport.redacting_logger import RedactingLogger
+from toolbus.transport.websocket import (
+    CLOSE_TIMEOUT_S,
+    WRITE_LIMIT_BYTES,
+)
+from toolbus.wire import SUBPROTOCOL
+from toolbus_server.access.admission import Admission, Admitted, offered_bearer
+from toolbus_server.access.connection_quotas import ConnectionCounts
+from toolbus_server.access.join_rate_limiter import JoinRateLimiter
+from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.rooms.administration import AdminActions, Administration
+from toolbus_server.rooms.hub import Hub
+from toolbus_server.settings import ServerSettings
+from toolbus_server.websocket.accepted_connection import AcceptedConnection
+from toolbus_server.websocket.drain import drain, stop_accepting
+from toolbus_server.websocket.http_endpoints import HttpEndpoints
+from toolbus_server.websocket.session import Session, SessionServices
+
+if TYPE_CHECKING:
+    from toolbus_server.cluster.node import Node
+    from toolbus_server.websocket.metrics import ServerMetrics
+
+__all__ = ["RoomServer"]
+
+_logger = logging.getLogger(__name__)
+_RETRY_AFTER_S = "1"
+# Refusals after which another attempt may succeed.
+_TEMPORARY = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+_TOO_MANY_AT_ONCE = "Too many clients connect at once: try again in a moment.\n"
+_SERVICE_RESTART = 1012
+_REPLACED = 4409
+_EVICTED = 4440
+_LEAVING = "the server is leaving"
+# Replaces the request of an open session: its headers take memory and contain the token.
+_EMPTY_REQUEST = Request("", Headers())
+
+
+class RoomServer:
+    """A server of rooms; `async with RoomServer(settings) as server:` runs it.
+
+    Args:
+        settings: Address, trusted keys and limits.
+        telemetry: Records spans; by default with the process's own OpenTelemetry set-up.
+        random: Chooses hosts; pass a seeded one to repeat a run.
+
+    Raises:
+        ValueError: There is no trusted key, or a trusted proxy is not a network.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        telemetry: ServerTelemetry | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = _checked(settings)
+        self._telemetry = telemetry or ServerTelemetry()
+        self._random = random
+        self._server: Server | None = None
+        self.node: Node | None = None
+        """Its part in a cluster; None for a single server."""
+        self.hub: Hub
+        """Rooms and routing; set when the server starts."""
+        self.admission: Admission
+        """Decides who may connect; set when the server starts."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self, *, share_port: bool = False) -> None:
+        """Join the cluster, if there is one, and listen.
+
+        Args:
+            share_port: Whether other processes may listen on the same port (`SO_REUSEPORT`).
+
+        Raises:
+            OSError: The address is not available.
+            AlreadyExists: Another living node has its name.
+            ValueError: `redis` is not the URL of a Redis, or `node` is not a valid name.
+        """
+        loop = asyncio.get_running_loop()
+        self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
+        self.admission = Admission(
+            self._settings, self.hub.epoch_of, self.hub.remote_count, time.time
+        )
+        actions = AdminActions(self.hub, self.admission.revocations)
+        self.node = _node_of(self._settings, self.hub, actions)
+        administration = Administration(self.hub, actions, time.time, self.node)
+        self._services = SessionServices(self.admission, administration, loop, time.time)
+        self._prepare_handshakes()
+        if self.node is not None:
+            await self.node.start()
+        try:
+            await self._listen(share_port)
+        except BaseException:
+            if self.node is not None:  # it does not listen, so it must not count as a node
+                await self.node.stop()
+            raise
+
+    async def _listen(self, share_port: bool) -> None:
+        self._server = await serve(
+            self._handle,
+            self._settings.host,
+            self._settings.port,
+            reuse_port=share_port or None,
+            process_request=self._process_request,
+            create_connection=self._make_connection,  # type: ignore[arg-type]  # a factory, as its documentation allows
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            select_subprotocol=_select_subprotocol,
+            compression=None,
+            max_size=self._settings.limits.max_frame_bytes,
+            write_limit=WRITE_LIMIT_BYTES,
+            open_timeout=self._settings.handshake_timeout_s,
+            server_header=None,
+            logger=RedactingLogger(logging.getLogger("websockets.server")),
+            ping_interval=self._settings.ping_interval_s,
+            ping_timeout=self._settings.ping_timeout_s,
+            close_timeout=CLOSE_TIMEOUT_S,
+            ssl=self._settings.tls,
+        )
+
+    def _prepare_handshakes(self) -> None:
+        """Create what decides about connections before a session opens."""
+        counts = ConnectionCounts()
+        self._join_rate_limiter = JoinRateLimiter(asyncio.get_running_loop())
+        proxies = TrustedProxies(self._settings.trusted_proxies)
+        self._make_connection = partial(
+            AcceptedConnection, quotas=self.admission.quotas, counts=counts, proxies=proxies
+        )
+        make_metrics = partial(_make_metrics, self.hub, self.admission, counts)
+        self._endpoints = HttpEndpoints(
+            self.admission, make_metrics if self._settings.metrics else None
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        if self._server is None:
+            raise RuntimeError("the server is not started")
+        port: int = next(iter(self._server.sockets)).getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """The URL that participants connect to."""
+        return self._settings.url(self.port)
+
+    def trust(self, keys: KeyRing) -> None:
+        """Accept tokens of these keys only, from now on.
+
+        Open connections stay: a token is checked when a client connects or refreshes it.
+        Raises ValueError if there is no key.
+        """
+        self._settings = _checked(replace(self._settings, keys=keys))
+        if self._server is not None:
+            self.admission.keys = keys
+
+    def stop_listening(self) -> None:
+        """Close the listening sockets, so that other processes get the new connections.
+
+        Open connections stay until `stop`.
+        """
+        if self._server is not None:
+            self._server.server.close()
+
+    async def stop(self) -> None:
+        """Drain the server, then close the remaining connections with 1012.
+
+        New connections are refused. Calls in flight, and calls within them, may take `drain_s` to
+        finish; new calls are `unavailable`.
+        """
+        if self._server is None:
+            return
+        self.admission.draining = True
+        if self.node is not None:
+            await self.node.drain()
+        await drain(self.hub, self._settings.drain_s)
+        await stop_accepting(self._server)
+        self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
+        await self._server.wait_closed()
+        if self.node is not None:
+            await self.node.stop()
+        self._server = None
+
+    def _process_request(
+        self, connection: ServerConnection, request: Request
+    ) -> Response | Awaitable[Response | None] | None:
+        assert isinstance(connection, AcceptedConnection)
+        if connection.protocol.eof_sent:
+            return connection.drop()
+        connection.find_address(request.headers)
+        answer = self._endpoints.answer(request)
+        if answer is not None:
+            return answer
+        if self._join_rate_limiter.is_full:
+            self.admission.refused["too_many_at_once"] += 1
+            refusal = connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, _TOO_MANY_AT_ONCE)
+            return _with_retry_after(refusal)
+        permit = self._join_rate_limiter.acquire()
+        if permit is None:
+            return self._admit(connection, request)
+        return self._admit_later(permit, connection, request)
+
+    async def _admit_later(
+        self, permit: asyncio.Future[None], connection: AcceptedConnection, request: Request
+    ) -> Response | None:
+        await permit
+        if connection.transport.is_closing() or connection.protocol.eof_sent:  # closed meanwhile
+            await connection.drop()
+            return None
+        return self._admit(connection, request)
+
+    def _admit(self, connection: AcceptedConnection, request: Request) -> Response | None:
+        decision = self.admission.decide(request.path, request.headers, connection.address)
+        connection.decision = decision
+        if isinstance(decision, Admitted):
+            connection.count(decision.member.identity)
+            connection.count(decision.room)
+            return None
+        if decision.close_code is not None and offered_bearer(request.headers):
+            return None
+        response = connection.respond(HTTPStatus(decision.status), decision.text)
+        return _with_retry_after(response) if decision.status in _TEMPORARY else response
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        assert isinstance(connection, AcceptedConnection)
+        decision = connection.decision
+        if isinstance(decision, Admitted):
+            await self._open_session(connection, decision)
+        elif decision is not None and decision.close_code is not None:
+            connection.close_with(decision.close_code, decision.text.strip())
+        await connection.wait_closed()
+
+    async def _open_session(self, connection: AcceptedConnection, decision: Admitted) -> None:
+        """Run the session of an admitted participant until its connection closes."""
+        if self.node is not None and not self.admission.draining:
+            await self.node.enter(decision.room)
+        close = self._close_after_admission(decision)
+        if close is not None:
+            connection.close_with(*close)
+            self.hub.drop(decision.room)
+            return
+        session = Session(connection, decision, self.hub, self._services)
+        connection.request, connection.response, connection.decision = _EMPTY_REQUEST, None, None
+        session.open(decision)
+        await connection.wait_closed()
+        # A no-op, unless the connection was lost before its session could be notified.
+        session.on_close()
+
+    def _close_after_admission(self, decision: Admitted) -> tuple[int, str] | None:
+        """Return why a connection must close that was admitted before something changed."""
+        member = decision.member
+        if self.admission.draining:  # the notice has been sent already
+            return _SERVICE_RESTART, _LEAVING
+        if self.admission.revocations.is_revoked(member.identity, member.jti, member.issued_at):
+            return _EVICTED, "the token was revoked"
+        current = self.hub.epoch_of(decision.room, member.identity, member.instance)
+        if current is not None and member.epoch <= current:  # the newer connection was faster
+            return _REPLACED, "replaced by a newer connection"
+        return None
+
+
+def _with_retry_after(response: Response) -> Response:
+    response.headers["Retry-After"] = _RETRY_AFTER_S
+    return response
+
+
+def _checked(settings: ServerSettings) -> ServerSettings:
+    if not len(settings.keys):
+        raise ValueError("a server needs at least one key to check tokens with")
+    TrustedProxies(settings.trusted_proxies)
+    return settings
+
+
+def _node_of(settings: ServerSettings, hub: Hub, actions: AdminActions) -> Node | None:
+    if settings.redis is None:
+        return None
+    # The Redis client is not installed everywhere.
+    from toolbus_server.cluster.node import Node
+    from toolbus_server.cluster.redis.url import pool_of
+
+    pool = pool_of(settings.redis)
+    return Node(hub, pool, actions, settings.node, settings.node_family)
+
+
+def _make_metrics(hub: Hub, admission: Admission, counts: ConnectionCounts) -> ServerMetrics:
+    # Loading prometheus_client takes long, and not every server is scraped.
+    from toolbus_server.websocket.metrics import ServerMetrics
+
+    return ServerMetrics(hub, admission, counts)
+
+
+def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:
+    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None

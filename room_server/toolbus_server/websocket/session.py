@@ -1,0 +1,320 @@
+"""One participant's session: decodes its frames and passes each to its handler.
+
+Nothing that a client sends raises an exception from here: an invalid frame closes the connection
+with the code that PROTOCOL.md gives it, an unknown kind is answered, and an unexpected exception is
+logged and answered as `internal`, without an effect on other participants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from inspect import isawaitable
+from time import thread_time
+from typing import Any, TypeAlias, get_args
+
+from toolbus.auth.grants import ApiScope
+from toolbus.errors import (
+    Internal,
+    InvalidArguments,
+    PermissionDenied,
+    QuotaExceeded,
+    RoomException,
+    TooLarge,
+)
+from toolbus.transport.websocket import ServerTransport
+from toolbus.wire import (
+    PROTOCOL_VERSION,
+    Admin,
+    Attributes,
+    BadFrame,
+    Builders,
+    Call,
+    Describe,
+    Drain,
+    Explain,
+    Frame,
+    ListToolkits,
+    Notice,
+    Participants,
+    Refresh,
+    Register,
+    Result,
+    Send,
+    Subscribe,
+    Unknown,
+    Unregister,
+    Welcome,
+    decode_from_client,
+    encode,
+    failed,
+    pack_body,
+)
+from toolbus_server.access.admission import Admission, Admitted
+from toolbus_server.calls.explain import explain
+from toolbus_server.calls.router import FRAME_HANDLERS, Connection, FrameHandler
+from toolbus_server.limits import RateLimiter
+from toolbus_server.rooms.administration import Administration
+from toolbus_server.rooms.event_feed import EventFeed
+from toolbus_server.rooms.hub import Hub
+from toolbus_server.websocket.token_expiry import TokenExpiry
+
+__all__ = ["Session", "SessionServices"]
+
+_Request: TypeAlias = (
+    Register
+    | Unregister
+    | ListToolkits
+    | Describe
+    | Subscribe
+    | Drain
+    | Explain
+    | Refresh
+    | Admin
+    | Attributes
+    | Send
+    | Participants
+    | Builders
+)
+_CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
+"""Requests that change what others see, or cost as much; their rate is limited."""
+_logger = logging.getLogger(__name__)
+# A newer client may try an unknown kind now and then; many of them are a flood (CONN-9).
+_UNKNOWN_KINDS = 100
+_UNKNOWN_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """What the sessions of a server share."""
+
+    admission: Admission
+    administration: Administration
+    loop: asyncio.AbstractEventLoop
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+
+
+class Session:
+    """A participant in a room.
+
+    Args:
+        transport: Its connection, just opened.
+        admitted: Its identity and rights, from its token.
+        hub: The rooms of the server.
+        services: What all sessions share.
+    """
+
+    def __init__(
+        self,
+        transport: ServerTransport,
+        admitted: Admitted,
+        hub: Hub,
+        services: SessionServices,
+    ) -> None:
+        self.connection = Connection(admitted.member, transport, reads_chunks=admitted.reads_chunks)
+        self._transport = transport
+        self._hub = hub
+        self._router = hub.router
+        self._services = services
+        self._loop = services.loop
+        self._room_name = admitted.room
+        self._pending_answers: set[asyncio.Task[None]] = set()
+        self._unknown = RateLimiter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
+        self._expiry = TokenExpiry(self, services.loop, services.now)
+
+    def open(self, admitted: Admitted) -> None:
+        """Join the room and send the welcome; the session ends with its token."""
+        self._transport.receiver = self
+        self._transport.batches = True
+        self._open_room = self._hub.join(self._room_name, self)
+        self._expiry.start(admitted)
+        name, session = self._room_name, secrets.token_hex(8)
+        participant = self.connection.member.id
+        welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
+        self._transport.send_message(encode(welcome))
+
+    def _facts(self) -> dict[str, Any]:
+        member = self.connection.member
+        return {
+            "name": member.identity.name,
+            "issuer": member.identity.issuer,
+            "role": member.role,
+            "api": member.scope.to_claims(),
+            "limits": self._hub.limits.to_wire(),
+            "heartbeat_ms": int((self._transport.ping_interval or 0) * 1000),
+        }
+
+    def _refresh(self, request: Refresh) -> dict[str, Any]:
+        """Replace the token by a newer one of the same identity."""
+        admission, member = self._services.admission, self.connection.member
+        renewed = admission.renew(member, self._room_name, request.token)
+        if renewed is None or self._expiry.is_over:
+            raise PermissionDenied("the token is not valid, or belongs to another participant")
+        self._hub.renew(self._room_name, self, renewed.member)
+        self._expiry.start(renewed)
+        return self._facts()
+
+    # Ends
+
+    def on_close(self) -> None:
+        """Leave the room when the connection closes."""
+        self._expiry.stop()
+        self._hub.leave(self._room_name, self)
+
+    def replaced(self) -> None:
+        """Close for a newer connection of this instance."""
+        self._expiry.stop()
+        self._transport.close_with(4409, "replaced by a newer connection")
+
+    def evict(self) -> None:
+        """Close at once, without keeping toolkit names; an administrator removed it."""
+        self._leave_now(4440, "sent away, or the token was revoked", reserve=False)
+
+    def notify_token_expiry(self, left_ms: int) -> None:
+        """Ask the participant for a newer token."""
+        self._send(Notice("token_expires", {"left_ms": left_ms}))
+
+    def withdraw_grants(self) -> None:
+        """Withdraw all grants, so that no new call starts and no toolkit is hosted."""
+        member = self.connection.member
+        self._hub.renew(self._room_name, self, replace(member, scope=ApiScope(), rooms=()))
+
+    def expire(self) -> None:
+        """Close at once, without keeping toolkit names: the token was not renewed."""
+        self._leave_now(4401, "the token expired", reserve=False)
+
+    def _leave_now(self, code: int, reason: str, *, reserve: bool = True) -> None:
+        """Close, and remove the participant from its room without waiting for the socket."""
+        self._expiry.stop()
+        self._transport.close_with(code, reason)
+        self._hub.leave(self._room_name, self, reserve=reserve)
+
+    # Frames
+
+    def on_message(self, data: bytes) -> None:
+        """Decode one frame and process it."""
+        try:
+            frame = decode_from_client(data)
+        except BadFrame as error:
+            self._leave_now(error.close_code, error.reason)
+            return
+        try:
+            # Nearly all frames are of these two kinds.
+            if isinstance(frame, Call):
+                self._router.call(self._open_room.room, self.connection, frame)
+            elif isinstance(frame, Result):
+                self._router.answer(self.connection, frame)
+            else:
+                _HANDLERS[type(frame)](self, frame)
+        except Exception:
+            _logger.exception("unexpected error in a frame of kind %s", type(frame).__name__)
+            self._answer_internal(frame)
+
+    def _answer_internal(self, frame: Frame | Unknown) -> None:
+        if isinstance(frame, Call) and frame.id not in self.connection.calls:
+            self._send(failed(frame.id, Internal("unexpected error; the server's log has details")))
+
+    def _send(self, frame: Frame) -> None:
+        self._transport.send_message(encode(frame))
+
+    def _on_request(self, request: _Request) -> None:
+        """Answer a request other than a call."""
+        began = thread_time()
+        try:
+            self._check_quotas(request)
+            body = _REQUEST_HANDLERS[type(request)](self, request)
+            if isawaitable(body):
+                self._answer_later(request.id, body)
+            else:
+                self._send(self._result(request.id, body))
+        except RoomException as error:
+            self._send(failed(request.id, error))
+        except Exception:
+            _logger.exception("unexpected error in a request of kind %s", type(request).__name__)
+            self._send(
+                failed(request.id, Internal("unexpected error; the server's log has details"))
+            )
+        finally:
+            # Time of this thread alone, so that other load of the machine is not counted.
+            self.connection.work.exceeded(self._loop.time(), thread_time() - began)
+
+    def _answer_later(self, request_id: int, body: Awaitable[dict[str, Any]]) -> None:
+        """Answer a request once other nodes have answered theirs."""
+
+        async def answer() -> None:
+            try:
+                self._send(self._result(request_id, await body))
+            except RoomException as error:
+                self._send(failed(request_id, error))
+            except Exception:
+                _logger.exception("unexpected error in a request")
+                self._send(
+                    failed(request_id, Internal("unexpected error; the server's log has details"))
+                )
+
+        task = self._loop.create_task(answer())
+        self._pending_answers.add(task)
+        task.add_done_callback(self._pending_answers.discard)
+
+    def _check_quotas(self, request: _Request) -> None:
+        now, changes, work = self._loop.time(), self.connection.changes, self.connection.work
+        if type(request) in _CHANGES and changes.exceeded(now):
+            raise QuotaExceeded("too many changes", retry_after_s=changes.retry_after_s(now))
+        if work.exceeded(now, 0.0):
+            raise QuotaExceeded(
+                "requests take too much time", retry_after_s=work.retry_after_s(now)
+            )
+
+    def _result(self, request_id: int, body: dict[str, Any]) -> Result:
+        packed = pack_body(body)
+        if len(packed) > self._hub.limits.max_frame_bytes - 64:
+            raise TooLarge("the answer does not fit one frame", executed="no")
+        return Result(request_id, packed)
+
+    def _on_unknown(self, unknown: Unknown) -> None:
+        if self._unknown.exceeded(self._loop.time()):
+            self._leave_now(4429, "too many frames of unknown kinds")
+        elif unknown.id is not None:
+            error = InvalidArguments(
+                f"unknown frame kind {unknown.kind_number}",
+                details={"path": "/0", "message": "unknown kind"},
+            )
+            self._send(failed(unknown.id, error))
+
+
+def _with_router(handle: FrameHandler) -> Callable[[Session, Any], None]:
+    return lambda session, frame: handle(session._router, session.connection, frame)
+
+
+# One table for all sessions: bound methods would take 5 KiB for each participant.
+_HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
+    **{kind: _with_router(handle) for kind, handle in FRAME_HANDLERS.items()},
+    **dict.fromkeys(get_args(_Request), Session._on_request),
+    Unknown: Session._on_unknown,
+}
+_REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
+    Register: lambda self, r: self._open_room.toolkit_requests.register(self.connection, r),
+    Unregister: lambda self, r: self._open_room.toolkit_requests.unregister(self.connection, r),
+    ListToolkits: lambda self, r: self._open_room.toolkit_requests.list_toolkits(
+        self.connection, r
+    ),
+    Describe: lambda self, r: self._open_room.toolkit_requests.describe(self.connection, r),
+    Subscribe: lambda self, r: self._open_room.toolkit_requests.subscribe(
+        self.connection, EventFeed(self.connection, self._loop, self._hub.scheduler), r
+    ),
+    Drain: lambda self, _: self._open_room.toolkit_requests.drain(self.connection),
+    Explain: lambda self, r: explain(self._hub.router, self._open_room.room, self.connection, r),
+    Refresh: Session._refresh,
+    Admin: lambda self, r: self._services.administration.handle(self.connection.member, r),
+    Attributes: lambda self, r: self._open_room.participant_requests.attributes(self.connection, r),
+    Send: lambda self, r: self._open_room.participant_requests.send(self.connection, r),
+    Participants: lambda self, r: self._open_room.participant_requests.participants(
+        self.connection, r
+    ),
+    Builders: lambda self, r: self._open_room.participant_requests.builders(self.connection, r),
+}
+"""The handler of each kind of request; it returns the answer's body or raises its error."""

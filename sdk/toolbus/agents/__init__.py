@@ -1,0 +1,1 @@
+"""Agents: toolkits that are built for one turn."""

@@ -1,0 +1,324 @@
+"""Builders: they make toolkits on request, from configs.
+
+A config names a builder and describes what to build. It is JSON from another participant, or an
+object of this program; both are checked here, once, before anything is built. Nothing is started
+here: `Turn` does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
+
+from toolbus.auth.grants import ToolPatterns, is_toolkit_name
+from toolbus.chunks.json_values import cut, json_pointer
+from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, RoomException
+from toolbus.room.participants import BuilderInfo
+from toolbus.room.room import Room
+from toolbus.tools.schema_validation import JsonCheck, Violation
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = [
+    "AnyBuilder",
+    "ToolkitBuilder",
+    "ToolkitConfig",
+    "ToolkitRequest",
+    "build_toolkits",
+    "builder_infos",
+    "make_toolkits",
+    "read_configs",
+    "run_concurrently",
+]
+
+
+class ToolkitConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
+    """A request to a builder; a subclass adds fields, and unknown fields are refused."""
+
+    name: str
+    """The builder's name."""
+
+
+C = TypeVar("C", bound=ToolkitConfig)
+T = TypeVar("T")
+_TypeOf: TypeAlias = type[C]
+
+
+class _Refusal(InvalidArguments):
+    """Raised by a builder that refuses a config, unlike the errors of calls it makes."""
+
+
+class ToolkitBuilder(ABC, Generic[C]):
+    """Makes a toolkit on each request, from a config.
+
+    A subclass overrides `make`::
+
+        class Weather(ToolkitBuilder[WeatherConfig]):
+            async def make(self, room, model, config):
+                return Toolkit("weather", [forecast_for(config.region)])
+
+        builders = [Weather("weather", WeatherConfig)]
+
+    Args:
+        name: The name that configs use: a toolkit's name.
+        type: The class of its configs.
+        description: What it builds; by default the docstring of `type`.
+
+    Raises `ValueError` for an invalid name and `TypeError` for a type that is not a subclass of
+    `ToolkitConfig`, or that has no JSON Schema.
+    """
+
+    def __init__(self, name: str, type: _TypeOf[C], *, description: str | None = None) -> None:
+        if not is_toolkit_name(name):
+            raise ValueError(
+                "a builder's name is a lower-case letter, then up to 63 of a-z 0-9 _ -"
+            )
+        if not (inspect.isclass(type) and issubclass(type, ToolkitConfig)):
+            raise TypeError(f"builder {name!r}: type is a subclass of ToolkitConfig, not {type!r}")
+        self.name: str = name
+        self.type: _TypeOf[C] = type
+        self.description: str = _words_of(type) if description is None else description
+        self._schema = _schema_of(name, type)
+        self._check = JsonCheck(self._schema)
+
+    @abstractmethod
+    async def make(self, room: Room, model: Any, config: C) -> Toolkit:
+        """Make a new toolkit; its tools acquire resources in `start` and release them in `stop`.
+
+        Args:
+            room: The room of use; calls through it are made on behalf of the requester.
+            model: The agent's value for its model; toolbus does not read it.
+            config: The checked config.
+
+        Raises:
+            InvalidArguments: Made by `refusal`, if the config cannot be fulfilled.
+        """
+
+    @staticmethod
+    def refusal(path: str, message: str) -> InvalidArguments:
+        """Return the error with which `make` refuses a config, to be raised.
+
+        Args:
+            path: JSON pointer to the invalid value, relative to the config: `/region`.
+            message: What is wrong with it.
+        """
+        return _Refusal(message, details={"path": path, "message": message})
+
+    def info(self) -> BuilderInfo:
+        """Return the published description: name, description, and the schema of its configs."""
+        return BuilderInfo(self.name, self.description, self._schema)
+
+    def read(self, config: Mapping[str, Any]) -> C:
+        """Check a JSON config. Raises InvalidArguments with a path relative to the config."""
+        found = self._check.violation(config)
+        if found is None:
+            try:
+                return self.type.model_validate(config)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_context=False)[0]
+                found = Violation(json_pointer(first["loc"]), cut(first["msg"]))
+        raise _invalid(found.path, found.message)
+
+
+class _PrebuiltToolkit(ToolkitBuilder[ToolkitConfig]):
+    """An existing toolkit as its own builder."""
+
+    def __init__(self, toolkit: Toolkit) -> None:
+        text = toolkit.description or toolkit.title
+        super().__init__(toolkit.name, ToolkitConfig, description=text)
+        self._toolkit = toolkit
+
+    async def make(self, room: Room, model: Any, config: ToolkitConfig) -> Toolkit:
+        return await self._toolkit.make(room, model, config)
+
+
+AnyBuilder: TypeAlias = ToolkitBuilder[Any] | Toolkit
+"""A builder or a toolkit: a toolkit is its own builder."""
+
+
+class ToolkitRequest(NamedTuple):
+    """A request for one toolkit, not built yet."""
+
+    path: str
+    """JSON pointer to the entry that requests it."""
+    builder: ToolkitBuilder[Any]
+    config: ToolkitConfig
+
+
+def builder_infos(builders: Iterable[AnyBuilder]) -> list[BuilderInfo]:
+    """Return what `offer_builders` publishes. Raises ValueError for two builders of one name."""
+    return [each.info() for each in _by_name(builders).values()]
+
+
+async def make_toolkits(
+    room: Room,
+    model: Any,
+    builders: Iterable[AnyBuilder],
+    tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None,
+    *,
+    granted: Iterable[str] | None = None,
+) -> list[Toolkit]:
+    """Build the requested toolkits concurrently; return them in the order of `tools`.
+
+    Args:
+        room: Passed to the builders.
+        model: Passed to the builders.
+        builders: The available builders.
+        tools: Configs, as JSON objects or objects of the builders' types; None requests nothing.
+        granted: Patterns of builders that may be requested; all by default.
+
+    Raises:
+        InvalidArguments: An entry is invalid, or there are two of one name; `path` names it, as
+            `/tools/1/region`.
+        NotFound: There is no builder of an entry's name.
+        PermissionDenied: `granted` does not cover it.
+        ValueError: Two builders have one name.
+        Exception: The exception of a builder's `make`; the other builders are cancelled.
+    """
+    return await build_toolkits(room, model, read_configs(builders, tools, granted=granted))
+
+
+def read_configs(
+    builders: Iterable[AnyBuilder],
+    tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None,
+    *,
+    granted: Iterable[str] | None = None,
+) -> list[ToolkitRequest]:
+    """Find the builders of the requested toolkits. Raises as `make_toolkits`; builds nothing."""
+    known = _by_name(builders)
+    patterns = None if granted is None else ToolPatterns(granted)
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or [], Sequence):
+        raise _invalid("/tools", "must be a list of configs")
+    wanted: dict[str, ToolkitRequest] = {}
+    for index, entry in enumerate(tools or []):
+        path = f"/tools/{index}"
+        name = _name_in(entry, path)
+        if name in wanted:
+            raise _invalid(f"{path}/name", f"{wanted[name].path} already requests {name}")
+        if patterns is not None and not patterns.covers_toolkit(name):
+            text = f"{path}: no grant for builder {_shown(name)}"
+            raise PermissionDenied(text, details={"path": path, "message": text})
+        if name not in known:
+            raise _no_builder(name, path, known)
+        wanted[name] = ToolkitRequest(path, known[name], _read(known[name], entry, path))
+    return list(wanted.values())
+
+
+async def build_toolkits(room: Room, model: Any, wanted: Sequence[ToolkitRequest]) -> list[Toolkit]:
+    """Build what `read_configs` found, concurrently; raises as `make_toolkits` does."""
+    return await run_concurrently([_make(room, model, each) for each in wanted])
+
+
+async def run_concurrently(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently and return their results in order.
+
+    Raises:
+        Exception: The exception of the first failed one, in their order; the others are cancelled.
+    """
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks += [group.create_task(each) for each in works]
+    except ExceptionGroup as failures:
+        ended = [task for task in tasks if not task.cancelled()]
+        failure = next(filter(None, (task.exception() for task in ended)), failures)
+    else:
+        return [task.result() for task in tasks]
+    raise failure
+
+
+async def _make(room: Room, model: Any, wanted: ToolkitRequest) -> Toolkit:
+    name = wanted.builder.name
+    try:
+        made: object = await wanted.builder.make(room, model, wanted.config)
+    except _Refusal as error:
+        raise _below(wanted.path, error) from error
+    except Exception as error:
+        error.add_note(f"{wanted.path}: raised by builder {name}")
+        raise
+    if not isinstance(made, Toolkit):
+        raise TypeError(f"builder {name} must return a Toolkit, not {type(made).__name__}")
+    return made
+
+
+def _by_name(builders: Iterable[AnyBuilder]) -> dict[str, ToolkitBuilder[Any]]:
+    found: dict[str, ToolkitBuilder[Any]] = {}
+    for each in builders:
+        if not isinstance(each, ToolkitBuilder | Toolkit):
+            raise TypeError(
+                f"a builder is a ToolkitBuilder or a Toolkit, not {type(each).__name__}"
+            )
+        if each.name in found:
+            raise ValueError(f"two builders are named {each.name!r}")
+        found[each.name] = _PrebuiltToolkit(each) if isinstance(each, Toolkit) else each
+    return found
+
+
+def _name_in(entry: object, path: str) -> str:
+    if isinstance(entry, ToolkitConfig):
+        return entry.name
+    if not isinstance(entry, Mapping):
+        raise _invalid(path, "must be a config, an object")
+    if "name" not in entry:
+        raise _invalid(f"{path}/name", '"name" is required')
+    name = entry["name"]
+    if not isinstance(name, str):
+        raise _invalid(f"{path}/name", "must be the name of a builder, as text")
+    return name
+
+
+def _read(builder: ToolkitBuilder[Any], entry: object, path: str) -> ToolkitConfig:
+    if isinstance(entry, Mapping):
+        try:
+            read: ToolkitConfig = builder.read(dict(entry))
+        except InvalidArguments as error:
+            raise _below(path, error) from None
+        return read
+    if type(entry) is not builder.type:
+        text = f"builder {builder.name} takes a {builder.type.__name__}"
+        raise _invalid(path, f"{text}, not a {type(entry).__name__}")
+    assert isinstance(entry, ToolkitConfig)
+    return entry
+
+
+def _no_builder(name: str, path: str, known: Iterable[str]) -> NotFound:
+    available = ", ".join(sorted(known)) or "none"
+    text = f"{path}: there is no builder {_shown(name)}; available: {cut(available)}"
+    return NotFound(text, details={"path": path, "message": text})
+
+
+def _shown(name: str) -> str:
+    return name if is_toolkit_name(name) else cut(repr(name))
+
+
+def _invalid(path: str, message: str) -> InvalidArguments:
+    text = f"{path}: {message}" if path else message
+    return InvalidArguments(text, details={"path": path, "message": message})
+
+
+def _below(path: str, error: RoomException) -> InvalidArguments:
+    """Return the error of a config with its path from `tools`."""
+    message = str(error.details.get("message", error.message))
+    return _invalid(f"{path}{error.details.get('path', '')}", message)
+
+
+def _words_of(kind: type[ToolkitConfig]) -> str:
+    own = vars(kind).get("__doc__") if kind is not ToolkitConfig else None
+    return inspect.cleandoc(own) if own else ""
+
+
+def _schema_of(name: str, kind: type[ToolkitConfig]) -> dict[str, Any]:
+    """Return the schema of a builder's configs, in which `name` is the builder's name."""
+    try:
+        schema = kind.model_json_schema()
+    except PydanticUserError as error:
+        raise TypeError(f"builder {name!r}: {kind.__name__} has no JSON Schema: {error}") from error
+    described = {"name": {"type": "string", "const": name}}
+    schema["properties"] = {**schema.get("properties", {}), **described}
+    schema["required"] = ["name", *(each for each in schema.get("required", ()) if each != "name")]
+    return schema

@@ -1,0 +1,201 @@
+"""A toolkit that another participant must host before work can begin.
+
+Waits for the room's events and does not poll; the error at the end of the time names what is
+missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass
+from math import isfinite
+from typing import NamedTuple
+
+from toolbus.auth.grants import is_participant_name, is_tool_name, is_toolkit_name
+from toolbus.chunks.json_values import cut
+from toolbus.errors import (
+    ConnectionLost,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+    Unavailable,
+)
+from toolbus.room.events import RoomEvent
+from toolbus.room.room_client import RoomClient
+from toolbus.room.toolkit_proxy import ToolkitProxy
+
+__all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit"]
+
+REQUIRED_TIMEOUT_S = 60.0
+"""Default seconds to wait for a required toolkit."""
+
+_MAX_LISTED = 20
+_ALTERNATIVES_S = 2.0
+
+
+class _Missing(NamedTuple):
+    """What one check found to be missing."""
+
+    text: str
+    tools: tuple[str, ...] = ()
+    exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredToolkit:
+    """A required toolkit of another participant, with at least one host.
+
+    Raises `ValueError` for an invalid name, for empty `tools`, and for a time that is not a number
+    of seconds of 0 or more.
+    """
+
+    name: str
+    """The toolkit: the participant's own private one, else the public one."""
+    tools: tuple[str, ...] | list[str] | None = None
+    """The required tools of it; None requires no particular one."""
+    participant: str | None = None
+    """The name of an owner: then only that owner's toolkits count."""
+    _: KW_ONLY
+    timeout_s: float | None = None
+    """Seconds to wait for it. None is 60; 0 checks once and does not wait."""
+
+    def __post_init__(self) -> None:
+        if not is_toolkit_name(self.name):
+            raise ValueError(f"{cut(repr(self.name))} is not a toolkit name")
+        if self.tools is not None:
+            if not isinstance(self.tools, list | tuple) or not self.tools:
+                raise ValueError(f"toolkit {self.name}: tools must be a list of names, or None")
+            for tool in self.tools:
+                if not is_tool_name(tool):
+                    raise ValueError(f"toolkit {self.name}: {cut(repr(tool))} is not a tool name")
+            object.__setattr__(self, "tools", tuple(self.tools))
+        if self.participant is not None and not is_participant_name(self.participant):
+            raise ValueError(f"{cut(repr(self.participant))} is not a participant name")
+        if self.timeout_s is not None and not _is_time(self.timeout_s):
+            raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
+
+    async def find(self, room: RoomClient) -> ToolkitProxy:
+        """Return the toolkit as soon as it is hosted with the required tools.
+
+        Waiting needs the grant `use_tools`, since only its holders get events of toolkits.
+
+        Raises:
+            NotFound: It was not hosted in time; names what is missing and what is available.
+            PermissionDenied: It is hosted, but none of its tools is visible to this participant;
+                or it is not, and the grant to receive its events is missing.
+            Unavailable: The server did not reply in time, or the room is closed.
+        """
+        seconds = REQUIRED_TIMEOUT_S if self.timeout_s is None else self.timeout_s
+        checks: list[_Missing] = []
+        try:
+            async with asyncio.timeout(seconds or None) as limit:
+                found = await (self._check_again(room) if seconds > 0 else self._check(room))
+                if isinstance(found, ToolkitProxy):
+                    return found
+                if found is not None:
+                    checks.append(found)
+                if seconds > 0:
+                    return await self._wait(room, checks)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        if not checks:
+            text = f"no reply from a server about toolkit {self._label} within {seconds:g} s"
+            raise Unavailable(text, executed="no")
+        raise await self._not_found(room, checks[-1], seconds)
+
+    async def _wait(self, room: RoomClient, checks: list[_Missing]) -> ToolkitProxy:
+        """Wait until it is hosted; append what each check finds to be missing to `checks`."""
+        if not room.grants.agents.use_tools:
+            missing = checks[-1].text if checks else f"toolkit {self._label} is not known"
+            text = f"{missing}, and waiting for it needs the grant use_tools"
+            raise PermissionDenied(text)
+        # Only toolkits: a subscriber of messages would be counted as their receiver.
+        async with room.events(["toolkits"]) as events:
+            while not isinstance(found := await self._check_again(room), ToolkitProxy):
+                if found is not None:
+                    checks.append(found)
+                await self._next_relevant_event(events)
+            return found
+
+    async def _next_relevant_event(self, events: AsyncIterator[RoomEvent]) -> None:
+        """Wait for an event that may change the result of a check."""
+        async for event in events:
+            if self._may_matter(event):
+                return
+        raise Unavailable("the room is closed", executed="no", retryable=False)
+
+    def _may_matter(self, event: RoomEvent) -> bool:
+        if event.toolkit is None:
+            return event.name in {"reconnected", "missed"}
+        return event.toolkit.name == self.name and event.name != "toolkit_removed"
+
+    async def _check_again(self, room: RoomClient) -> ToolkitProxy | _Missing | None:
+        """Check as `_check` does; None if the connection was lost: the reconnect is an event."""
+        try:
+            return await self._check(room)
+        except ConnectionLost:
+            return None
+        except Unavailable as error:
+            if not error.retryable:
+                raise
+            return None
+
+    async def _check(self, room: RoomClient) -> ToolkitProxy | _Missing:
+        try:
+            proxy = await room.toolkit(self.name, self.participant)
+        except NotFound:
+            return _Missing(f"toolkit {self._label} does not exist")
+        lacking = tuple(
+            tool
+            for tool in self.tools or ()
+            if tool not in {each.name for each in proxy.manifest.tools}
+        )
+        if lacking:
+            present = _names([each.name for each in proxy.manifest.tools])
+            text = f"toolkit {self._label} has no {_names(lacking)}; it has: {present}"
+            return _Missing(text, lacking, exists=True)
+        if proxy.info.hosts == 0:
+            return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
+        return proxy
+
+    @property
+    def _label(self) -> str:
+        return self.name if self.participant is None else f"{self.name} of {self.participant}"
+
+    async def _not_found(self, room: RoomClient, missing: _Missing, seconds: float) -> NotFound:
+        text = missing.text
+        if not missing.exists:
+            text += await self._alternatives(room)
+        if seconds > 0:
+            text += f" (waited {seconds:g} s)"
+        tools = list(missing.tools or self.tools or ())
+        return NotFound(text, details={"toolkit": self.name, "tools": tools})
+
+    async def _alternatives(self, room: RoomClient) -> str:
+        """List the toolkits that this participant can see instead."""
+        names: list[str] = []
+        try:
+            async with asyncio.timeout(_ALTERNATIVES_S), aclosing(room.toolkits()) as listed:
+                async for each in listed:
+                    if self.participant in (None, each.owner):
+                        names.append(each.name)
+                    if len(names) > _MAX_LISTED:
+                        break
+        except (RoomException, TimeoutError):
+            return ""
+        owner = "" if self.participant is None else f" of {self.participant}"
+        return f"; available toolkits{owner}: {_names(names)}"
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isfinite(value) and value >= 0
+
+
+def _names(names: list[str] | tuple[str, ...]) -> str:
+    more = ", ..." if len(names) > _MAX_LISTED else ""
+    return (", ".join(names[:_MAX_LISTED]) + more) or "none"

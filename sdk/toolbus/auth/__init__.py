@@ -1,0 +1,1 @@
+"""The identity and rights of a participant: grants, keys, and signed tokens."""

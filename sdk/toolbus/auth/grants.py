@@ -1,0 +1,341 @@
+"""The grants of a participant, and the patterns in which they are written.
+
+Independent of tokens, sockets and live rooms. Grants are frozen values; `ToolPatterns` and
+`ToolRights` are their compiled form, built once per participant and queried once per tool.
+
+A tool pattern is `toolkit.tool`, or `toolkit` for `toolkit.*`. `*` is the only wildcard: it stands
+for any run of characters within one part, the empty run too. Matching is case-sensitive and takes
+linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Annotated, Any, TypeGuard
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+__all__ = [
+    "MAX_NAME_CHARS",
+    "ROOM_NAME",
+    "TOOLKIT_NAME",
+    "TOOL_NAME",
+    "AgentsGrant",
+    "ApiScope",
+    "ToolPatterns",
+    "ToolRights",
+    "check_room_pattern",
+    "is_participant_name",
+    "is_room_name",
+    "is_tool_name",
+    "is_toolkit_name",
+    "matches_room",
+]
+
+MAX_NAME_CHARS = 128
+"""The longest name or role of a participant, in characters."""
+
+# \A and \Z, not ^ and $: `$` also matches before a newline at the end.
+ROOM_NAME = re.compile(r"\A[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
+"""The name of a room."""
+TOOLKIT_NAME = re.compile(r"\A[a-z][a-z0-9_-]{0,63}\Z")
+"""The name of a toolkit."""
+TOOL_NAME = re.compile(r"\A[A-Za-z0-9_-]{1,64}\Z")
+"""The name of a tool."""
+
+_ROOM_PATTERN = re.compile(r"\A[a-z0-9*](?:[-a-z0-9*]{0,61}[a-z0-9*])?\Z")
+_TOOLKIT_PART = re.compile(r"\A[a-z*][a-z0-9_*-]{0,63}\Z")
+_TOOL_PART = re.compile(r"\A[A-Za-z0-9_*-]{1,64}\Z")
+
+
+def is_room_name(value: object) -> TypeGuard[str]:
+    """Whether this is the name of a room."""
+    return isinstance(value, str) and ROOM_NAME.fullmatch(value) is not None
+
+
+def is_toolkit_name(value: object) -> TypeGuard[str]:
+    """Whether this is the name of a toolkit."""
+    return isinstance(value, str) and TOOLKIT_NAME.fullmatch(value) is not None
+
+
+def is_tool_name(value: object) -> TypeGuard[str]:
+    """Whether this is the name of a tool."""
+    return isinstance(value, str) and TOOL_NAME.fullmatch(value) is not None
+
+
+def is_participant_name(value: object) -> TypeGuard[str]:
+    """Whether this can name a participant or a role: printable text of 1 to 128 characters."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS and value.isprintable()
+
+
+def _is_part(grammar: re.Pattern[str], part: object) -> TypeGuard[str]:
+    return isinstance(part, str) and "**" not in part and grammar.fullmatch(part) is not None
+
+
+def _refuse(pattern: object, kind: str, grammar: str) -> ValueError:
+    return ValueError(f"{repr(pattern)[:200]} is not a {kind} pattern: {grammar}")
+
+
+def check_room_pattern(pattern: str) -> str:
+    """Return the pattern if it is a room's name, with or without `*`; else raise ValueError."""
+    if not _is_part(_ROOM_PATTERN, pattern):
+        raise _refuse(pattern, "room", "write a room name of a-z, 0-9 and '-', optionally with '*'")
+    return pattern
+
+
+def _check_toolkit_pattern(pattern: str) -> str:
+    if not _is_part(_TOOLKIT_PART, pattern):
+        grammar = "write a toolkit name of a-z, 0-9, '_' and '-', optionally with '*'"
+        raise _refuse(pattern, "toolkit", grammar)
+    return pattern
+
+
+def _check_principal(name: str) -> str:
+    if not is_participant_name(name):
+        raise _refuse(name, "principal", "write a participant's name, or '*' for all")
+    return name
+
+
+def _parts(pattern: str) -> tuple[str, str]:
+    toolkit, dot, tool = pattern.partition(".") if isinstance(pattern, str) else ("", "", "")
+    tool = tool if dot else "*"
+    if not _is_part(_TOOLKIT_PART, toolkit) or not _is_part(_TOOL_PART, tool):
+        grammar = "write 'toolkit.tool', 'toolkit' or '*', with '*' as the only wildcard"
+        raise _refuse(pattern, "tool", grammar)
+    return toolkit, tool
+
+
+def _check_tool_pattern(pattern: str) -> str:
+    _parts(pattern)
+    return pattern
+
+
+def _glob(part: str) -> str:
+    """Convert a pattern's part to a regex that takes linear time.
+
+    For wildcards the first match of each piece is always right, so the groups are atomic: without
+    them `a*a*a*a*b` could keep a server busy for hours.
+    """
+    head, *pieces = (re.escape(piece) for piece in part.split("*"))
+    if not pieces:
+        return head
+    *inner, tail = pieces
+    return head + "".join(rf"(?>[^.]*?{piece})" for piece in inner) + rf"[^.]*{tail}"
+
+
+def _any_of(expressions: Iterable[str]) -> re.Pattern[str] | None:
+    joined = "|".join(sorted(set(expressions)))
+    return re.compile(joined) if joined else None
+
+
+def matches_room(patterns: Iterable[str], room: str) -> bool:
+    """Whether one of a token's room patterns covers the room. False for an invalid room name."""
+    if not is_room_name(room):
+        return False
+    return any(p == room or re.fullmatch(_glob(p), room) is not None for p in patterns)
+
+
+class ToolPatterns:
+    """A compiled set of tool patterns; ValueError names a pattern that is invalid.
+
+    Plain names take one lookup in a set, whatever their number. Only wildcards need a regex.
+    """
+
+    __slots__ = ("_everything", "_toolkits", "_tools", "_wild_toolkits", "_wild_tools")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        pairs = {_parts(pattern) for pattern in patterns}
+        whole = {toolkit for toolkit, tool in pairs if tool == "*"}
+        single = {pair for pair in pairs if pair[1] != "*"}
+        wild = {pair for pair in single if "*" in pair[0] + pair[1]}
+        self._everything = "*" in whole
+        self._toolkits = frozenset(name for name in whole if "*" not in name)
+        self._tools = frozenset(single - wild)
+        self._wild_toolkits = _any_of(_glob(name) for name in whole if "*" in name)
+        self._wild_tools = _any_of(rf"{_glob(toolkit)}\.{_glob(tool)}" for toolkit, tool in wild)
+
+    def covers(self, toolkit: str, tool: str) -> bool:
+        """Whether a pattern covers this tool. The names must be valid."""
+        if (toolkit, tool) in self._tools or self.covers_toolkit(toolkit):
+            return True
+        wild = self._wild_tools
+        return wild is not None and wild.fullmatch(f"{toolkit}.{tool}") is not None
+
+    def covers_toolkit(self, toolkit: str) -> bool:
+        """Whether a pattern covers every tool of this toolkit, including future ones."""
+        if self._everything or toolkit in self._toolkits:
+            return True
+        wild = self._wild_toolkits
+        return wild is not None and wild.fullmatch(toolkit) is not None
+
+
+def _refuse_text(items: Any) -> Any:
+    if isinstance(items, str):
+        raise ValueError(f"expected a list of patterns, not text: did you mean [{items[:200]!r}]?")
+    return items
+
+
+def _each(check: Callable[[str], str]) -> AfterValidator:
+    return AfterValidator(lambda items: tuple(check(item) for item in items))
+
+
+_Texts = Annotated[Sequence[StrictStr], BeforeValidator(_refuse_text)]
+
+
+# Any sequence is accepted; the value holds a tuple, so that it is hashable and immutable.
+_ToolPatternList = Annotated[_Texts, _each(_check_tool_pattern)]
+_ToolkitPatternList = Annotated[_Texts, _each(_check_toolkit_pattern)]
+_PrincipalList = Annotated[_Texts, _each(_check_principal)]
+
+# Error messages name the invalid field; the rest of the input stays out of logs.
+_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+# Dataclasses, because a pydantic `BaseModel` cannot have a field called `register`.
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AgentsGrant:
+    """Rights over toolkits and tools; ValueError names an invalid field or pattern."""
+
+    register_public_toolkit: StrictBool = False
+    """May register toolkits that the whole room sees, with names that `register` covers."""
+    register_private_toolkit: StrictBool = False
+    """May register toolkits visible to itself and to those it shares with; names as above."""
+    register: _ToolkitPatternList = ("*",)
+    """Patterns of toolkit names that it may register, if one of the two fields above is set."""
+    use_tools: StrictBool = False
+    """May list and inspect the tools that `allow` covers and `deny` does not."""
+    call: StrictBool = False
+    """May invoke the tools that `allow` covers and `deny` does not; needs no `use_tools`."""
+    allow: _ToolPatternList = ("*",)
+    """Patterns of tools that it may see and call."""
+    deny: _ToolPatternList = ()
+    """Patterns of tools that it may neither see nor call; wins over `allow`."""
+    act_for: _PrincipalList = ()
+    """Names that it may call on behalf of without a parent call; `*` stands for all names."""
+    builders: _ToolkitPatternList = ()
+    """Patterns of dynamic builders that it may request from an agent."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class ApiScope:
+    """All grants of one participant. Without arguments it may join a room and nothing else."""
+
+    agents: AgentsGrant = AgentsGrant()
+    """Rights over toolkits and tools."""
+    presence: StrictBool = False
+    """May see participants and their attributes."""
+    messaging: StrictBool = False
+    """May send and broadcast messages."""
+    trace: StrictBool = False
+    """Its trace context and sampling are used; without it its calls begin traces of their own."""
+    observe: StrictBool = False
+    """May see the metadata of every call in its rooms."""
+    admin: StrictBool = False
+    """May list rooms, remove participants and revoke tokens."""
+    approve: _ToolPatternList = ()
+    """Patterns of tools whose approvals it may decide."""
+    answer: _ToolPatternList = ()
+    """Patterns of tools whose parked calls it may answer."""
+
+    @classmethod
+    def host_default(cls) -> ApiScope:
+        """Grant what a service needs: register both kinds, list, and call (for nested calls)."""
+        agents = AgentsGrant(
+            register_public_toolkit=True, register_private_toolkit=True, use_tools=True, call=True
+        )
+        return cls(agents=agents, trace=True)
+
+    @classmethod
+    def agent_default(cls) -> ApiScope:
+        """Grant what an agent needs: list, call, send messages, register private toolkits."""
+        agents = AgentsGrant(register_private_toolkit=True, use_tools=True, call=True)
+        return cls(agents=agents, presence=True, messaging=True, trace=True)
+
+    @classmethod
+    def user_default(cls) -> ApiScope:
+        """Grant the rights of an agent, and to decide approvals and answer parked calls."""
+        return replace(cls.agent_default(), approve=("*",), answer=("*",))
+
+    @classmethod
+    def full(cls) -> ApiScope:
+        """Grant everything."""
+        agents = AgentsGrant(
+            register_public_toolkit=True,
+            register_private_toolkit=True,
+            use_tools=True,
+            call=True,
+            act_for=("*",),
+            builders=("*",),
+        )
+        return cls(
+            agents=agents,
+            presence=True,
+            messaging=True,
+            trace=True,
+            observe=True,
+            admin=True,
+            approve=("*",),
+            answer=("*",),
+        )
+
+    def to_claims(self) -> dict[str, Any]:
+        """Return the nested `api` claim of a token: JSON values, without defaults."""
+        claims: dict[str, Any] = _SCOPES.dump_python(self, mode="json", exclude_defaults=True)
+        return claims
+
+    @classmethod
+    def from_claims(cls, claims: dict[str, Any]) -> ApiScope:
+        """Read the `api` claim of a token; ValueError for anything but a valid scope."""
+        return _SCOPES.validate_python(claims)
+
+    @classmethod
+    def known_of(cls, claims: dict[str, Any]) -> ApiScope:
+        """Read the grants that a server sent; ignore the unknown fields of a newer server."""
+        agents = _known_fields(AgentsGrant, claims.get("agents", {}))
+        return cls.from_claims({**_known_fields(cls, claims), "agents": agents})
+
+
+_SCOPES: TypeAdapter[ApiScope] = TypeAdapter(ApiScope)
+
+
+def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: claims[each.name] for each in fields(kind) if each.name in claims}
+
+
+class ToolRights:
+    """The compiled `AgentsGrant` of one participant; `deny` wins.
+
+    It caches no answers, so nothing that a client sends makes it grow.
+    """
+
+    __slots__ = ("_allow", "_deny", "_grant", "_register")
+
+    def __init__(self, scope: AgentsGrant) -> None:
+        self._grant = scope
+        self._allow = ToolPatterns(scope.allow)
+        self._deny = ToolPatterns(scope.deny)
+        self._register = ToolPatterns(scope.register)
+
+    def _covers(self, toolkit: str, tool: str) -> bool:
+        return self._allow.covers(toolkit, tool) and not self._deny.covers(toolkit, tool)
+
+    def may_call(self, toolkit: str, tool: str) -> bool:
+        """Whether it may invoke this tool."""
+        return self._grant.call and self._covers(toolkit, tool)
+
+    def may_see(self, toolkit: str, tool: str) -> bool:
+        """Whether it may list and inspect this tool."""
+        return self._grant.use_tools and self._covers(toolkit, tool)
+
+    def may_register(self, toolkit: str, public: bool) -> bool:
+        """Whether it may register a toolkit of this name, public or private."""
+        grant = self._grant
+        allowed = grant.register_public_toolkit if public else grant.register_private_toolkit
+        return allowed and self._register.covers_toolkit(toolkit)
+
+    def may_act_for(self, principal: str) -> bool:
+        """Whether it may call on behalf of this participant without a parent call."""
+        return "*" in self._grant.act_for or principal in self._grant.act_for

@@ -1,0 +1,152 @@
+"""Signs, verifies and decodes a JWS, and reads and writes keys in PEM.
+
+Independent of issuers, files and claims. Its libraries take longer to import than half of toolbus,
+and most participants only present a token. Therefore this module is imported only where a key is
+used, and by servers before the first connection.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt import DecodeError, PyJWTError, api_jws
+from jwt import decode as decode_jwt
+from jwt.algorithms import HMACAlgorithm
+
+__all__ = [
+    "PrivateKey",
+    "PublicKey",
+    "check_is_no_pem",
+    "check_jws",
+    "check_key_type",
+    "load_private",
+    "load_public",
+    "new_private",
+    "private_pem",
+    "public_pem",
+    "read_header",
+    "read_unverified",
+    "sign_jws",
+]
+
+PrivateKey: TypeAlias = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+"""A private key of a supported algorithm."""
+PublicKey: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+"""A public key of a supported algorithm."""
+
+_MIN_RSA_BITS = 2048
+
+
+def sign_jws(payload: bytes, key: str | PrivateKey, alg: str, kid: str) -> str:
+    """Sign a payload with a secret or a private key; return the compact JWS."""
+    return api_jws.encode(payload, key, alg, {"kid": kid})
+
+
+def check_jws(jws: str, key: str | PublicKey, alg: str) -> bytes:
+    """Return the payload of a compact JWS; ValueError unless it has this key and algorithm."""
+    try:
+        payload = api_jws.decode_complete(jws, key, [alg])["payload"]
+    except (PyJWTError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError("the signature is invalid") from error
+    return bytes(payload)
+
+
+def read_header(jwt: str) -> dict[str, Any]:
+    """Return the header of a token, not verified.
+
+    Raises:
+        LookupError: It is a header that no token may have.
+        ValueError: It is not a header.
+    """
+    try:
+        return api_jws.get_unverified_header(jwt)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise ValueError("not a JOSE header") from error
+    except PyJWTError as error:
+        raise LookupError("not a valid header of a token") from error
+
+
+def read_unverified(jwt: str) -> dict[str, Any]:
+    """Return the claims of a token without verifying it; ValueError if it is not a token."""
+    try:
+        claims: dict[str, Any] = decode_jwt(jwt, options={"verify_signature": False})
+    except (PyJWTError, ValueError, RecursionError) as error:
+        raise ValueError("not a token") from error
+    return claims
+
+
+def check_is_no_pem(secret: str) -> None:
+    """Raise ValueError for a secret that is a PEM or SSH key."""
+    try:
+        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
+    except (PyJWTError, ValueError):
+        raise ValueError("secret must be plain text, not a PEM or SSH key") from None
+
+
+def new_private(alg: str) -> PrivateKey:
+    """Make a new private key for EdDSA, ES256, or else RS256."""
+    match alg:
+        case "EdDSA":
+            return ed25519.Ed25519PrivateKey.generate()
+        case "ES256":
+            return ec.generate_private_key(ec.SECP256R1())
+    return rsa.generate_private_key(public_exponent=65537, key_size=_MIN_RSA_BITS)
+
+
+def private_pem(key: PrivateKey) -> str:
+    """Write a private key as PEM, without a password."""
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return pem.decode()
+
+
+def public_pem(key: PublicKey) -> str:
+    """Write a public key as PEM."""
+    pem = key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return pem.decode()
+
+
+def load_private(pem: str) -> PrivateKey:
+    """Read a private key; ValueError if it is invalid or of an unsupported type."""
+    try:
+        key = serialization.load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("private must be a private key in PEM, without a password") from None
+    if not isinstance(key, PrivateKey):
+        raise ValueError("private is a key of a type that no supported algorithm uses")
+    return key
+
+
+def load_public(pem: str) -> PublicKey:
+    """Read a public key; ValueError if it is invalid or of an unsupported type."""
+    try:
+        key = serialization.load_pem_public_key(pem.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("public must be a public key in PEM") from None
+    if not isinstance(key, PublicKey):
+        raise ValueError("public is a key of a type that no supported algorithm uses")
+    return key
+
+
+def check_key_type(alg: str, public: PublicKey) -> PublicKey:
+    """Return the key if it suits the algorithm and is long enough; else raise ValueError."""
+    match public:
+        case ed25519.Ed25519PublicKey():
+            suits = alg == "EdDSA"
+        case ec.EllipticCurvePublicKey():
+            suits = alg == "ES256" and isinstance(public.curve, ec.SECP256R1)
+        case _:
+            suits = alg == "RS256"
+            if suits and public.key_size < _MIN_RSA_BITS:
+                raise ValueError(f"an RS256 key must have at least {_MIN_RSA_BITS} bits")
+    if not suits:
+        raise ValueError(f"this is not a key for {alg}")
+    return public

@@ -1,0 +1,258 @@
+"""The keys that sign tokens, and the file that holds them.
+
+A key fixes issuer and algorithm: a token only names the key. Independent of claims, grants and
+time. Nothing is fetched, and no message or `repr` shows key material.
+
+`keys.toml` has one table per key; the first that can sign mints new tokens. To rotate keys, add the
+new key below the old one on every server, then move it to the top where tokens are minted, and
+remove the old one when its last token has expired.
+
+::
+
+    [[key]]
+    kid = "2025-01"
+    alg = "HS256"            # or EdDSA, ES256, RS256
+    iss = "example"
+    secret = "..."           # or public = '''PEM''', or private = '''PEM'''
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from toolbus.atomic_file import write_atomically
+
+if TYPE_CHECKING:
+    from toolbus.auth.jws import PrivateKey, PublicKey
+
+__all__ = ["Algorithm", "Key", "KeyRing"]
+
+Algorithm: TypeAlias = Literal["HS256", "EdDSA", "ES256", "RS256"]
+"""The signature algorithms that a key may have. EdDSA is Ed25519."""
+
+_ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+_MATERIALS = ("secret", "public", "private")
+_TABLE_FIELDS = ("kid", "alg", "iss", *_MATERIALS)
+_MIN_SECRET_BYTES = 32
+_MAX_LABEL_CHARS = 128
+_PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Key:
+    """A key that signs or verifies: its id, issuer, algorithm, and exactly one material.
+
+    Raises ValueError for a secret of less than 32 bytes, for RSA under 2048 bits, and for material
+    that does not suit the algorithm.
+    """
+
+    kid: str
+    """The id by which tokens name this key."""
+    alg: Algorithm
+    """The only algorithm that this key is used with, whatever a token names."""
+    iss: str
+    """The issuer of every token signed by this key; a part of its participant's identity."""
+    secret: str | None = None
+    """HS256 only: the shared secret, of at least 32 bytes in UTF-8. Signs and verifies."""
+    public: str | None = None
+    """A public key in PEM. Verifies only."""
+    private: str | None = None
+    """A private key in PEM, without a password. Signs and verifies."""
+    _signer: str | PrivateKey | None = field(init=False, compare=False)
+    _verifier: str | PublicKey = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_label("kid", self.kid)
+        _check_label("iss", self.iss)
+        if self.alg not in _ALGORITHMS:
+            raise ValueError(f"alg must be one of {', '.join(_ALGORITHMS)}")
+        self._check_material()
+        signer, verifier = self._load()
+        object.__setattr__(self, "_signer", signer)
+        object.__setattr__(self, "_verifier", verifier)
+
+    def _check_material(self) -> None:
+        allowed = ("secret",) if self.alg == "HS256" else ("public", "private")
+        given = [name for name in _MATERIALS if getattr(self, name) is not None]
+        if len(given) != 1 or given[0] not in allowed:
+            raise ValueError(f"an {self.alg} key has {' or '.join(allowed)}, and nothing else")
+        if not isinstance(getattr(self, given[0]), str):
+            raise ValueError(f"{given[0]} must be text")
+
+    def _load(self) -> tuple[str | PrivateKey | None, str | PublicKey]:
+        if self.secret is not None:
+            _check_secret(self.secret)
+            return self.secret, self.secret
+        from toolbus.auth.jws import check_key_type, load_private, load_public
+
+        if self.private is not None:
+            private = load_private(self.private)
+            return private, check_key_type(self.alg, private.public_key())
+        return None, check_key_type(self.alg, load_public(self.public or ""))
+
+    @classmethod
+    def generate(cls, *, kid: str, iss: str, alg: Algorithm = "HS256") -> Key:
+        """Generate a new key that can sign."""
+        if alg not in _ALGORITHMS or alg == "HS256":
+            return cls(kid=kid, alg=alg, iss=iss, secret=secrets.token_urlsafe(48))
+        from toolbus.auth.jws import new_private, private_pem
+
+        return cls(kid=kid, alg=alg, iss=iss, private=private_pem(new_private(alg)))
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether this key can sign, and not only verify."""
+        return self._signer is not None
+
+    def public_half(self) -> Key:
+        """Return the key that only verifies, for servers that mint no tokens.
+
+        Raises:
+            ValueError: An HS256 key has none.
+        """
+        if isinstance(self._verifier, str):
+            raise ValueError("an HS256 key has no public half")
+        from toolbus.auth.jws import public_pem
+
+        return Key(kid=self.kid, alg=self.alg, iss=self.iss, public=public_pem(self._verifier))
+
+    def sign(self, payload: bytes) -> str:
+        """Sign a payload; return the compact JWS. ValueError if this key cannot sign."""
+        if self._signer is None:
+            raise ValueError(f"key {self.kid!r} is a public key: it cannot sign")
+        from toolbus.auth.jws import sign_jws
+
+        return sign_jws(payload, self._signer, self.alg, self.kid)
+
+    def check(self, jws: str) -> bytes:
+        """Return the payload of a compact JWS; ValueError unless this key signed it."""
+        from toolbus.auth.jws import check_jws
+
+        return check_jws(jws, self._verifier, self.alg)
+
+    def __repr__(self) -> str:
+        material = next(name for name in _MATERIALS if getattr(self, name) is not None)
+        return f"Key(kid={self.kid!r}, alg={self.alg!r}, iss={self.iss!r}, {material}='***')"
+
+
+def _check_label(name: str, value: object) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_LABEL_CHARS:
+        raise ValueError(f"{name} must be text of 1 to {_MAX_LABEL_CHARS} characters")
+    if not value.isprintable():
+        raise ValueError(f"{name} must be printable")
+
+
+def _check_secret(secret: str) -> None:
+    if len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
+        raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
+    from toolbus.auth.jws import check_is_no_pem
+
+    check_is_no_pem(secret)
+
+
+class KeyRing:
+    """The keys of one server or issuer, looked up by id, in memory only.
+
+    Two keys with one id are a ValueError. A ring is immutable: to rotate keys, load another one.
+    """
+
+    __slots__ = ("_by_kid",)
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._by_kid: dict[str, Key] = {}
+        for key in keys:
+            if key.kid in self._by_kid:
+                raise ValueError(f"two keys have the kid {key.kid!r}")
+            self._by_kid[key.kid] = key
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> KeyRing:
+        """Read `keys.toml`; ValueError names the file and the invalid entry.
+
+        Raises:
+            OSError: If the file cannot be read.
+        """
+        try:
+            return cls.from_toml(Path(path).read_bytes().decode())
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
+
+    @classmethod
+    def from_toml(cls, text: str) -> KeyRing:
+        """Read the text of `keys.toml`, as `to_toml` writes it.
+
+        Raises:
+            ValueError: It is invalid; the message names the entry.
+        """
+        return cls(_read_keys(tomllib.loads(text)))
+
+    def get(self, kid: str) -> Key | None:
+        """Return the key with this id, or None."""
+        return self._by_kid.get(kid)
+
+    @property
+    def signing_key(self) -> Key | None:
+        """The first key that can sign."""
+        return next((key for key in self if key.can_sign), None)
+
+    def to_toml(self) -> str:
+        """Return the text of `keys.toml`, with the key material in plain text."""
+        return "\n".join(_write_key(key) for key in self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `keys.toml` atomically, readable by its owner only (mode 0600)."""
+        write_atomically(path, self.to_toml().encode(), mode=0o600, sync=True)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._by_kid.values())
+
+    def __len__(self) -> int:
+        return len(self._by_kid)
+
+    def __repr__(self) -> str:
+        return f"KeyRing({', '.join(self._by_kid)})"
+
+
+def _read_keys(document: dict[str, Any]) -> list[Key]:
+    unknown = sorted(document.keys() - {"key"})
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}")
+    tables = document.get("key")
+    if not isinstance(tables, list) or not tables:
+        raise ValueError("it has no [[key]] table")
+    return [_read_key(position, table) for position, table in enumerate(tables, start=1)]
+
+
+def _read_key(position: int, table: Any) -> Key:
+    if not isinstance(table, dict):
+        raise ValueError(f"key {position}: must be a [[key]] table")
+    where = f"key {position} ({table['kid']!r})" if "kid" in table else f"key {position}"
+    for name in sorted(table.keys() - set(_TABLE_FIELDS)):
+        raise ValueError(f"{where}: unknown field {name!r}")
+    for name in sorted({"kid", "alg", "iss"} - table.keys()):
+        raise ValueError(f"{where}: {name} is missing")
+    try:
+        return Key(**table)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _write_key(key: Key) -> str:
+    values = ((name, getattr(key, name)) for name in _TABLE_FIELDS)
+    lines = [f"{name} = {_toml_text(value)}\n" for name, value in values if value is not None]
+    return "[[key]]\n" + "".join(lines)
+
+
+def _toml_text(value: str) -> str:
+    if "\n" in value and _PEM_TEXT.fullmatch(value):
+        return f"'''\n{value}'''"
+    # A JSON string is a TOML string, except for one control character that JSON does not escape.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,221 @@
+"""Buffers the received chunks of one stream until they are read, at either end of a call.
+
+Credit is granted as the reader consumes chunks, never on arrival, so the buffer is bounded:
+`WINDOW_CHUNKS` and `WINDOW_BYTES` per stream, `BUDGET_BYTES` for all streams of one connection;
+`WindowTuner` usually keeps the window smaller. The owner of a stream interprets its bodies and
+decides how it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS, ReceiveWindow
+
+__all__ = [
+    "BUDGET_BYTES",
+    "GROW_DELAY_S",
+    "MIN_SHARE_BYTES",
+    "MIN_WINDOW_BYTES",
+    "BufferBudget",
+    "ReceiveBuffer",
+    "ReceivedChunk",
+    "WindowTuner",
+]
+
+MIN_WINDOW_BYTES = 256 * 1024
+"""The initial window of each stream, if the budget allows it."""
+GROW_DELAY_S = 0.01
+"""A sender that answers credit within this time is not held up: it reaches 26 MB/s at least."""
+
+
+class WindowTuner:
+    """Tunes the window of one stream, which only grows.
+
+    Args:
+        clock: Returns seconds.
+    """
+
+    __slots__ = ("_clock", "_waiting_since_s", "bytes")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._waiting_since_s: float | None = None
+        self.bytes: int = MIN_WINDOW_BYTES
+        """The window: how many bytes the sender may be ahead."""
+
+    def credit_sent(self) -> None:
+        """Record that credit was sent to a sender that had to wait."""
+        if self._waiting_since_s is None:
+            self._waiting_since_s = self._clock()
+
+    def data_received(self) -> None:
+        """Record that data arrived; double the window if it took long after the credit."""
+        if self._waiting_since_s is not None:
+            if self._clock() - self._waiting_since_s > GROW_DELAY_S:
+                self.bytes = min(2 * self.bytes, WINDOW_BYTES)
+            self._waiting_since_s = None
+
+
+BUDGET_BYTES = 16 * 1024 * 1024
+"""Buffer limit of all streams of one connection; more streams have smaller shares each."""
+MIN_SHARE_BYTES = 64 * 1024
+"""The least share of each stream, even if the budget is used up."""
+
+
+class ReceivedChunk(NamedTuple):
+    """A packed chunk that was received."""
+
+    body: bytes
+    last: bool
+    """Whether it is the call's result, after which nothing arrives."""
+
+
+class BufferBudget:
+    """The buffer memory that the streams of one connection share."""
+
+    __slots__ = ("_allocated", "_count")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._allocated = 0
+
+    @property
+    def free_bytes(self) -> int:
+        """Unallocated bytes; below 0 if the minimum shares exceed the budget."""
+        return BUDGET_BYTES - self._allocated
+
+    def resize(self, current: int, in_use: int, wanted: int) -> int:
+        """Set the share of one stream again and return it.
+
+        Args:
+            current: Its share until now; 0 if it had none.
+            in_use: Bytes of the share that are in use; the new share is not smaller.
+            wanted: Bytes that the stream can use.
+        """
+        if not current:
+            self._count += 1
+        share = min(wanted, BUDGET_BYTES // self._count, self.free_bytes + current)
+        share = max(share, MIN_SHARE_BYTES, in_use)
+        self._allocated += share - current
+        return share
+
+    def release(self, current: int) -> None:
+        """Take back the share of a stream that buffers nothing any more; 0 if it had none."""
+        if current:
+            self._count -= 1
+            self._allocated -= current
+
+
+class ReceiveBuffer:
+    """Holds the received bodies of one stream until one task reads them.
+
+    Args:
+        budget: Allocates its memory.
+        send_credit: Sends credit: chunks and bytes, as totals.
+        chunks: How many chunks may arrive before credit is sent.
+        first_bytes: How many bytes may arrive before credit is sent.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_budget",
+        "_has_ended",
+        "_send_credit",
+        "_share",
+        "_tuner",
+        "_used_bytes",
+        "_waiter",
+        "_window",
+        "used_chunks",
+    )
+
+    def __init__(
+        self,
+        budget: BufferBudget,
+        send_credit: Callable[[int, int], None],
+        chunks: int = 0,
+        first_bytes: int = 0,
+    ) -> None:
+        self._budget = budget
+        self._send_credit = send_credit
+        self._window = ReceiveWindow(chunks, first_bytes)
+        self._tuner = WindowTuner()
+        self._share = 0
+        """Bytes that may wait or arrive; 0 before credit is granted and after `discard`."""
+        self._bodies: deque[bytes] = deque()
+        self.used_chunks: int = 0
+        """How many chunks were read."""
+        self._used_bytes = 0
+        self._has_ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the last body received."""
+        return self._window.number
+
+    def grant_credit(self) -> tuple[int, int]:
+        """Extend the window as far as the budget allows; return the credit, which must be sent.
+
+        A sender that has used up its credit is taken to be waiting.
+        """
+        window = self._window
+        if window.chunks and not window.is_open:
+            self._tuner.credit_sent()
+        in_use = window.bytes - self._used_bytes
+        self._share = self._budget.resize(self._share, in_use, self._tuner.bytes)
+        window.chunks = self.used_chunks + WINDOW_CHUNKS
+        window.bytes = self._used_bytes + self._share
+        return window.chunks, window.bytes
+
+    def add(self, number: int, body: bytes) -> None:
+        """Store a body for the reader. Raises `StreamBroken` if it is not a valid next one."""
+        self._window.arrive(number, len(body))
+        self._tuner.data_received()
+        self._bodies.append(body)
+        self._wake()
+
+    def end(self) -> None:
+        """Record that no more bodies follow."""
+        self._has_ended = True
+        self._wake()
+
+    async def next(self) -> bytes | None:
+        """Wait for the next body; None after the last one. Cancelling loses nothing."""
+        while not self._bodies:
+            if self._has_ended:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        body = self._bodies.popleft()
+        self.used_chunks += 1
+        self._used_bytes += len(body)
+        if not self._has_ended and self._is_half_used:
+            self._send_credit(*self.grant_credit())
+        return body
+
+    @property
+    def _is_half_used(self) -> bool:
+        window = self._window
+        few_chunks = (window.chunks - self.used_chunks) * 2 <= WINDOW_CHUNKS
+        return few_chunks or (window.bytes - self._used_bytes) * 2 <= self._share
+
+    def discard(self) -> None:
+        """Drop all buffered bodies and release the share: nothing is read any more."""
+        self._has_ended = True
+        self._bodies.clear()
+        self._budget.release(self._share)
+        self._share = 0
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

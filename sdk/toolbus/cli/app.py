@@ -1,0 +1,225 @@
+"""The `toolbus` command line: finds the installed commands and runs one.
+
+Commands are registered through the entry point group `toolbus.commands`: a function with typer's
+annotations, or a `typer.Typer` for a group. Each is imported only when it is needed. A command that
+cannot be imported stays in the list and says which package to install.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from toolbus.diagnostics.exit_codes import ExitCode
+from toolbus.telemetry.tracing import toolbus_version
+
+__all__ = ["COMMANDS", "CommandGroup", "main", "make_app", "missing_extra"]
+
+COMMANDS = "toolbus.commands"
+"""The entry point group of commands."""
+_ORDER = (
+    "serve",
+    "host",
+    "tools",
+    "builders",
+    "call",
+    "watch",
+    "trace",
+    "token",
+    "key",
+    "admin",
+    "doctor",
+    "demo",
+)
+_OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
+"""The extras of a clone, which no message recommends."""
+_EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
+
+_Command: TypeAlias = TyperCommand | TyperGroup
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    try:
+        make_app()(prog_name="toolbus")
+    except ModuleNotFoundError as error:
+        extra = missing_extra(error)
+        if extra is None:
+            raise
+        typer.echo(f"toolbus: {_to_install(error, extra)}", err=True)
+        raise SystemExit(ExitCode.USAGE) from error
+
+
+def make_app() -> typer.Typer:
+    """Create the command line; a command is imported only when it is used."""
+    app = typer.Typer(
+        cls=CommandGroup,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,  # they print local variables, which may hold tokens
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"toolbus {toolbus_version()}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Host toolkits as services, call them from anywhere, see every call."""
+
+
+class CommandGroup(TyperGroup):
+    """The installed commands, each imported when it is first used."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._loaded: dict[str, _Command] = {}
+        self._entries: dict[str, EntryPoint] | None = None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; remove pydantic's prefix from errors about flags.
+
+        Ctrl-C before the command handles it itself ends the process without a traceback.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("toolbus: cancelled with Ctrl-C", err=True)
+            raise typer.Exit(ExitCode.CANCELLED) from None
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the commands: our own in the order of first use, then others by name."""
+        names = self._installed()
+        ranks = {name: rank for rank, name in enumerate(_ORDER)}
+        return sorted(names, key=lambda name: (ranks.get(name, len(ranks)), name))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> _Command | None:
+        """Import one command."""
+        entry = self._installed().get(cmd_name)
+        if entry is None:
+            return None
+        if cmd_name not in self._loaded:
+            self._loaded[cmd_name] = _load(entry)
+            _hide_switch_values(self._loaded[cmd_name], ctx)
+        return self._loaded[cmd_name]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of `toolbus` itself; switches are shown without a value."""
+        own = super().get_params(ctx)
+        for each in own:
+            _hide_switch_value(each)
+        return own
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command; report a command's own option in that place."""
+        own = {name for each in self.get_params(ctx) for name in each.opts}
+        first = args[0].partition("=")[0] if args else ""
+        if first.startswith("--") and first not in own:
+            self._refuse_misplaced(ctx, first, args)
+        return super().parse_args(ctx, args)
+
+    def _refuse_misplaced(self, ctx: Any, flag: str, args: Sequence[str]) -> None:
+        name = next((each for each in args if each in self._installed()), None)
+        command = None if name is None else self.get_command(ctx, name)
+        if command is not None and any(flag in each.opts for each in command.params):
+            text = f"toolbus: {flag} must follow the command: toolbus {name} ... {flag}"
+            typer.echo(text, err=True)
+            raise typer.Exit(ExitCode.USAGE)
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        if self._entries is None:
+            self._entries = {}
+            for entry in entry_points(group=COMMANDS):
+                self._entries.setdefault(entry.name, entry)
+        return self._entries
+
+
+def _load(entry: EntryPoint) -> _Command:
+    try:
+        return _as_command(entry.name, entry.load())
+    except ModuleNotFoundError as error:
+        extra = missing_extra(error)
+        text = f"{error.name} is missing" if extra is None else _to_install(error, extra)
+        return _unavailable(entry.name, text)
+    except Exception as error:  # a broken command of another package must not break ours
+        return _unavailable(entry.name, f"cannot be loaded: {type(error).__name__}: {error}")
+
+
+def _as_command(name: str, loaded: Any) -> _Command:
+    if isinstance(loaded, typer.Typer):
+        group = loaded
+    else:
+        group = typer.Typer(add_completion=False)
+        group.command(name)(loaded)
+    command = get_command(group)
+    command.name = name
+    assert isinstance(command, TyperCommand | TyperGroup)
+    return command
+
+
+def _hide_switch_values(command: Any, parent: Any) -> None:
+    """Remove `<bool>` beside switches in the help text: it looks like a value to type."""
+    context = typer.Context(command, parent=parent)
+    for each in command.get_params(context):
+        _hide_switch_value(each)
+    for below in getattr(command, "commands", {}).values():
+        _hide_switch_values(below, context)
+
+
+def _hide_switch_value(option: Any) -> None:
+    if getattr(option, "is_flag", False) and option.metavar is None:
+        option.metavar = ""
+
+
+def _unavailable(name: str, text: str) -> _Command:
+    def explain() -> None:
+        typer.echo(f"toolbus {name}: {text}", err=True)
+        raise typer.Exit(ExitCode.USAGE)
+
+    group = typer.Typer(add_completion=False)
+    decorate: Callable[..., Any] = group.command(
+        name,
+        help=f"({text})",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    decorate(explain)
+    return _as_command(name, group)
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """Return the extra of toolbus that contains the missing module, if there is one."""
+    try:
+        requirements = requires("toolbus") or []
+    except PackageNotFoundError:
+        return None
+    parts = (error.name or "").replace("_", "-").lower().split(".")
+    candidates = {"-".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    for requirement in requirements:
+        match = _EXTRA.match(requirement)
+        if match and match["extra"] not in _OWN_EXTRAS and match["name"].lower() in candidates:
+            return match["extra"]
+    return None
+
+
+def _to_install(error: ModuleNotFoundError, extra: str) -> str:
+    return f"{error.name} is missing: pip install 'toolbus[{extra}]'"

@@ -1,0 +1,172 @@
+"""Parses `k=v` arguments by the tool's JSON Schema.
+
+Only the top level of the schema is used: names and types. The host validates the values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from toolbus.cli.schema_text import SchemaReader, values_of
+
+__all__ = ["Parameter", "read_any_text", "read_json", "read_parameters"]
+
+_INTEGER = re.compile(r"-?\d+")
+_ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
+_MAX_PARAMETERS = 1_000
+_MAX_EXAMPLE_CHARS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a tool."""
+
+    name: str
+    types: frozenset[str]
+    """The JSON types that its schema allows; empty if the schema does not restrict them."""
+    type_text: str
+    """Its type, for people."""
+    examples: tuple[Any, ...] = ()
+    """Example values from its schema."""
+
+    def read(self, text: str) -> Any:
+        """Parse the text of `name=text` as one of the allowed types.
+
+        Of several types, the first that the text can be parsed as is used, in this order: integer,
+        number, boolean, array, object, string, null. So `null` is null only where text is not
+        allowed.
+
+        Raises:
+            ValueError: The text matches none of the types; the message says what is allowed.
+        """
+        if not self.types:
+            return read_any_text(text)
+        for kind, read in _READERS.items():
+            if kind in self.types:
+                try:
+                    return read(text)
+                except ValueError:
+                    continue
+        raise ValueError(
+            f"{self.name}: {text[:64]!r} does not match {self.type_text}{self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        """Return what to write instead, with an example."""
+        kinds = [kind for kind in _WRITTEN if kind in self.types]
+        if "number" in kinds:
+            kinds = [kind for kind in kinds if kind != "integer"]
+        if not kinds:
+            return ""
+        forms = [_WRITTEN[kind][0] for kind in kinds]
+        example = f"{self.name}={self._example(kinds[0])}"
+        return f": write {' or '.join(forms)}, for example {example}"
+
+    def _example(self, kind: str) -> str:
+        """Return an example as it is typed: from the schema if possible, else a generic one."""
+        for value in self.examples:
+            text = json.dumps(value)
+            if len(text) <= _MAX_EXAMPLE_CHARS and _is_number_of(kind, text):
+                return text
+        of_strings = _ARRAY_OF_STRINGS.match(self.type_text)
+        return shlex.quote('["a", "b"]' if of_strings else _WRITTEN[kind][1])
+
+
+def _read_integer(text: str) -> int:
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError("not an integer")
+    return int(text)
+
+
+def _read_json(*kinds: type) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = read_json(text)
+        if type(value) not in kinds:
+            raise ValueError("wrong type")
+        return value
+
+    return read
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# The order is that in which types are tried.
+_READERS: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(
+    {
+        "integer": _read_integer,
+        "number": _read_json(int, float),
+        "boolean": _read_json(bool),
+        "array": _read_json(list),
+        "object": _read_json(dict),
+        "string": str,
+        "null": _read_json(type(None)),
+    }
+)
+# How users write a value of each type, and an example.
+_WRITTEN = MappingProxyType(
+    {
+        "integer": ("a whole number", "3"),
+        "number": ("a number", "0.5"),
+        "boolean": ("true or false", "true"),
+        "array": ("a JSON array", "[1, 2]"),
+        "object": ("a JSON object", '{"key": 1}'),
+        "null": ("null", "null"),
+    }
+)
+
+
+def _is_number_of(kind: str, text: str) -> bool:
+    """Whether the text is a number of this kind."""
+    try:
+        return kind in {"integer", "number"} and _READERS[kind](text) is not None
+    except ValueError:
+        return False
+
+
+def read_json(text: str) -> Any:
+    """Parse strict JSON, without NaN and Infinity. Raises ValueError or RecursionError."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text[:64]} is too large for a number")
+    return value
+
+
+def read_any_text(text: str) -> Any:
+    """Parse the text as JSON; return it unchanged if it is not JSON."""
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def read_parameters(schema: Mapping[str, Any]) -> dict[str, Parameter]:
+    """Return the parameters of a tool's input schema, in its order."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return {}
+    reader = SchemaReader(schema)
+    return {
+        name: _parameter(name, each if isinstance(each, dict) else {}, reader)
+        for name, each in islice(properties.items(), _MAX_PARAMETERS)
+    }
+
+
+def _parameter(name: str, schema: Mapping[str, Any], reader: SchemaReader) -> Parameter:
+    bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
+    values = [*(values_of(schema) or [])[:1], *bounds]
+    examples = tuple(each for each in values if type(each) in {int, float})
+    return Parameter(name, reader.types(schema), reader.type_text(schema), examples)

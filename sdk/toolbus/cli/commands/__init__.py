@@ -1,0 +1,1 @@
+"""The commands of `toolbus`, registered in the entry point group `toolbus.commands`."""

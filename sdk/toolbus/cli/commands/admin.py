@@ -1,0 +1,104 @@
+"""`toolbus admin`: lists rooms, removes participants, revokes tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.errors import NotFound
+
+__all__ = ["admin"]
+
+_COLUMNS = ("name", "participants", "toolkits", "calls")
+
+admin: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+class NoSuchParticipant(NotFound):
+    """The participant to remove is not in the room."""
+
+    next_step = "`toolbus admin rooms` lists the rooms with their number of participants"
+
+
+@admin.callback()
+def _admin() -> None:
+    """Administer rooms; needs a token with the grant admin, for example from --preset full."""
+
+
+@admin.command("rooms")
+@joins_a_room
+def _rooms(options: RoomOptions) -> None:
+    """List the rooms of your token with their numbers of participants, toolkits and calls."""
+    rooms = in_room(options, _all_rooms)
+    if options.as_json:
+        typer.echo(json.dumps(rooms, ensure_ascii=False))
+        return
+    rows = [_COLUMNS, *([str(each[column]) for column in _COLUMNS] for each in rooms)]
+    _show(rows)
+
+
+async def _all_rooms(room: CommandRoom) -> list[dict[str, Any]]:
+    """Request all pages. A server of an earlier release returns all rooms in one."""
+    page = await room.admin("rooms")
+    rooms: list[dict[str, Any]] = page["rooms"]
+    while page.get("cursor") is not None:
+        page = await room.admin("rooms", cursor=page["cursor"])
+        rooms += page["rooms"]
+    return rooms
+
+
+@admin.command("kick")
+@joins_a_room
+def _kick(
+    options: RoomOptions,
+    participant: Annotated[
+        str, typer.Argument(help="Name of the participant, or id of one connection.")
+    ],
+) -> None:
+    """Disconnect a participant from the room; it may join again with a valid token."""
+    name = options.resolve().room
+    done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
+    if not done["closed"]:
+        raise NoSuchParticipant(f"no participant {participant!r} is in room {name}")
+    _print(options, done, f"closed {_connections(done)} of {printable(participant)}")
+
+
+@admin.command("revoke")
+@joins_a_room
+def _revoke(
+    options: RoomOptions,
+    participant: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Revoke all tokens of this name; needs --issuer."),
+    ] = None,
+    issuer: Annotated[str | None, typer.Option(help="Issuer of these tokens.")] = None,
+    jti: Annotated[str | None, typer.Option(help="Revoke only the token with this id.")] = None,
+) -> None:
+    """Revoke all present tokens of a name, or one token, in every room."""
+    if jti is None and (participant is None or issuer is None):
+        raise UsageError("name the tokens: NAME --issuer ISSUER, or --jti ID for a single one")
+    if jti is not None and (participant is not None or issuer is not None):
+        raise UsageError("--jti selects a single token: omit NAME and --issuer")
+    selected = {"jti": jti} if jti is not None else {"name": participant, "issuer": issuer}
+    done = in_room(options, lambda room: room.admin("revoke", **selected))
+    _print(options, done, f"revoked; closed {_connections(done)}")
+
+
+def _connections(done: dict[str, Any]) -> str:
+    return f"{done['closed']} connection{'' if done['closed'] == 1 else 's'}"
+
+
+def _print(options: RoomOptions, facts: dict[str, Any], text: str) -> None:
+    typer.echo(json.dumps(facts) if options.as_json else text)
+
+
+def _show(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())

@@ -1,0 +1,66 @@
+"""`toolbus builders`: lists the toolkits that a participant builds on request.
+
+Descriptions are untrusted text: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from toolbus.cli.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.cli.schema_text import SchemaTree, node_lines
+from toolbus.diagnostics.exit_codes import printable
+from toolbus.room.participants import BuilderInfo
+
+__all__ = ["builders"]
+
+
+@joins_a_room
+def builders(
+    options: RoomOptions,
+    participant: Annotated[
+        str, typer.Argument(help="Name of the participant that offers the builders.")
+    ],
+) -> None:
+    """List the toolkits that a participant builds on request, with their configuration fields."""
+    found = in_room(options, lambda room: room.list_builders(participant))
+    if options.as_json:
+        typer.echo(json.dumps([each.to_wire() for each in found], ensure_ascii=False))
+    elif not found:
+        name = printable(participant)
+        text = (
+            f"{name} is not in the room, or has no builders that your grant agents.builders covers"
+        )
+        typer.echo(text, err=True)
+    else:
+        _show(found)
+
+
+def _show(found: Sequence[BuilderInfo]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for each in found:
+        for style, line in _lines(each):
+            # Line ends are escaped, so that untrusted text cannot imitate other lines.
+            console.print(Text(printable(line).replace("\n", "\\n"), style=style))
+
+
+def _lines(offer: BuilderInfo) -> Iterator[tuple[str, str]]:
+    yield "bold", offer.name
+    for line in offer.description.splitlines():
+        yield "", f"  {line}".rstrip()
+    for line in node_lines(SchemaTree(_without_name(offer.schema)).nodes(), "    "):
+        yield "", line
+
+
+def _without_name(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Omit the field `name`: every configuration has it."""
+    fields = schema.get("properties")
+    if not isinstance(fields, Mapping):
+        return dict(schema)
+    return {**schema, "properties": {name: fields[name] for name in fields if name != "name"}}

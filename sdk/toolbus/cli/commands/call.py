@@ -1,0 +1,340 @@
+"""`toolbus call`: calls a tool; prints its result on stdout and its error on stderr.
+
+Arguments are parsed by the tool's schema if that is available; the host validates them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.auth.grants import is_tool_name, is_toolkit_name
+from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, EmptyChunk, FileChunk
+from toolbus.cli.arguments import Parameter, read_any_text, read_json, read_parameters
+from toolbus.cli.completion import complete_owner, complete_tool
+from toolbus.cli.error_report import reporting
+from toolbus.cli.json_lines import json_lines
+from toolbus.cli.output import StreamOutput, ValueOutput, progress_printer, show_explanation
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.cli.suggestions import suggest_name, suggest_tool
+from toolbus.client.caller import DEFAULT_TIMEOUT_S
+from toolbus.client.chunk_stream import ChunkStream
+from toolbus.concurrency.thread_iterator import ThreadIterator
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError
+from toolbus.errors import DeadlineExceeded, NotFound, RoomException
+from toolbus.room.call_explanation import Explanation
+from toolbus.room.toolkit_proxy import ToolkitProxy
+
+__all__ = ["call", "read_arguments"]
+
+_STDIN = Path("-")
+
+_ToolName = Annotated[
+    str,
+    typer.Argument(
+        help="The tool to call: toolkit.tool", autocompletion=complete_tool, show_default=False
+    ),
+]
+_Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(help="name=value by the tool's schema, name:=JSON, or one JSON object."),
+]
+_Timeout = Annotated[
+    float | None,
+    typer.Option(help="Time limit of the call in seconds. Default: 60, for streams none."),
+]
+_Participant = Annotated[
+    str | None,
+    typer.Option(
+        help="Owner of the toolkit, if it is private and shared with you.",
+        autocompletion=complete_owner,
+    ),
+]
+_Pin = Annotated[str | None, typer.Option(help="Call only if the toolkit has this digest.")]
+_NoRetry = Annotated[
+    bool, typer.Option("--no-retry", help="Do not retry, even if a retry is safe.")
+]
+_OnBehalfOf = Annotated[str | None, typer.Option(help="Call on behalf of this participant.")]
+_Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Show which host would run the call, or why none would; run nothing."
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="Write the result to this file instead of stdout; - is stdout."),
+]
+_Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Print each value as it arrives, as for streaming tools: texts without line ends.",
+    ),
+]
+_Attach = Annotated[Path | None, typer.Option(help="Send this file as the attachment; - is stdin.")]
+_Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        help="Send the lines of this file as the input stream, each one a JSON value; - is stdin.",
+    ),
+]
+
+
+@joins_a_room
+def call(  # noqa: PLR0913 - a parameter for each flag
+    options: RoomOptions,
+    tool: _ToolName,
+    arguments: _Arguments = None,
+    timeout: _Timeout = None,
+    participant: _Participant = None,
+    pin: _Pin = None,
+    no_retry: _NoRetry = False,
+    on_behalf_of: _OnBehalfOf = None,
+    out: _Out = None,
+    explain: _Explain = False,
+    stream: _Stream = False,
+    attach: _Attach = None,
+    values: _Input = None,
+) -> None:
+    """Call a tool and print its result, or the values of a stream as they arrive.
+
+    Exit codes: 0 success, 1 tool failed, 2 wrong flag or argument, 3 refused,
+    4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost.
+    """
+    toolkit, _, name = tool.partition(".")
+    if not toolkit or not name:
+        raise UsageError(_invalid_tool(tool, arguments or []))
+    if timeout is not None and not timeout > 0:
+        raise UsageError("--timeout must be a number of seconds above 0")
+    output = ValueOutput(as_json=options.as_json, path=out)
+    call_options = {
+        "participant": participant,
+        "pin": pin,
+        "retry": not no_retry,
+        "on_behalf_of": on_behalf_of,
+        "attachment": _attachment(attach),
+        "on_progress": progress_printer(),
+    }
+    target = CallTarget(toolkit, name, participant, on_behalf_of, timeout)
+    typed = tuple(arguments or ())
+    sent = None if values is None else json_lines(values)
+    plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
+    with reporting(as_json=options.as_json, target=target):
+        if explain:
+            show_explanation(in_room(options, plan.explain), as_json=options.as_json)
+        else:
+            value = in_room(options, plan.run)
+            if value is not None:
+                output.write(value)
+
+
+def _attachment(path: Path | None) -> Path | FileChunk | None:
+    """Return the attachment. Raises UsageError if it cannot be read."""
+    if path == _STDIN:
+        # Read on a daemon thread, because stdin may never end.
+        return FileChunk.from_pieces(ThreadIterator(lambda: iter(_read_stdin, b"")))
+    if path is not None:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    return path
+
+
+def _read_stdin() -> bytes:
+    return os.read(sys.stdin.fileno(), FILE_PIECE_BYTES)
+
+
+def _invalid_tool(typed: str, arguments: Sequence[str]) -> str:
+    text = f"{typed!r} is not a tool name"
+    if is_toolkit_name(typed) and arguments and is_tool_name(arguments[0]):
+        return f"{text}: did you mean {typed}.{arguments[0]}?"
+    return f"{text}: write toolkit.tool, for example clock.now"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A call with its arguments and options."""
+
+    target: CallTarget
+    arguments: tuple[str, ...]
+    options: Mapping[str, Any]
+    output: ValueOutput
+    is_stream: bool = False
+    input: Iterator[Any] | None = None
+    """The values of the tool's input stream."""
+
+    async def explain(self, room: CommandRoom) -> Explanation:
+        """Ask the server which host would run the call."""
+        proxy = await self._toolkit(room) if _needs_schema(self.arguments) else None
+        arguments = read_arguments(self.arguments, self._parameters(proxy))
+        named = {name: self.options[name] for name in ("participant", "on_behalf_of", "pin")}
+        return await room.explain(self.target.full_name, arguments, **named)
+
+    async def run(self, room: CommandRoom) -> Chunk | None:
+        """Make the call; requesting the schema counts towards its time limit.
+
+        Streams and files in pieces are written as they arrive; any other value is returned.
+        """
+        ends_at = asyncio.get_running_loop().time() + (self.target.timeout_s or DEFAULT_TIMEOUT_S)
+        proxy: ToolkitProxy | None = None
+        if not self.is_stream or _needs_schema(self.arguments):
+            try:
+                async with asyncio.timeout_at(ends_at):
+                    proxy = await self._toolkit(room)
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    "the deadline passed before the call", executed="no"
+                ) from None
+        arguments = read_arguments(self.arguments, self._parameters(proxy))
+        left_s = ends_at - asyncio.get_running_loop().time()
+        try:
+            is_unknown = proxy is None and self.input is not None
+            if self.is_stream or is_unknown or self._streams(proxy):
+                limit_s = None if self.target.timeout_s is None else left_s
+                await self._write_stream(room, arguments, limit_s)
+                return None
+            return await self._value(room, arguments, left_s)
+        except NotFound as error:
+            if proxy is None:
+                raise await suggest_name(error, room, self.target) from None
+            names = (each.name for each in proxy.manifest.tools)
+            raise suggest_tool(error, self.target, names) from None
+
+    async def _value(
+        self, room: CommandRoom, arguments: dict[str, Any], left_s: float
+    ) -> Chunk | None:
+        if self.input is not None:
+            return await self._value_of_input(room, arguments, left_s)
+        name = self.target.full_name
+        chunk: Chunk = await room.invoke(name, arguments, timeout_s=left_s, **self.options)
+        return await self._complete_value(chunk)
+
+    async def _value_of_input(
+        self, room: CommandRoom, arguments: dict[str, Any], left_s: float
+    ) -> Chunk | None:
+        """Call a tool that has an input stream and a single result."""
+        async with self._stream(room, arguments, left_s) as chunks:
+            async for chunk in chunks:
+                return await self._complete_value(chunk)
+        return EmptyChunk()
+
+    async def _complete_value(self, chunk: Chunk) -> Chunk | None:
+        """Return a complete value; write a file that is still being received."""
+        if not isinstance(chunk, FileChunk) or chunk.is_whole:
+            return chunk
+        await self.output.write_pieces(chunk)
+        return None
+
+    async def _write_stream(
+        self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
+    ) -> None:
+        async with self._stream(room, arguments, limit_s) as chunks:
+            await StreamOutput(self.output).write_all(chunks)
+
+    def _stream(
+        self, room: CommandRoom, arguments: dict[str, Any], limit_s: float | None
+    ) -> ChunkStream:
+        options = {**self.options, "timeout_s": limit_s, "input": self.input}
+        return room.stream(self.target.full_name, arguments, **options)
+
+    def _streams(self, proxy: ToolkitProxy | None) -> bool:
+        try:
+            return proxy is not None and proxy.tool(self.target.tool).streaming
+        except NotFound:
+            return False
+
+    async def _toolkit(self, room: CommandRoom) -> ToolkitProxy | None:
+        try:
+            return await room.toolkit(self.target.toolkit, self.options["participant"])
+        except RoomException:
+            return None  # if it cannot be called either, the call reports why
+
+    def _parameters(self, proxy: ToolkitProxy | None) -> dict[str, Parameter]:
+        try:
+            return read_parameters(proxy.tool(self.target.tool).input_schema) if proxy else {}
+        except NotFound:
+            return {}
+
+
+def _needs_schema(arguments: tuple[str, ...]) -> bool:
+    return any(not _is_object(each) and _split(each)[1] == "=" for each in arguments)
+
+
+def _is_object(argument: str) -> bool:
+    return argument.lstrip().startswith("{")
+
+
+def _split(argument: str) -> tuple[str, str, str]:
+    """Split `k=v` or `k:=json` at its first `=`. Raises UsageError."""
+    name, equals, value = argument.partition("=")
+    if argument in {"true", "false"}:
+        raise UsageError(
+            f"{argument!r} is not an argument: a switch such as --no-retry takes no value, and an "
+            f"argument needs a name: NAME={argument}"
+        )
+    if not equals or name in {"", ":"}:
+        raise UsageError(
+            f"{argument[:64]!r} is not an argument: write name=value, name:=JSON or one JSON object"
+        )
+    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
+
+
+def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Parse the arguments of a call.
+
+    Args:
+        typed: `k=v`, `k:=json`, or one JSON object alone.
+        parameters: The parameters of the tool, as far as they are known.
+
+    Raises:
+        UsageError: An argument cannot be parsed; the message names it.
+    """
+    if len(typed) == 1 and _is_object(typed[0]):
+        return _read_object(typed[0])
+    if any(_is_object(each) for each in typed):
+        raise UsageError("a JSON object cannot be combined with other arguments")
+    arguments: dict[str, Any] = {}
+    for each in typed:
+        name, sign, text = _split(each)
+        if name in arguments:
+            raise UsageError(f"{name} is given twice")
+        arguments[name] = (
+            _read_json(name, text) if sign == ":=" else _read_text(name, text, parameters)
+        )
+    return arguments
+
+
+def _read_text(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any:
+    parameter = parameters.get(name)
+    if parameter is None:
+        return read_any_text(text)
+    try:
+        return parameter.read(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{error}; {name}:=JSON sends a JSON value unchanged") from error
+
+
+def _read_json(name: str, text: str) -> Any:
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the value of {name}:= is not JSON: {error}") from error
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the arguments are not a JSON object: {error}") from error
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,350 @@
+"""`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
+
+It checks in this order: settings, key, token, port, clock, room, grants. Checks whose precondition
+failed are skipped. The checks of `--redis` come from the server package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from importlib.metadata import entry_points
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from toolbus.auth.grants import ApiScope, matches_room
+from toolbus.auth.keys import KeyRing
+from toolbus.auth.tokens import LEEWAY_S
+from toolbus.cli.import_errors import error_text
+from toolbus.cli.room_options import RoomOptions, joins_a_room
+from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
+from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
+from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
+from toolbus.errors import PermissionDenied, RoomException
+from toolbus.room.room_client import RoomClient
+from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
+
+__all__ = ["Finding", "check_room", "doctor"]
+
+_TIMEOUT_S = 5.0
+_SKIPS_SHOWN = 2
+"""More skipped checks in a row with the same cause are shown in one line."""
+_MAX_RESPONSE_BYTES = 16_384
+_CLOCK_SKEW_S = 5.0
+_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
+
+
+@dataclass(slots=True)
+class _Context:
+    """What earlier checks have found out, for later ones."""
+
+    options: RoomOptions
+    target: RoomSettings | None = None
+    settings: RoomSettings | None = None
+    claims: dict[str, Any] = field(default_factory=dict)
+    server_time_s: float | None = None
+    joined: bool = False
+
+
+_RedisFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        help="Check this Redis instead, the one of `toolbus serve --redis`; "
+        "@FILE reads the URL from a file.",
+        metavar="URL",
+    ),
+]
+
+
+@joins_a_room
+def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
+    """Check settings, key, token, port, clock, room and grants, and suggest repairs."""
+    if redis is None:
+        findings = asyncio.run(check_room(options))
+    else:
+        findings = _check_redis(options, redis)
+    if options.as_json:
+        facts = [
+            {"check": f.check, "status": f.status, "found": f.found, "repair": f.repair}
+            for f in findings
+        ]
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        for (status, found), alike in groupby(findings, lambda each: (each.status, each.found)):
+            same = list(alike)
+            has_repair = any(each.repair for each in same)
+            if status == "skip" and len(same) > _SKIPS_SHOWN and not has_repair:
+                names = ", ".join(each.check for each in same)
+                typer.echo(f"skip  {len(same)} more    {printable(found)}: {names}")
+            else:
+                typer.echo("\n".join(line for each in same for line in _lines(each)))
+    failed = (finding.exit_code for finding in findings if finding.exit_code)
+    raise typer.Exit(next(failed, ExitCode.OK))
+
+
+def _lines(finding: Finding) -> list[str]:
+    """Return one finding and its repair as lines."""
+    line = f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}"
+    return [line, *([f"                repair: {finding.repair}"] if finding.repair else [])]
+
+
+async def check_room(options: RoomOptions) -> list[Finding]:
+    """Run all checks of a room; skip those whose precondition failed."""
+    return await run_checks(_CHECKS, _Context(options))
+
+
+def _check_redis(options: RoomOptions, redis: str) -> list[Finding]:
+    """Run the Redis checks of the server package. Raises UsageError."""
+    if options != RoomOptions(as_json=options.as_json):
+        raise UsageError("--redis checks a Redis and no room: omit the room flags")
+    if redis.startswith("@"):
+        try:
+            redis = Path(redis[1:]).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UsageError(f"cannot read {redis[1:]}: {error.strerror}") from None
+        except ValueError:
+            raise UsageError(f"{redis[1:]} is not a text file") from None
+    for entry in entry_points(group=CHECKS, name="redis"):
+        findings: list[Finding] = asyncio.run(entry.load()(redis))
+        return findings
+    raise UsageError("the checks for Redis are not installed: pip install 'toolbus[server]'")
+
+
+async def _check_settings(context: _Context) -> str:
+    try:
+        context.target = context.options.resolve_room()
+    except UsageError as mistake:
+        raise CheckFailed(
+            mistake.message, "set it with a flag, a TOOLBUS_ variable or the settings file"
+        ) from None
+    return f"{context.target.url}, room {context.target.room}"
+
+
+async def _check_key(context: _Context) -> str:
+    """Check the source of the token: a given token, or a key to create one."""
+    try:
+        context.settings = context.options.resolve()
+    except UsageError as mistake:
+        repair = "`toolbus token create` creates a token, `toolbus key create` a key"
+        if context.options.token and context.options.name:
+            repair = "omit --token or --name"
+        raise CheckFailed(mistake.message, repair) from None
+    if context.options.token or any(
+        os.environ.get(name) for name in ("TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE")
+    ):
+        return "not needed: a token is given"
+    named = os.environ.get("TOOLBUS_KEYS")
+    path = Path(named) if named else home_of(os.environ) / DEV_KEYS_FILE
+    if not path.exists():
+        if named:
+            raise CheckFailed(f"{path} does not exist", f"`toolbus key create --out {path}`")
+        return "a token or keys are named in the settings file"
+    try:
+        signing = KeyRing.load(path).signing_key
+    except (OSError, ValueError) as error:
+        raise CheckFailed(
+            f"cannot read the keys: {error}", "`toolbus key create` creates a file"
+        ) from None
+    if signing is None:
+        raise CheckFailed(f"no key in {path} can sign", "use a file with private keys")
+    if path.stat().st_mode & 0o077:
+        raise CheckFailed(f"other users can read {path}", f"chmod 600 {path}")
+    return f"tokens are signed with {signing.kid!r} of {path} ({signing.alg}, issuer {signing.iss})"
+
+
+async def _check_token(context: _Context) -> str:
+    assert context.settings is not None
+    try:
+        claims = context.claims = read_claims(await read_token(context.settings))
+    except UsageError as mistake:
+        raise CheckFailed(mistake.message, "`toolbus token create` creates one") from None
+    expires_at = claims.get("exp")
+    if not isinstance(expires_at, int | float) or not 0 < expires_at <= _LATEST_TIME:
+        raise CheckFailed(
+            "the token has no valid time of expiry", "`toolbus token create` creates a new one"
+        )
+    now = time.time()
+    lifetime = lifetime_text(expires_at, now)
+    if not lifetime:
+        raise CheckFailed(
+            f"the token expired {round(now - expires_at)} s ago",
+            "create a new one: `toolbus token create`",
+        )
+    room = context.settings.room
+    rooms = token_rooms(claims)
+    if not matches_room(rooms, room):
+        raise CheckFailed(
+            f"the token is for {_room_text(rooms)}, not for room {room}",
+            f"`toolbus token create --room {room}`, or use another --room",
+        )
+    return f"for {claims.get('sub')!r} in {_room_text(rooms)}, {lifetime}"
+
+
+def _room_text(rooms: Sequence[str]) -> str:
+    if not rooms:
+        return "no room"
+    return f"{'room' if len(rooms) == 1 else 'rooms'} {', '.join(rooms)}"
+
+
+async def _check_port(context: _Context) -> str:
+    assert context.target is not None
+    url = context.target.url
+    serve = "toolbus serve --dev" if is_loopback(url) else "toolbus serve"
+    start = f"`{serve}` starts a server; is --url (TOOLBUS_URL) correct?"
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            head = await _http_response(url, context.target.room)
+    except TimeoutError:
+        raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
+    except ssl.SSLCertVerificationError as error:
+        raise CheckFailed(
+            f"the certificate of {url} is not trusted: {error.verify_message}",
+            "set SSL_CERT_FILE to a file with the certificate of its authority",
+        ) from None
+    except OSError as error:
+        raise CheckFailed(f"no response from {url}: {error.strerror or error}", start) from None
+    status, _, rest = head.partition("\r\n")
+    if not status.startswith("HTTP/1.1 "):
+        raise CheckFailed(f"the process at {url} is not an HTTP server", start)
+    context.server_time_s = _date_of(rest)
+    return f"{url} responds"
+
+
+async def _http_response(url: str, room: str) -> str:
+    """Request the room without a token, and return the head of the response."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "wss"
+    port = parts.port or (443 if secure else 80)
+    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure or None)
+    try:
+        request = (
+            f"GET /rooms/{room} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
+        )
+        writer.write(request.encode())
+        head = b""
+        while b"\r\n\r\n" not in head and len(head) < _MAX_RESPONSE_BYTES:
+            part = await reader.read(4_096)
+            if not part:
+                break
+            head += part
+        return head.decode("latin-1")
+    finally:
+        writer.close()
+
+
+def _date_of(headers: str) -> float | None:
+    for line in headers.split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "date":
+            try:
+                return parsedate_to_datetime(value.strip()).timestamp()
+            except ValueError:
+                return None
+    return None
+
+
+async def _check_clock(context: _Context) -> str:
+    if context.server_time_s is None:
+        return "the server does not send its time"
+    ahead_s = round(time.time() - context.server_time_s)
+    if abs(ahead_s) >= LEEWAY_S:
+        side = "ahead of" if ahead_s > 0 else "behind"
+        raise CheckFailed(
+            f"the local clock is {abs(ahead_s)} s {side} the server's",
+            "synchronize both by NTP: tokens are valid by the clock",
+        )
+    if abs(ahead_s) > _CLOCK_SKEW_S:
+        return f"differs by {ahead_s:+d} s from the server's; {LEEWAY_S:g} s are tolerated"
+    return "same time as the server's"
+
+
+async def _check_room(context: _Context) -> str:
+    assert context.settings is not None
+    try:
+        async with (
+            asyncio.timeout(2 * _TIMEOUT_S),
+            RoomClient(**context.options.choices()) as room,
+        ):
+            context.joined = True
+            return f"joined {room.room} as {room.name}"
+    except PermissionDenied as error:
+        raise CheckFailed(error.message, _room_repair(error)) from None
+    except (RoomException, TimeoutError) as error:
+        found = str(error) or "the server did not accept the connection in time"
+        raise CheckFailed(found, "check the server's log") from None
+
+
+def _room_repair(error: PermissionDenied) -> str:
+    match error.details.get("status"):
+        case 401:
+            return (
+                "the token has not expired, so it was revoked, or its key is not on the server: "
+                "create a new one with a key of the server (--keys on both sides), or use the same "
+                "TOOLBUS_HOME as `toolbus serve --dev`"
+            )
+        case 403:
+            return "create a token for this room: `toolbus token create --room`"
+        case 404 | 426:
+            return "is the server at --url a toolbus server of this release?"
+    return "create a new token: `toolbus token create`"
+
+
+async def _check_grants(context: _Context) -> str:
+    try:
+        scope = ApiScope.from_claims(context.claims.get("api", {}))
+    except ValueError as error:
+        raise CheckFailed(
+            f"the grants are not valid: {error_text(error)}", "`toolbus token create`"
+        ) from None
+    agents = scope.agents
+    tools = ", ".join(agents.allow)
+    if agents.deny:
+        tools += f" but not {', '.join(agents.deny)}"
+    names = "" if tuple(agents.register) == ("*",) else f" named {', '.join(agents.register)}"
+    may = {
+        f"list {tools}": agents.use_tools,
+        f"call {tools}": agents.call,
+        f"host public toolkits{names}": agents.register_public_toolkit,
+        f"host private toolkits{names}": agents.register_private_toolkit,
+        f"act on behalf of {', '.join(agents.act_for)}": agents.act_for,
+        f"use builders {', '.join(agents.builders)}": agents.builders,
+        "see participants (presence)": scope.presence,
+        "send and receive messages (messaging)": scope.messaging,
+        "pass on its trace context (trace)": scope.trace,
+        "observe calls (observe)": scope.observe,
+        "administer rooms (admin)": scope.admin,
+        f"approve {', '.join(scope.approve)}": scope.approve,
+        f"answer {', '.join(scope.answer)}": scope.answer,
+    }
+    granted = [text for text, given in may.items() if given]
+    if not granted:
+        raise CheckFailed(
+            "the token permits only to join the room",
+            "`toolbus token create` with --preset host, agent, user or full, or with --allow",
+        )
+    text = f"may {'; '.join(granted)}"
+    return text if context.joined else f"no room was joined; by its token it {text}"
+
+
+_CHECKS = (
+    Check("settings", _check_settings, ExitCode.USAGE),
+    Check("key", _check_key, ExitCode.USAGE, ("settings",)),
+    Check("token", _check_token, ExitCode.REFUSED, ("key",)),
+    Check("port", _check_port, ExitCode.UNAVAILABLE, ("settings",)),
+    Check("clock", _check_clock, ExitCode.REFUSED, ("port",)),
+    Check("room", _check_room, ExitCode.REFUSED, ("token", "port")),
+    Check("grants", _check_grants, ExitCode.REFUSED, ("token",)),
+)

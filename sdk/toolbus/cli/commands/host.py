@@ -1,0 +1,292 @@
+"""`toolbus host`: hosts toolkits of a module or of an installed package.
+
+A toolkit is named as `module:attribute`, where the attribute is a toolkit or a function that
+returns one, or by its name in the entry point group `toolbus.toolkits`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.auth.grants import is_participant_name, is_toolkit_name
+from toolbus.cli.completion import TOOLKITS, complete_installed
+from toolbus.cli.error_report import report
+from toolbus.cli.import_errors import load_error_text
+from toolbus.cli.room_options import RoomOptions, joins_a_room
+from toolbus.cli.suggestions import suggest_references
+from toolbus.concurrency import event_loop
+from toolbus.diagnostics.exit_codes import UsageError, exit_code
+from toolbus.diagnostics.join_errors import explain_refusal, read_token
+from toolbus.errors import Cancelled, PermissionDenied
+from toolbus.hosting.hosted_toolkit import InvalidOffer
+from toolbus.room.room_client import RoomClient
+from toolbus.service.graceful_shutdown import GracefulShutdown
+from toolbus.service.remote_toolkit import serve_toolkits
+from toolbus.telemetry.tracing import configure
+from toolbus.tools.tool import Tool
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = ["TOOLKITS", "find_toolkit", "host"]
+
+_TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
+
+
+@dataclass(frozen=True, slots=True)
+class _Visibility:
+    """Who can see the toolkits; None keeps the toolkit's own setting."""
+
+    public: bool | None
+    shared_with: tuple[str, ...] | None
+
+
+class _HostingRoom(RoomClient):
+    """A room that prints each toolkit on stdout as soon as it can be called."""
+
+    __slots__ = ("_as_json", "_visibility")
+
+    def __init__(self, visibility: _Visibility, *, as_json: bool, **choices: Any) -> None:
+        super().__init__(**choices)
+        self._visibility = visibility
+        self._as_json = as_json
+
+    @asynccontextmanager
+    async def host(
+        self,
+        toolkit: Toolkit,
+        *,
+        public: bool | None = None,
+        shared_with: Sequence[str] | None = None,
+    ) -> AsyncIterator[Toolkit]:
+        chosen = self._visibility
+        hosted = super().host(
+            toolkit,
+            public=chosen.public if public is None else public,
+            shared_with=chosen.shared_with if shared_with is None else shared_with,
+        )
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(hosted)
+            except PermissionDenied as error:
+                raise self._with_private_hint(error) from None
+            facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
+            text = "hosting {toolkit} in room {room} as {name}".format(**facts)
+            typer.echo(json.dumps(facts) if self._as_json else text)
+            yield toolkit
+
+    def _with_private_hint(self, error: PermissionDenied) -> PermissionDenied:
+        """Suggest --private if the token permits only private toolkits."""
+        grants = self.grants.agents
+        may_only_host_private = (
+            grants.register_private_toolkit and not grants.register_public_toolkit
+        )
+        return NotPublic(error) if may_only_host_private else error
+
+
+class NotPublic(PermissionDenied):
+    """The token permits only private toolkits.
+
+    Args:
+        error: The server's error.
+    """
+
+    next_step = (
+        "this token permits private toolkits: add --private, and --share to show them to others; "
+        "`toolbus token create --preset host` creates a token for public toolkits"
+    )
+
+    def __init__(self, error: PermissionDenied) -> None:
+        super().__init__(error.message, details=error.details)
+
+
+@joins_a_room
+def host(
+    options: RoomOptions,
+    toolkits: Annotated[
+        list[str],
+        typer.Argument(
+            help="Toolkits to host: module:attribute, or the name of an installed toolkit.",
+            autocompletion=complete_installed,
+        ),
+    ],
+    instance: Annotated[
+        str | None,
+        typer.Option(help="Distinguishes replicas that use the same name. Default: random."),
+    ] = None,
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Make the toolkits visible only to you and to --share."),
+    ] = False,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who else can see private toolkits: name:X, role:X or '*' for all. Repeatable."
+        ),
+    ] = None,
+    drain_s: Annotated[
+        float | None,
+        typer.Option(
+            "--drain",
+            help="Seconds that running calls may take to finish at shutdown. Default: 10.",
+            min=0,
+        ),
+    ] = None,
+) -> None:
+    """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
+    if share and not private:
+        raise UsageError("--share is only for private toolkits: add --private")
+    for each in share or ():
+        _check_share(each)
+    with _reporting_cancel(as_json=options.as_json):
+        found = [find_toolkit(reference) for reference in toolkits]
+        visibility = _Visibility(False if private else None, tuple(share) if share else None)
+        choices = {"instance": instance, **options.choices()}
+        room = _HostingRoom(visibility, as_json=options.as_json, **choices)
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        with GracefulShutdown(configure(_service_name(found))) as end:
+            event_loop.run(_serve(options, room, end, found, drain_s))
+
+
+def _service_name(toolkits: Sequence[Toolkit]) -> str:
+    """Return the service name for spans: the toolkit's name, as in `RemoteToolkit.run`."""
+    return toolkits[0].name if len(toolkits) == 1 else "toolbus-host"
+
+
+@contextmanager
+def _reporting_cancel(*, as_json: bool) -> Iterator[None]:
+    """Report Ctrl-C before anything is hosted, without the status of a call."""
+    try:
+        yield
+    except (KeyboardInterrupt, Cancelled) as error:
+        if isinstance(error, KeyboardInterrupt):
+            error = Cancelled("cancelled with Ctrl-C", executed="no")
+        report(error, as_json=as_json, local=True)
+        raise typer.Exit(exit_code(error)) from None
+
+
+def _check_share(share: str) -> None:
+    kind, colon, name = share.partition(":")
+    if share != "*" and not (kind in {"name", "role"} and is_participant_name(name)):
+        name = name or ("X" if colon or not kind else kind)
+        raise UsageError(
+            f"--share {share[:64]!r} is not valid: write name:{name}, role:{name} or '*'"
+        )
+
+
+async def _serve(
+    options: RoomOptions,
+    room: RoomClient,
+    end: GracefulShutdown,
+    toolkits: Sequence[Toolkit],
+    drain_s: float | None,
+) -> None:
+    settings = options.resolve()
+    await read_token(settings)
+    try:
+        async with explain_refusal(settings):
+            await serve_toolkits(toolkits, room, drain_s, end=end)
+    except InvalidOffer as error:
+        raise UsageError(str(error)) from error
+
+
+def find_toolkit(reference: str) -> Toolkit:
+    """Return the toolkit of a reference; if that is a function, the function's result.
+
+    Raises:
+        UsageError: The toolkit does not exist, or cannot be loaded.
+    """
+    try:
+        found = _load(reference)
+        _refuse_tool(reference, found)
+        toolkit = found if isinstance(found, Toolkit) or not callable(found) else found()
+    except UsageError:
+        raise
+    except Exception as error:  # user code may raise anything
+        text = f"cannot load {reference}: {load_error_text(error)}"
+        suggestion = _suggestion(reference) if _is_missing(reference, error) else ""
+        raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
+    if not isinstance(toolkit, Toolkit):
+        raise UsageError(
+            f"{reference} is a {type(toolkit).__name__}, not a toolkit or a function that "
+            "returns one"
+        )
+    return toolkit
+
+
+def _load(reference: str) -> Any:
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        return _load_installed(reference)
+    if not module or not attribute:
+        raise UsageError(f"{reference!r} is not a toolkit: write module:attribute")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return reduce(getattr, attribute.split("."), importlib.import_module(module))
+
+
+def _load_installed(name: str) -> Any:
+    installed = {entry.name: entry for entry in entry_points(group=TOOLKITS)}
+    if name not in installed:
+        others = f"write module:attribute, or one of {', '.join(sorted(installed))}"
+        raise UsageError(f"no installed toolkit is named {name!r}: {_suggestion(name) or others}")
+    return installed[name].load()
+
+
+def _is_missing(reference: str, error: Exception) -> bool:
+    """Whether the module or its attribute is missing, and not something that it imports."""
+    module, _, attribute = reference.partition(":")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return name is not None and (module == name or module.startswith(f"{name}."))
+
+
+def _suggestion(reference: str) -> str:
+    """Return a suggestion from the current folder; empty if there is none."""
+    found = suggest_references(reference, Path.cwd())
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _refuse_tool(reference: str, found: Any) -> None:
+    """Refuse a tool: calling it would run it. Raises UsageError."""
+    if not _is_tool(found):
+        return
+    module, colon, name = reference.partition(":")
+    if not colon:
+        raise UsageError(f"the installed {reference} is a tool, not a toolkit")
+    last = module.rpartition(".")[2]
+    toolkit = last if is_toolkit_name(last) else "tools"
+    text = (
+        f"{name} is a tool, not a toolkit: write {module}:NAME of a Toolkit, "
+        f'for example `tools = Toolkit("{toolkit}", [{name}])`'
+    )
+    suggestion = _suggestion(module)
+    raise UsageError(f"{text}; {suggestion}" if suggestion else text)
+
+
+def _is_tool(found: Any) -> bool:
+    """Whether it is a tool, or a function that cannot create a toolkit."""
+    if isinstance(found, Tool) or hasattr(found, _TOOL_MARK):
+        return True
+    if not inspect.isroutine(found) or inspect.isbuiltin(found):
+        return False
+    if "Toolkit" in str(getattr(found, "__annotations__", {}).get("return", "")):
+        return False
+    return inspect.iscoroutinefunction(found) or any(
+        each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        for each in inspect.signature(found).parameters.values()
+    )

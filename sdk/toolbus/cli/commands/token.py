@@ -1,0 +1,249 @@
+"""`toolbus token`: creates tokens with the keys of a file, and shows the content of a token."""
+
+from __future__ import annotations
+
+import json as json_codec
+import os
+import re
+import shlex
+import stat
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.auth.grants import ApiScope
+from toolbus.auth.keys import KeyRing
+from toolbus.auth.tokens import (
+    MAX_JWT_BYTES,
+    MAX_TOKEN_LIFE_S,
+    ParticipantToken,
+    RefusalReason,
+    TokenRefused,
+)
+from toolbus.cli.completion import complete_preset
+from toolbus.cli.error_report import reporting
+from toolbus.cli.import_errors import error_text
+from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
+from toolbus.errors import PermissionDenied
+from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
+
+__all__ = ["read_duration_s", "token"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+_REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
+    {
+        "malformed": "it is not a JWT with a JSON object",
+        "too_long": f"it is longer than {MAX_JWT_BYTES} bytes",
+        "bad_header": "its header is not valid",
+        "alg_none": "it is not signed",
+        "no_kid": "its header has no key id (kid)",
+        "unknown_kid": "none of these keys has its key id (kid)",
+        "wrong_alg": "its signature algorithm is not that of the key",
+        "bad_signature": "its signature does not match the key",
+        "wrong_audience": "its audience is not toolbus",
+        "wrong_issuer": "its issuer is not that of the key",
+        "bad_time": "it contains an invalid time",
+        "life_too_long": f"its lifetime is longer than {MAX_TOKEN_LIFE_S // 3600} hours",
+        "issued_in_future": "its time of issue is in the future: check the clocks",
+        "not_yet_valid": "it is not valid yet",
+        "expired": "it has expired",
+        "bad_jti": "its id is not valid",
+        "bad_name": "its participant name is not valid",
+        "bad_role": "its role is not valid",
+        "bad_room": "its rooms are not valid",
+        "bad_grants": "its grants are not valid",
+    }
+)
+
+_KeysFlag = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the keys. Default: the development key of this machine.",
+        envvar="TOOLBUS_KEYS",
+    ),
+]
+
+token: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@token.callback()
+def _token() -> None:
+    """Create tokens, and show their content."""
+
+
+_Rooms = Annotated[
+    list[str] | None,
+    typer.Option(help="A room, or a pattern with *. Default: main. Repeatable."),
+]
+_Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="A preset of grants: host, agent, user or full.", autocompletion=complete_preset
+    ),
+]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(help="Tools that may be seen and called, for example 'weather.*'. Repeatable."),
+]
+_Deny = Annotated[
+    list[str] | None,
+    typer.Option(help="Tools that may be neither seen nor called; overrides --allow. Repeatable."),
+]
+_Ttl = Annotated[str, typer.Option(help="Lifetime, for example 90s, 15m or 1h; at most 1d.")]
+_JsonErrors = Annotated[bool, typer.Option("--json", help="Print errors as JSON.")]
+
+
+@token.command("create")
+def _create(  # noqa: PLR0913 - a parameter for each flag
+    name: Annotated[str, typer.Option(help="Name of the participant.")],
+    room: _Rooms = None,
+    preset: _Preset = None,
+    allow: _Allow = None,
+    deny: _Deny = None,
+    role: Annotated[str, typer.Option(help="Role of the participant, visible to others.")] = "user",
+    ttl: _Ttl = "1h",
+    keys: _KeysFlag = None,
+    json: _JsonErrors = False,
+) -> None:
+    """Create a token and print only the token."""
+    with reporting(as_json=json, local=True):
+        ring = _load(keys or home_of(os.environ) / DEV_KEYS_FILE)
+        rooms = room or [os.environ.get("TOOLBUS_ROOM") or "main"]
+        try:
+            key = ring.signing_key
+            if key is None:
+                raise ValueError("none of these keys can sign: they are public keys")
+            scope = _scope(preset, tuple(allow or ()), tuple(deny or ()))
+            made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
+            typer.echo(made.to_jwt(key, ttl_s=_read_ttl_s(ttl)))
+        except ValueError as error:
+            raise UsageError(f"no token was created: {error_text(error)}") from error
+        _warn_if_readable()
+
+
+@token.command("inspect")
+def _inspect(
+    jwt: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKEN", help="The token, the name of a file with it, or - for stdin."
+        ),
+    ],
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Check the token with the keys of this file, as a server does."),
+    ] = None,
+    json: _JsonErrors = False,
+) -> None:
+    """Print the content of a token as JSON. It is checked only with --keys."""
+    with reporting(as_json=json, local=True):
+        text = _read_text(jwt)
+        claims = _claims_of(text, is_given=text == jwt)
+        if keys is None:
+            ago_s = expired_for_s(claims)
+            expired = "" if ago_s is None else f", expired {round(ago_s)} s ago"
+            typer.echo(f"not checked{expired}: --keys FILE checks the token", err=True)
+        else:
+            _check(text, _load(keys))
+        typer.echo(printable(json_codec.dumps(claims, ensure_ascii=False, indent=2)))
+
+
+def _scope(preset: str | None, allow: tuple[str, ...], deny: tuple[str, ...]) -> ApiScope:
+    if preset is None and not allow:
+        raise ValueError(
+            f"a token needs grants: --preset {', '.join(PRESETS)}, or --allow 'toolkit.*', or both"
+        )
+    if preset is not None and preset not in PRESETS:
+        raise ValueError(f"preset {preset!r} does not exist: use one of {', '.join(PRESETS)}")
+    scope = ApiScope() if preset is None else PRESETS[preset]()
+    changes: dict[str, Any] = {"deny": deny} if deny else {}
+    if allow:
+        changes |= {"allow": allow, "use_tools": True, "call": True}
+    return replace(scope, agents=replace(scope.agents, **changes))
+
+
+def read_duration_s(text: str) -> float:
+    """Parse seconds, or a number with the unit s, m, h or d. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration: write for example 90s, 15m, 1h or 1d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def _read_ttl_s(text: str) -> float:
+    ttl_s = read_duration_s(text)
+    if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
+        raise ValueError(f"--ttl {text} is not valid: it must be more than 0 and at most 1d")
+    return ttl_s
+
+
+def _warn_if_readable() -> None:
+    """Warn if stdout is a file that other users can read."""
+    try:
+        number = sys.stdout.fileno()
+        mode = os.fstat(number).st_mode
+    except OSError:  # stdout is not a file
+        return
+    if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
+        text = f"other users can read this file: chmod 600 {_name_of_file(number)}"
+        typer.echo(text, err=True)
+
+
+def _name_of_file(number: int) -> str:
+    try:
+        path = Path(os.readlink(f"/dev/fd/{number}"))
+    except OSError:  # not on every system
+        return "FILE"
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def _load(path: Path) -> KeyRing:
+    try:
+        return KeyRing.load(path)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"there are no keys at {path}: name a file with --keys, create one with "
+            "`toolbus key create`, or start `toolbus serve --dev` once"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the keys: {error}") from error
+
+
+def _read_text(given: str) -> str:
+    try:
+        if given == "-":
+            return sys.stdin.read(MAX_JWT_BYTES + 1).strip()
+        if given.startswith("@") or os.path.isfile(given):
+            return Path(given.removeprefix("@")).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the token: {error}") from error
+    return given.strip()
+
+
+def _claims_of(text: str, *, is_given: bool) -> dict[str, Any]:
+    try:
+        return read_claims(text)
+    except UsageError as mistake:
+        if is_given:  # the text is not shown: it may be part of a token
+            raise UsageError(f"no file has this name, and {mistake}") from mistake
+        raise
+
+
+def _check(jwt: str, keys: KeyRing) -> None:
+    try:
+        verified = ParticipantToken.from_jwt(jwt, keys)
+    except TokenRefused as refused:
+        # The owner of the keys may know the reason; a server tells it to no client.
+        text = f"the token is not valid: {_REASONS[refused.reason]} ({refused.reason})"
+        raise PermissionDenied(text) from refused
+    text = lifetime_text(verified.expires_at, time.time())
+    typer.echo(f"the token is valid: {text or 'until now'}", err=True)

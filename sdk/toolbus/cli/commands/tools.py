@@ -1,0 +1,223 @@
+"""`toolbus tools`: lists toolkits, and describes tools and their parameters.
+
+It prints a table on a terminal, plain columns into a pipe, and JSON with `--json`. Descriptions are
+untrusted text: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolbus.cli.completion import complete_name, complete_owner
+from toolbus.cli.error_report import reporting
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.cli.schema_text import MAX_STEPS, SchemaTree, node_lines
+from toolbus.cli.suggestions import suggest_name, suggest_tool
+from toolbus.diagnostics.exit_codes import CallTarget, printable
+from toolbus.errors import NotFound
+from toolbus.room.room_client import RoomClient
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.wire import ToolManifest
+
+__all__ = ["tools"]
+
+_COLUMNS = ("toolkit", "tools", "owner", "hosts", "visible to", "description")
+_TAKES = {"attachment": "an attachment (--attach FILE)", "input": "an input (--input FILE)"}
+_MAX_TOTAL_STEPS = 40_000
+_MIN_STEPS = 200
+
+
+@joins_a_room
+def tools(
+    options: RoomOptions,
+    toolkit: Annotated[
+        str | None,
+        typer.Argument(
+            help="Describe this toolkit, or this toolkit.tool.", autocompletion=complete_name
+        ),
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(help="List only toolkits with this text in a name or description.")
+    ] = None,
+    participant: Annotated[
+        str | None,
+        typer.Option(help="Only toolkits of this owner.", autocompletion=complete_owner),
+    ] = None,
+) -> None:
+    """List the toolkits that you can see, or describe the tools of one toolkit."""
+    if toolkit is None:
+        found = in_room(options, lambda room: _list_toolkits(room, search, participant))
+        if options.as_json:
+            typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        elif found:
+            _show_list(found)
+        else:
+            typer.echo(_nothing_found(options.resolve_room().room, search or participant), err=True)
+        return
+    name, _, tool = toolkit.partition(".")
+    target = CallTarget(name, tool, participant)
+    with reporting(as_json=options.as_json, target=target):
+        proxy = in_room(options, lambda room: _find_toolkit(room, target))
+    chosen = [proxy.tool(tool)] if tool else list(proxy.manifest.tools)
+    if options.as_json:
+        typer.echo(json.dumps(_facts(proxy, chosen), ensure_ascii=False))
+    else:
+        _show_lines(_toolkit_lines(proxy, chosen, is_nested=bool(tool)))
+
+
+async def _list_toolkits(
+    room: RoomClient, search: str | None, participant: str | None
+) -> list[ToolkitInfo]:
+    return [each async for each in room.toolkits(search) if participant in (None, each.owner)]
+
+
+async def _find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
+    try:
+        proxy = await room.toolkit(target.toolkit, target.participant)
+    except NotFound as error:
+        raise await suggest_name(error, room, target) from None
+    if target.tool:
+        try:
+            proxy.tool(target.tool)
+        except NotFound as error:
+            names = (each.name for each in proxy.manifest.tools)
+            raise suggest_tool(error, target, names) from None
+    return proxy
+
+
+# The list
+
+
+def _nothing_found(room: str, wanted: str | None) -> str:
+    if wanted:
+        return f"no visible toolkit in room {room} matches: `toolbus tools` lists all of them"
+    return f"no visible toolkit in room {room}: `toolbus host` hosts one"
+
+
+def _show_list(found: Sequence[ToolkitInfo]) -> None:
+    rows = [_row(each) for each in found]
+    if sys.stdout.isatty():
+        _show_table(rows)
+    else:
+        _show_columns([_COLUMNS, *rows])
+
+
+def _row(each: ToolkitInfo) -> tuple[str, ...]:
+    description = " ".join(printable(each.description or each.title).split())
+    return (
+        each.name,
+        ", ".join(each.tools),
+        printable(each.owner),
+        str(each.hosts),
+        "all" if each.public else "some",
+        description,
+    )
+
+
+def _show_table(rows: Sequence[Sequence[str]]) -> None:
+    table = Table(*_COLUMNS, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def _show_columns(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        typer.echo("  ".join([*cells, row[-1]]).rstrip())
+
+
+# One toolkit
+
+
+def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any]:
+    manifest = proxy.manifest.model_dump(mode="json")
+    manifest["tools"] = [each.model_dump(mode="json") for each in chosen]
+    info = proxy.info
+    facts = {"owner": info.owner, "public": info.public, "hosts": info.hosts}
+    return {**manifest, **facts, "digest": info.digest}
+
+
+def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for style, line in lines:
+        # Line ends are escaped, so that untrusted text cannot imitate other lines.
+        console.print(Text(printable(line).replace("\n", "\\n"), style=style))
+
+
+def _toolkit_lines(
+    proxy: ToolkitProxy, chosen: Sequence[ToolManifest], *, is_nested: bool
+) -> Iterator[tuple[str, str]]:
+    info, manifest = proxy.info, proxy.manifest
+    visibility = "public" if info.public else "private"
+    yield "bold", f"{info.name}: {manifest.title or info.name}"
+    yield (
+        "dim",
+        f"  {visibility}, owner {info.owner}, hosts {info.hosts}, version {info.version or '-'}",
+    )
+    yield "dim", f"  digest {info.digest}"
+    yield from _paragraph(manifest.description, "  ")
+    yield from _rules(manifest.rules, "  ")
+    # The total work is bounded, however many tools an untrusted toolkit has.
+    steps = max(_MIN_STEPS, min(MAX_STEPS, _MAX_TOTAL_STEPS // max(1, len(chosen))))
+    read = SchemaTree if is_nested else partial(SchemaTree, levels=1, max_steps=steps)
+    for tool in chosen:
+        yield "", ""
+        yield from _tool_lines(info.name, tool, read)
+
+
+def _paragraph(text: str, indent: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        yield "", f"{indent}{line}".rstrip()
+
+
+def _rules(rules: Sequence[str], indent: str) -> Iterator[tuple[str, str]]:
+    for rule in rules:
+        first, *others = rule.splitlines() or [""]
+        yield "", f"{indent}rule: {first}"
+        yield from _paragraph("\n".join(others), f"{indent}      ")
+
+
+def _tool_lines(
+    toolkit: str, tool: ToolManifest, read: Callable[[Mapping[str, Any]], SchemaTree]
+) -> Iterator[tuple[str, str]]:
+    parameters = read(tool.input_schema)
+    result = read(tool.output_schema) if tool.output_schema else None
+    returns = f" -> {result.type_text}" if result else ""
+    yield "bold", f"{toolkit}.{tool.name}{returns}"
+    yield from _paragraph(tool.description, "  ")
+    yield from _rules(tool.rules, "  ")
+    if properties := ", ".join(_properties(tool)):
+        yield "dim", f"  {properties}"
+    for line in node_lines(parameters.nodes(), "    "):
+        yield "", line
+    if result and result.is_nested and (fields := result.nodes()):
+        yield "dim", "  returns"
+        for line in node_lines(fields, "    "):
+            yield "", line
+
+
+def _properties(tool: ToolManifest) -> Iterator[str]:
+    if tool.read_only:
+        yield "read-only"
+    if tool.idempotent:
+        yield "idempotent"
+    if tool.streaming:
+        yield "streaming"
+    if tool.takes in _TAKES:
+        yield f"{'requires' if tool.takes_required else 'accepts'} {_TAKES[tool.takes]}"
+    if tool.timeout_s is not None:
+        yield f"time limit {tool.timeout_s:g} s"
+    if tool.max_concurrency is not None:
+        yield f"at most {tool.max_concurrency} concurrent calls per host"

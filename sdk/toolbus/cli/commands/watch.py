@@ -1,0 +1,230 @@
+"""`toolbus watch`: shows the participants, toolkits and calls of a room as they change.
+
+It shows a live table on a terminal and prints lines into a pipe. It subscribes to events and does
+not poll; a lost connection is reopened automatically. It does not subscribe to messages, because
+it would be counted among their receivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.cli.signals import stop_on_signals
+from toolbus.cli.watch.rates import CallRates
+from toolbus.cli.watch.render import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
+from toolbus.cli.watch.roster import Roster
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.errors import PermissionDenied, RoomException
+from toolbus.room.toolkit_proxy import ToolkitInfo
+
+__all__ = ["watch"]
+
+T = TypeVar("T")
+_Show: TypeAlias = Callable[[RoomSnapshot], None]
+_logger = logging.getLogger(__name__)
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_TOPICS = ("toolkits", "participants")
+_GAPS = frozenset({"reconnected", "missed"})
+_MIN_INTERVAL_S = 0.1
+_MAX_S = 86_400.0
+
+
+@joins_a_room
+def watch(
+    options: RoomOptions,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Exit after the first update.")] = False,
+    for_s: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", help="Exit after this many seconds.")
+    ] = None,
+) -> None:
+    """Show the participants, toolkits and calls of a room until Ctrl-C.
+
+    Needs the grant observe. Rates and percentiles cover the last 10 s.
+    """
+    if not _MIN_INTERVAL_S <= interval <= _MAX_S:
+        raise UsageError("--interval must be a number of seconds from 0.1 to 86400")
+    if for_s is not None and not 0 < for_s <= _MAX_S:
+        raise UsageError("--for must be a number of seconds above 0 and at most 86400")
+    if once and for_s is not None:
+        raise UsageError("--once and --for cannot be combined")
+    # While it connects, and where signal handlers cannot be set: Ctrl-C ends the command normally.
+    with suppress(KeyboardInterrupt), _display(as_json_lines=options.as_json) as show:
+        in_room(options, lambda room: _Watcher(room, interval, once, for_s, show).run())
+
+
+@contextmanager
+def _display(*, as_json_lines: bool) -> Iterator[_Show]:
+    """Return the function that shows a snapshot: a live table on a terminal, else lines."""
+    console = Console()
+    if as_json_lines or not console.is_terminal:
+        logging.basicConfig(format=_LOG_FORMAT)
+        yield _show_json if as_json_lines else _Lines().show
+        return
+    with Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty()) as live:
+        # `Live` has replaced stderr: the log is printed above the table.
+        logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+
+        def show(snapshot: RoomSnapshot) -> None:
+            width, height = console.size
+            live.update(as_screen(snapshot, width=width, height=height), refresh=True)
+
+        yield show
+
+
+def _show_json(snapshot: RoomSnapshot) -> None:
+    typer.echo(json.dumps(as_json(snapshot), ensure_ascii=False))
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Prints plain lines; participants and toolkits only if they have changed."""
+
+    known: tuple[object, object] | None = None
+
+    def show(self, snapshot: RoomSnapshot) -> None:
+        if self.known != (snapshot.participants, snapshot.toolkits):
+            self.known = (snapshot.participants, snapshot.toolkits)
+            typer.echo("\n".join(roster_lines(snapshot)))
+        typer.echo("\n".join(as_lines(snapshot)))
+
+
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    """One run of the command."""
+
+    room: CommandRoom
+    interval_s: float
+    once: bool
+    for_s: float | None
+    show: _Show
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    monitored: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set after the first event of the call monitor."""
+    listed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set after the first lists of participants and toolkits."""
+    stale: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set if the lists must be requested again."""
+    roster: Roster = field(default_factory=Roster)
+    rates: CallRates = field(init=False)
+
+    async def run(self) -> None:
+        """Watch until a signal or the end of the time. Raises RoomException if the room closes."""
+        loop = asyncio.get_running_loop()
+        stop_on_signals(loop, self.stop.set)
+        self.rates = CallRates(loop.time())
+        try:
+            async with asyncio.TaskGroup() as group:
+                readers = (self._read_calls(), self._read_events(), self._refresh_lists())
+                tasks = [group.create_task(each) for each in (*readers, self.room.closed())]
+                await self._show_periodically()
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    # Reading
+
+    async def _read_calls(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with self.room.watch_calls() as events:
+            async for event in events:
+                self.rates.add(event, loop.time())
+                self.monitored.set()
+
+    async def _read_events(self) -> None:
+        await self.monitored.wait()  # changing two subscriptions at once may lose events
+        self.stale.set()
+        # Without the grants presence and use_tools the events are not available.
+        with suppress(PermissionDenied):
+            async with self.room.events(_TOPICS) as events:
+                async for event in events:
+                    self.roster.apply(event)
+                    if event.name in _GAPS:
+                        self.stale.set()
+
+    async def _refresh_lists(self) -> None:
+        while True:
+            await self.stale.wait()
+            self.stale.clear()
+            try:
+                self.roster.set_participants(await _if_granted(self.room.participants()))
+                self.roster.set_toolkits(await _if_granted(self._toolkits()))
+            except RoomException as error:  # the connection is lost; repeated after reconnecting
+                _logger.info("cannot list participants and toolkits: %s", error)
+            self.listed.set()
+
+    async def _toolkits(self) -> list[ToolkitInfo]:
+        return [each async for each in self.room.toolkits()]
+
+    # Showing
+
+    async def _show_periodically(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = None if self.for_s is None else loop.time() + self.for_s
+        await self._wait(ends_at, self._has_data())
+        while not self.stop.is_set():
+            next_at = loop.time() + self.interval_s
+            is_last = self.once or (ends_at is not None and next_at >= ends_at)
+            await self._wait(next_at if ends_at is None else min(next_at, ends_at))
+            if not self.stop.is_set():
+                self.show(self._snapshot())
+            if is_last:
+                return
+
+    async def _has_data(self) -> None:
+        await self.monitored.wait()
+        await self.listed.wait()
+
+    async def _wait(self, at: float | None, until: Coroutine[Any, Any, None] | None = None) -> None:
+        """Wait for the time `at`, for `stop`, or for `until`, whichever is first."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.stop.wait())]
+        if until is not None:
+            waiting.append(asyncio.ensure_future(until))
+        timeout_s = None if at is None else max(0.0, at - loop.time())
+        try:
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    def _snapshot(self) -> RoomSnapshot:
+        now = asyncio.get_running_loop().time()
+        started, ended, failed, has_gap = self.rates.take_counts()
+        return RoomSnapshot(
+            at=time.time(),
+            room=self.room.room,
+            connected=self.room.is_connected,
+            participants=self.roster.participants(),
+            toolkits=self.roster.toolkits(),
+            in_flight=self.rates.in_flight,
+            started=started,
+            ended=ended,
+            failed=failed,
+            has_gap=has_gap,
+            total=self.rates.total(now),
+            rows=self.rates.rows(now),
+            errors=[(error, now - error.at) for error in self.rates.errors],
+            new_errors=self.rates.take_errors(),
+        )
+
+
+async def _if_granted(request: Awaitable[T]) -> T | None:
+    try:
+        return await request
+    except PermissionDenied:
+        return None

@@ -1,0 +1,78 @@
+"""Shell completion of names; errors and timeouts give no suggestions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+import typer
+
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room
+from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.settings import PRESETS
+
+__all__ = [
+    "TOOLKITS",
+    "complete_installed",
+    "complete_name",
+    "complete_owner",
+    "complete_preset",
+    "complete_tool",
+]
+
+TOOLKITS = "toolbus.toolkits"
+"""The entry point group of toolkits."""
+_TIMEOUT_S = 2.0
+_ROOM_FLAGS = ("url", "room", "token", "name")
+
+
+def complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a tool."""
+    return _matching(
+        (f"{each.name}.{tool}" for each in _visible_toolkits(ctx) for tool in each.tools),
+        incomplete,
+    )
+
+
+def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a toolkit or of a tool."""
+    names = (
+        [each.name, *(f"{each.name}.{tool}" for tool in each.tools)]
+        for each in _visible_toolkits(ctx)
+    )
+    return _matching((name for several in names for name in several), incomplete)
+
+
+def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of an owner of toolkits."""
+    return _matching((each.owner for each in _visible_toolkits(ctx)), incomplete)
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Complete the name of a preset of grants."""
+    return _matching(PRESETS, incomplete)
+
+
+def complete_installed(incomplete: str) -> list[str]:
+    """Complete the name of an installed toolkit."""
+    try:
+        return _matching(sorted(each.name for each in entry_points(group=TOOLKITS)), incomplete)
+    except Exception:  # a traceback would disturb the shell
+        return []
+
+
+def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
+    flags: dict[str, Any] = {name: ctx.params.get(name) for name in _ROOM_FLAGS}
+
+    async def toolkits(room: CommandRoom) -> list[ToolkitInfo]:
+        return [each async for each in room.toolkits()]
+
+    try:
+        return in_room(RoomOptions(**flags), toolkits, timeout_s=_TIMEOUT_S)
+    except Exception:  # a traceback would disturb the shell
+        return []
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]

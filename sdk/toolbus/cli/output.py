@@ -1,0 +1,359 @@
+"""Writes the result of a call to stdout or to a file, as it is or as JSON.
+
+`ValueOutput` writes one value, `StreamOutput` the values of a stream. Texts, files and links are
+written as they are; every other value, and with `--json` every value, is written as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import typer
+
+from toolbus.atomic_file import AtomicFile
+from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, TextChunk
+from toolbus.concurrency.thread_iterator import ThreadIterator
+from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.errors import ERRORS, Executed, RoomException
+from toolbus.room.call_explanation import Explanation
+
+__all__ = [
+    "NonBlockingStdout",
+    "StreamOutput",
+    "ValueOutput",
+    "progress_printer",
+    "show_explanation",
+    "to_json_value",
+    "write_stdout",
+]
+
+_STDOUT = Path("-")
+
+
+# stdout
+
+
+def write_stdout(data: bytes) -> None:
+    """Write to stdout and flush it; blocks the event loop until the reader has taken the data."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+class NonBlockingStdout:
+    """Writes to stdout on a thread, so that a slow reader does not block the event loop."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        # A daemon thread, because the reader may never continue.
+        self._writes = ThreadIterator(lambda: iter(self._write, None))
+
+    async def write(self, data: bytes) -> None:
+        """Write all data; only one task may write at a time.
+
+        Raises:
+            OSError: It cannot be written, because the reader closed the pipe for example.
+        """
+        self._data = data
+        await anext(self._writes)
+
+    async def aclose(self) -> None:
+        """Stop writing. Returns at once; a cancelled write may still be running."""
+        self._writes.stop()
+
+    def _write(self) -> int:
+        try:
+            stdout = sys.stdout.fileno()
+        except io.UnsupportedOperation:  # replaced by something that is not a file
+            write_stdout(self._data)
+            return len(self._data)
+        # Not through the buffer of `sys.stdout`: a thread that blocks in it keeps Python from
+        # exiting.
+        left = memoryview(self._data)
+        while left:
+            left = left[os.write(stdout, left) :]
+        return len(self._data)
+
+
+# One value
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOutput:
+    """Writes one value.
+
+    Args:
+        as_json: Write every value as JSON, texts too.
+        path: The file to write; None and `-` are stdout. With `-` a file is written to stdout even
+            if that is a terminal.
+
+    Raises:
+        UsageError: The file cannot be written, because its folder does not exist for example.
+    """
+
+    as_json: bool
+    path: Path | None = None
+
+    @property
+    def file(self) -> Path | None:
+        """The file to write; None is stdout."""
+        return None if self.path == _STDOUT else self.path
+
+    def __post_init__(self) -> None:
+        if self.file is not None and not _may_be_written(self.file):
+            name = str(self.path)[:200]
+            raise UsageError(f"cannot write {name}: name a file in a folder that exists")
+
+    def write(self, chunk: Chunk) -> None:
+        """Write a value. Raises UsageError where that fails; the tool has run by then."""
+        data = self._encode(chunk)
+        if self.file is None:
+            self._write_to_stdout(chunk, data)
+            return
+        try:
+            self.file.write_bytes(data)
+        except OSError as error:
+            raise self._write_error(error, "yes") from error
+        self.report_size(len(data))
+
+    async def write_pieces(self, file: FileChunk) -> None:
+        """Write a file piece by piece while it is received.
+
+        Raises:
+            UsageError: It cannot be written; the rest is not received.
+            RoomException: The rest cannot be received.
+        """
+        target = self.file
+        if target is None and self.as_json:
+            self.write(FileChunk(await file.read(), file.name, file.mime_type))
+        elif target is None:
+            self.refuse_terminal("a file", "maybe")
+            async with aclosing(NonBlockingStdout()) as stdout:
+                async for piece in file.pieces():
+                    await stdout.write(piece)
+        else:
+            try:
+                await file.save(target)
+            except OSError as error:
+                raise self._write_error(error, "maybe") from error
+            self.report_size(target.stat().st_size)
+
+    def report_size(self, size: int) -> None:
+        """Print on stderr how much was written to the file."""
+        typer.echo(f"wrote {size} {'byte' if size == 1 else 'bytes'} to {self.file}", err=True)
+
+    def refuse_terminal(self, what: str, executed: Executed) -> None:
+        """Raise UsageError if binary data would be written to a terminal without `--out -`."""
+        if self.path is None and sys.stdout.isatty():
+            raise UsageError(
+                f"the value is {what} and is not printed to a terminal: "
+                "use --out FILE, or redirect stdout",
+                executed=executed,
+            )
+
+    def _write_error(self, error: OSError, executed: Executed) -> UsageError:
+        return UsageError(f"cannot write {self.file}: {error.strerror}", executed=executed)
+
+    def _write_to_stdout(self, chunk: Chunk, data: bytes) -> None:
+        is_file = isinstance(chunk, FileChunk) and not self.as_json
+        if is_file:
+            self.refuse_terminal(f"a file of {len(data)} bytes", "yes")
+        write_stdout(data if is_file or data.endswith(b"\n") else data + b"\n")
+
+    def _encode(self, chunk: Chunk) -> bytes:
+        is_terminal = self.file is None and sys.stdout.isatty()
+        if isinstance(chunk, FileChunk) and (not self.as_json or self.file is not None):
+            return chunk.data
+        if isinstance(chunk, TextChunk) and not self.as_json:
+            return _encode_text(chunk.text, is_terminal=is_terminal)
+        if isinstance(chunk, LinkChunk) and not self.as_json:
+            return chunk.url.encode()
+        indent = 2 if is_terminal else None
+        return json.dumps(to_json_value(chunk), ensure_ascii=False, indent=indent).encode()
+
+
+def _may_be_written(path: Path) -> bool:
+    try:
+        return path.parent.is_dir() and not path.is_dir()
+    except OSError:  # the file system does not accept the name
+        return False
+
+
+def _encode_text(text: str, *, is_terminal: bool) -> bytes:
+    return (printable(text) if is_terminal else text).encode()
+
+
+def to_json_value(chunk: Chunk) -> Any:
+    """Return the JSON value of a chunk; a file must be complete."""
+    match chunk:
+        case FileChunk():
+            data = chunk.data
+            named = {"name": chunk.name, "mime_type": chunk.mime_type}
+            return {**named, "size_bytes": len(data), "base64": base64.b64encode(data).decode()}
+        case LinkChunk(url, name):
+            return {"url": url, "name": name}
+        case _:
+            return chunk.value
+
+
+# A stream of values
+
+
+@dataclass(slots=True)
+class StreamOutput:
+    """Writes the values of one stream as they arrive.
+
+    Texts, files and links are written as they are, every other value as one line of JSON. With the
+    output's `as_json` every value is one line of JSON.
+    """
+
+    output: ValueOutput
+    _file: BinaryIO | None = field(default=None, init=False)
+    _stdout: NonBlockingStdout = field(default_factory=NonBlockingStdout, init=False)
+    _size: int = field(default=0, init=False)
+    _is_mid_line: bool = field(default=False, init=False)
+
+    async def write_all(self, chunks: AsyncIterator[Chunk]) -> None:
+        """Write all values until the stream ends.
+
+        Raises:
+            UsageError: The output cannot be written.
+            RoomException: The stream failed; values that arrived before are written.
+        """
+        path = self.output.file
+        if path is None:
+            await self._write_to_stdout(chunks)
+            return
+        with _stream_file(path) as self._file:
+            async for chunk in chunks:
+                await self._write(chunk)
+        self.output.report_size(self._size)
+
+    async def _write_to_stdout(self, chunks: AsyncIterator[Chunk]) -> None:
+        try:
+            async for chunk in chunks:
+                await self._write(chunk)
+        except RoomException:
+            self._end_line_on_stderr()
+            raise
+        finally:
+            await self._stdout.aclose()
+            if self._is_mid_line and sys.stdout.isatty():
+                write_stdout(b"\n")
+
+    def _end_line_on_stderr(self) -> None:
+        """Separate an error from the text before it; nothing is added to what a pipe receives."""
+        if self._is_mid_line and not sys.stdout.isatty() and _share_one_target():
+            typer.echo(err=True)
+
+    async def _write(self, chunk: Chunk) -> None:
+        if isinstance(chunk, FileChunk):
+            await self._write_file(chunk)
+        elif isinstance(chunk, TextChunk) and not self.output.as_json:
+            is_terminal = self._file is None and sys.stdout.isatty()
+            await self._put(_encode_text(chunk.text, is_terminal=is_terminal))
+        elif isinstance(chunk, LinkChunk) and not self.output.as_json:
+            await self._put_line(chunk.url)
+        else:
+            await self._put_line(json.dumps(to_json_value(chunk), ensure_ascii=False))
+
+    async def _write_file(self, file: FileChunk) -> None:
+        if self.output.as_json:
+            complete = FileChunk(await file.read(), file.name, file.mime_type)
+            await self._put_line(json.dumps(to_json_value(complete), ensure_ascii=False))
+            return
+        self.output.refuse_terminal("a file", "maybe")
+        async for piece in file.pieces():
+            await self._put(piece)
+
+    async def _put_line(self, line: str) -> None:
+        start = b"\n" if self._is_mid_line else b""
+        await self._put(start + line.encode() + b"\n")
+
+    async def _put(self, data: bytes) -> None:
+        if data:
+            self._is_mid_line = not data.endswith(b"\n")
+        self._size += len(data)
+        if self._file is None:
+            await self._stdout.write(data)
+        else:
+            self._file.write(data)
+            self._file.flush()
+
+
+@contextmanager
+def _stream_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for a stream. If the user cancels, the file keeps what was received.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        file = AtomicFile(path)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}"
+        raise UsageError(message, executed="maybe") from error
+    try:
+        yield file.file
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        file.commit()
+        raise
+    except BaseException:
+        file.discard()
+        raise
+    file.commit()
+
+
+def _share_one_target() -> bool:
+    """Whether stdout and stderr may be shown at the same place."""
+    if sys.stderr.isatty():
+        return True
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # replaced by something that is not a file
+        return False
+
+
+# Progress and explanations
+
+
+def progress_printer() -> Callable[[Any], None] | None:
+    """Return a function that prints a tool's progress on stderr; None if that is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(value: Any) -> None:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        typer.echo(f"... {printable(text)}".replace("\n", " "), err=True)
+
+    return show
+
+
+def show_explanation(explained: Explanation, *, as_json: bool) -> None:
+    """Print which host would run the call.
+
+    Raises:
+        RoomException: The error that the call would end with; nothing was run.
+    """
+    if as_json:
+        typer.echo(json.dumps(asdict(explained), ensure_ascii=False))
+    if not explained.would_run:
+        error = ERRORS.get(explained.code, RoomException)
+        raise error(explained.message, executed="no", details=explained.details)
+    host = explained.host
+    if as_json or host is None:
+        return
+    affinity = ", and later calls of the same affinity go to it too" if explained.affinity else ""
+    hosts = f"one of {explained.hosts} hosts" if explained.hosts > 1 else "the only host"
+    node = f" on node {printable(explained.node)}" if explained.node else ""
+    typer.echo(f"would run at {printable(host.name)} ({host.id}){node}, {hosts}{affinity}")
+    typer.echo(f"  generation {explained.generation}, digest {explained.digest}")

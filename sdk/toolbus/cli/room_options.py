@@ -1,0 +1,162 @@
+"""The flags of commands that join a room, and joining the room.
+
+Settings without a flag come from `TOOLBUS_*` or the settings file: see `toolbus.settings`. Errors
+in settings are reported before connecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+import typer
+
+from toolbus.cli.error_report import reporting
+from toolbus.cli.suggestions import FirstToolkits
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
+from toolbus.room.room_client import RoomClient
+from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.settings import RoomSettings, Token
+from toolbus.telemetry.tracing import recorded
+from toolbus.wire import ListToolkits
+
+__all__ = ["CommandRoom", "RoomOptions", "in_room", "joins_a_room"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RoomOptions:
+    """The values of the flags; None where a flag was not given."""
+
+    url: str | None = None
+    room: str | None = None
+    token: str | None = field(default=None, repr=False)
+    name: str | None = None
+    as_json: bool = False
+
+    def choices(self) -> dict[str, Any]:
+        """Return the arguments for `RoomClient` and `RoomSettings.resolve`.
+
+        Raises:
+            UsageError: The token is a file name without `@`.
+        """
+        return {"url": self.url, "room": self.room, "token": self._token(), "name": self.name}
+
+    def _token(self) -> Token | None:
+        if self.token is not None and self.token.startswith("@"):
+            return Path(self.token[1:])
+        if self.token is not None and os.path.isfile(self.token):
+            raise UsageError(f"{self.token} is a file: write --token @{self.token}")
+        return self.token
+
+    def resolve(self) -> RoomSettings:
+        """Resolve server, room and identity. Raises UsageError."""
+        settings = resolve_settings(**self.choices())
+        return (
+            settings if self.token is None else replace(settings, token_from="the token (--token)")
+        )
+
+    def resolve_room(self) -> RoomSettings:
+        """Resolve server and room; a token is not needed. Raises UsageError."""
+        return resolve_settings(url=self.url, room=self.room, token="not yet")
+
+
+def _flag(name: str, kind: Any, default: Any, flag: str, text: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=text, rich_help_panel="Room")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+_FLAGS = (
+    _flag("url", str | None, None, "--url", "URL of the server: ws://HOST:PORT. [TOOLBUS_URL]"),
+    _flag("room", str | None, None, "--room", "Name of the room. Default: main. [TOOLBUS_ROOM]"),
+    _flag(
+        "token",
+        str | None,
+        None,
+        "--token",
+        "The token, or @FILE to read it from a file. [TOOLBUS_TOKEN_FILE]",
+    ),
+    _flag("name", str | None, None, "--name", "Your name, if your token is created from a key."),
+    _flag("json", bool, False, "--json", "Print values and errors as JSON."),
+)
+
+
+def joins_a_room(command: Callable[Concatenate[RoomOptions, P], None]) -> Callable[..., None]:
+    """Add the room flags to a command; its first parameter receives them.
+
+    Errors that the command raises are reported; their exit code ends the command.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+
+    @functools.wraps(command)
+    def with_flags(**given: Any) -> None:
+        as_json = given.pop("json")
+        named = {flag.name: given.pop(flag.name) for flag in _FLAGS if flag.name in given}
+        with reporting(as_json=as_json):
+            command(RoomOptions(**named, as_json=as_json), **given)  # type: ignore[call-arg]  # typer fills them by the signature below
+
+    parameters = [*own, *_FLAGS]
+    with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
+    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_flags
+
+
+class CommandRoom(RoomClient):
+    """A room with what only commands need."""
+
+    __slots__ = ()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection is open; a lost connection is reopened automatically."""
+        return self._joined.link.is_ready
+
+    async def first_toolkits(self) -> FirstToolkits:
+        """Return the first page of the toolkit list."""
+        body = await self._core.caller.request(ListToolkits, {})
+        listed = [ToolkitInfo.from_wire(each) for each in body["toolkits"]]
+        return FirstToolkits(listed, body["cursor"] is None)
+
+
+def in_room(
+    options: RoomOptions,
+    work: Callable[[CommandRoom], Awaitable[T]],
+    *,
+    timeout_s: float | None = None,
+) -> T:
+    """Join a room, run a function there, and leave.
+
+    Args:
+        options: The flags.
+        work: The function.
+        timeout_s: Time limit for all of it.
+
+    Raises:
+        RoomException: The room cannot be joined, or the function raised it.
+        TimeoutError: It took longer than `timeout_s`.
+    """
+
+    async def join() -> T:
+        settings = options.resolve()
+        await read_token(settings)
+        async with (
+            asyncio.timeout(timeout_s),
+            explain_refusal(settings),
+            CommandRoom(**options.choices()) as room,
+        ):
+            return await work(room)
+
+    with recorded("toolbus-cli"):
+        return asyncio.run(join())

@@ -1,0 +1,220 @@
+"""Suggests names in place of a name that was not found ("did you mean ...?").
+
+Toolkits and tools are looked up among those that the participant can see, with at most one short
+request; without an answer there is no suggestion. `module:attribute` references of `toolbus host`
+are looked up in the source files of a folder, without importing them.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from toolbus.diagnostics.exit_codes import CallTarget
+from toolbus.errors import NotFound, RoomException
+from toolbus.room.toolkit_proxy import ToolkitInfo
+
+__all__ = [
+    "FirstToolkits",
+    "suggest_name",
+    "suggest_references",
+    "suggest_tool",
+]
+
+_TIMEOUT_S = 2.0
+_MAX_CHARS = 64
+_MAX_NAMES = 1_000
+_MAX_LISTED = 8
+_MAX_REFERENCES = 3
+
+
+# Toolkits and tools of a room
+
+
+class UnknownName(NotFound):
+    """A name was not found; the message suggests others."""
+
+    next_step = ""
+    """Empty, because the message says what to do."""
+
+
+class FirstToolkits(NamedTuple):
+    """The first page of the toolkits that a participant can see, ordered by name."""
+
+    toolkits: list[ToolkitInfo]
+    is_complete: bool
+
+    def cover(self, name: str) -> bool:
+        """Whether a toolkit of this name would be on this page."""
+        return self.is_complete or (bool(self.toolkits) and name < self.toolkits[-1].name)
+
+
+class ToolkitLister(Protocol):
+    """The part of a room that is needed here."""
+
+    @property
+    def room(self) -> str:
+        """The room's name."""
+
+    @property
+    def name(self) -> str:
+        """The name of this participant."""
+
+    async def first_toolkits(self) -> FirstToolkits:
+        """Return the first page of the toolkit list, with one request."""
+
+
+async def suggest_name(error: NotFound, room: ToolkitLister, target: CallTarget) -> NotFound:
+    """Suggest a toolkit or a tool in place of one that the server did not find.
+
+    Args:
+        error: The server's error.
+        room: The room; its toolkit list is requested once.
+        target: The toolkit and tool that were not found.
+
+    Returns:
+        The same error, or one with suggestions.
+    """
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            seen = await room.first_toolkits()
+    except (RoomException, TimeoutError):
+        return error
+    me, error = room.name, _with_room(error, room.room)
+    for each in seen.toolkits:
+        if each.name == target.toolkit and _matches_owner(each, target, me):
+            return suggest_tool(error, target, each.tools)
+    if not seen.cover(target.toolkit):
+        return error
+    text = _toolkit_suggestion(seen.toolkits, target, me)
+    return _with_suggestion(error, text) if text else error
+
+
+def _with_room(error: NotFound, room: str) -> NotFound:
+    """Add the name of the room: the toolkit may be in another one."""
+    if not error.message.startswith("toolkit "):
+        return error
+    return NotFound(f"{error.message} in room {room}", details=error.details)
+
+
+def suggest_tool(error: NotFound, target: CallTarget, tools: Iterable[str]) -> NotFound:
+    """Suggest a tool of the same toolkit in place of one that was not found."""
+    names = list(islice(tools, _MAX_NAMES))
+    if not target.tool or target.tool in names or not names:
+        return error
+    if near := _nearest(target.tool, names):
+        listed = " or ".join(f"{target.toolkit}.{name}" for name in near)
+        return _with_suggestion(error, f"did you mean {listed}?")
+    listed = ", ".join(name[:_MAX_CHARS] for name in names[:_MAX_LISTED])
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    command = CallTarget(target.toolkit, participant=target.participant).show_command
+    return _with_suggestion(error, f"{target.toolkit} has {listed}{more}, see `{command}`")
+
+
+def _matches_owner(each: ToolkitInfo, target: CallTarget, me: str) -> bool:
+    """Whether the target's `participant` selects this toolkit."""
+    if target.participant:
+        return each.owner == target.participant
+    return each.public or each.owner == me
+
+
+def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: str) -> str:
+    namesake = next((each for each in seen if each.name == target.toolkit), None)
+    if namesake is not None:
+        return f"there is {_owner_text(namesake)}"
+    near = _nearest(target.toolkit, [each.name for each in seen])
+    if not near:
+        return ""
+    found = next(each for each in seen if each.name == near[0])
+    tool = f".{target.tool}" if target.tool in found.tools else ""
+    owner = "" if _matches_owner(found, target, me) else f", {_owner_text(found)}"
+    return f"did you mean {found.name}{tool}{owner}?"
+
+
+def _owner_text(each: ToolkitInfo) -> str:
+    """Return how to select a toolkit of another owner."""
+    if each.public:
+        return f"a public one of {each.owner}: omit --participant"
+    return f"a private one of {each.owner}: add --participant {shlex.quote(each.owner)}"
+
+
+def _nearest(name: str, names: Sequence[str]) -> list[str]:
+    short = [each for each in dict.fromkeys(names) if len(each) <= _MAX_CHARS]
+    return get_close_matches(name[:_MAX_CHARS], short[:_MAX_NAMES], n=2)
+
+
+def _with_suggestion(error: NotFound, text: str) -> NotFound:
+    return UnknownName(f"{error.message}: {text}", details=error.details)
+
+
+# References to toolkits in source files
+
+
+def suggest_references(reference: str, folder: Path) -> list[str]:
+    """Return existing references of the form `module:attribute`, similar to a wrong one.
+
+    Args:
+        reference: The reference that was not found.
+        folder: The folder with the modules.
+    """
+    path, _, attribute = reference.partition(":")
+    module = path.removesuffix(".py").removeprefix("./").replace("/", ".")
+    if not all(part.isidentifier() for part in module.split(".")):
+        return []
+    found = _in_module(folder, module, attribute) or _in_module(folder, module, "")
+    head, dot, last = module.rpartition(".")
+    if not found and dot and not attribute:
+        found = _in_module(folder, head, last)
+    return found[:_MAX_REFERENCES]
+
+
+def _in_module(folder: Path, module: str, attribute: str) -> list[str]:
+    """Return the toolkits of a module; if `attribute` is given, only that one."""
+    tree = _parsed(folder.joinpath(*module.split(".")))
+    if tree is None:
+        return []
+    names = dict(_names_in(tree))
+    if attribute:
+        return [f"{module}:{attribute}"] if attribute in names else []
+    namesake = module.rpartition(".")[2]
+    likely = [name for name, makes_one in names.items() if makes_one or name == namesake]
+    return [f"{module}:{name}" for name in likely]
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        try:
+            return ast.parse(file.read_bytes())
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            continue
+    return None
+
+
+def _names_in(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Return each top-level name of a module, and whether it is or creates a toolkit."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        yield target.id, isinstance(value, ast.Call) and _is_toolkit(value.func)
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation):
+                yield name, _is_toolkit(annotation)
+            case ast.FunctionDef(name=name, args=args, returns=returns):
+                makes_one = returns is not None and _is_toolkit(returns)
+                yield name, makes_one and not _needs_arguments(args)
+
+
+def _is_toolkit(node: ast.expr) -> bool:
+    return ast.unparse(node).rpartition(".")[2].strip("'\"").endswith("Toolkit")
+
+
+def _needs_arguments(parameters: ast.arguments) -> bool:
+    positional = len(parameters.posonlyargs) + len(parameters.args)
+    return positional > len(parameters.defaults) or None in parameters.kw_defaults

@@ -1,0 +1,200 @@
+"""Aggregates call events into table rows: rates, percentiles and the last errors.
+
+Pure: it uses no room, terminal or clock; the caller passes the time. Memory is bounded even if
+names are untrusted: `MAX_ROWS` rows with `MAX_DURATIONS` durations each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import ceil
+
+from toolbus.room.call_monitor import CallNews, EndedCall
+
+__all__ = ["MAX_DURATIONS", "MAX_ROWS", "WINDOW_S", "CallRates", "RateRow", "SeenError"]
+
+WINDOW_S = 10.0
+"""Length in seconds of the sliding window for rates and percentiles."""
+MAX_ROWS = 200
+"""The number of tools with their own row; all others are counted together."""
+MAX_DURATIONS = 2_000
+"""The number of durations kept per row."""
+_MAX_ERRORS = 200
+_STEP_S = 0.1
+"""Counts within this time are merged."""
+_MIN_WINDOW_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SeenError:
+    """A call that ended with an error, and when its event was received."""
+
+    call: EndedCall
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """The statistics of one tool within the window."""
+
+    toolkit: str
+    """Empty for the row of all tools without their own row."""
+    tool: str
+    calls_per_s: float
+    """Counts calls that ended."""
+    failed_per_s: float
+    p50_s: float | None
+    """Median duration of calls that reached a host; None if there were none."""
+    p99_s: float | None
+    """The 99th percentile of the same durations."""
+
+
+@dataclass(slots=True)
+class _Row:
+    counts: deque[list[float]] = field(default_factory=deque)
+    """Time, number of calls that ended, number of those that failed."""
+    durations: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque(maxlen=MAX_DURATIONS)
+    )
+    """Time of the end, and duration."""
+
+    def count(self, now: float, ended: float, failed: float) -> None:
+        if not self.counts or now - self.counts[-1][0] >= _STEP_S:
+            self.counts.append([now, 0.0, 0.0])
+        self.counts[-1][1] += ended
+        self.counts[-1][2] += failed
+
+    def is_idle(self, now: float) -> bool:
+        """Drop what is older than the window; return whether no calls are left."""
+        oldest = now - WINDOW_S
+        while self.counts and self.counts[0][0] <= oldest:
+            self.counts.popleft()
+        while self.durations and self.durations[0][0] <= oldest:
+            self.durations.popleft()
+        return not self.counts
+
+    def row(self, toolkit: str, tool: str, seconds: float) -> RateRow:
+        took = sorted(duration for _, duration in self.durations)
+        return RateRow(
+            toolkit,
+            tool,
+            sum(each[1] for each in self.counts) / seconds,
+            sum(each[2] for each in self.counts) / seconds,
+            _percentile(took, 0.50),
+            _percentile(took, 0.99),
+        )
+
+
+class CallRates:
+    """Aggregates the events of the call monitor.
+
+    Args:
+        began_at: When watching began, by the clock whose times are given later.
+    """
+
+    def __init__(self, began_at: float) -> None:
+        self._began_at = began_at
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._others = _Row()
+        self._all = _Row()
+        self._new_errors: deque[SeenError] = deque(maxlen=_MAX_ERRORS)
+        self.errors: deque[SeenError] = deque(maxlen=_MAX_ERRORS)
+        """The last errors, the newest at the end."""
+        self.in_flight: int | None = None
+        """Calls that have not ended; None until the first event."""
+        self.started: int = 0
+        """Calls that started since the last `take_counts`."""
+        self.ended: int = 0
+        """Calls that ended since then."""
+        self.failed: int = 0
+        """Those of them that ended with an error."""
+        self.has_gap: bool = False
+        """Whether events may have been lost since then."""
+
+    def add(self, event: CallNews, now: float) -> None:
+        """Add one event of the call monitor."""
+        self.in_flight = event.in_flight
+        self.started += event.started
+        self.ended += event.ended
+        self.failed += event.failed
+        self.has_gap = self.has_gap or event.has_gap
+        self._all.is_idle(now)
+        if event.ended:
+            self._all.count(now, event.ended, event.failed)
+        bad = [call for call in event.calls if call.code is not None]
+        good = [call for call in event.calls if call.code is None]
+        self._distribute(good, event.ended - event.failed, now)
+        self._distribute(bad, event.failed, now, failed=True)
+        for call in bad:
+            self.errors.append(SeenError(call, now))
+            self._new_errors.append(SeenError(call, now))
+
+    def take_errors(self) -> list[SeenError]:
+        """Return and forget the errors since the last call of this method, at most 200."""
+        taken = list(self._new_errors)
+        self._new_errors.clear()
+        return taken
+
+    def take_counts(self) -> tuple[int, int, int, bool]:
+        """Return `started`, `ended`, `failed` and `has_gap`, and reset them."""
+        taken = (self.started, self.ended, self.failed, self.has_gap)
+        self.started = self.ended = self.failed = 0
+        self.has_gap = False
+        return taken
+
+    def total(self, now: float) -> RateRow:
+        """Return the row of all calls of the room; its percentiles are None."""
+        self._all.is_idle(now)
+        return self._all.row("", "", self._seconds(now))
+
+    def rows(self, now: float) -> list[RateRow]:
+        """Return a row for each tool called within the window, the busiest first."""
+        return sorted(self._live(now), key=lambda row: (-row.calls_per_s, row.toolkit, row.tool))
+
+    def _live(self, now: float) -> Iterator[RateRow]:
+        seconds = self._seconds(now)
+        for (toolkit, tool), row in self._rows.items():
+            if not row.is_idle(now):
+                yield row.row(toolkit, tool, seconds)
+        if not self._others.is_idle(now):
+            yield self._others.row("", "", seconds)
+
+    def _seconds(self, now: float) -> float:
+        return min(WINDOW_S, max(_MIN_WINDOW_S, now - self._began_at))
+
+    def _distribute(
+        self, calls: Iterable[EndedCall], ended: int, now: float, *, failed: bool = False
+    ) -> None:
+        """Distribute a count over the rows of the listed calls, which may be fewer."""
+        calls = list(calls)
+        if not calls:
+            if ended > 0:
+                self._others.is_idle(now)
+                self._others.count(now, ended, ended if failed else 0)
+            return
+        weight = max(ended, 0) / len(calls)
+        for call in calls:
+            row = self._row_of(call, now)
+            row.count(now, weight, weight if failed else 0)
+            if call.host_id is not None:
+                row.durations.append((now, call.duration_s))
+
+    def _row_of(self, call: EndedCall, now: float) -> _Row:
+        key = (call.toolkit, call.tool)
+        row = self._rows.get(key)
+        if row is None and len(self._rows) >= MAX_ROWS:
+            self._rows = {key: row for key, row in self._rows.items() if not row.is_idle(now)}
+        if row is None:
+            if len(self._rows) >= MAX_ROWS:
+                row = self._others
+            else:
+                row = self._rows[key] = _Row()
+        row.is_idle(now)
+        return row
+
+
+def _percentile(ordered: list[float], share: float) -> float | None:
+    """Return the percentile by nearest rank."""
+    return ordered[ceil(share * len(ordered)) - 1] if ordered else None

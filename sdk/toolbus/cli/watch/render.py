@@ -1,0 +1,228 @@
+"""Renders a snapshot of a room for `toolbus watch`: as a table, plain lines or JSON.
+
+Names, codes and call ids are untrusted text: control characters and line ends are escaped, and
+markup is not interpreted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from toolbus.cli.watch.rates import RateRow, SeenError
+from toolbus.diagnostics.exit_codes import printable
+
+__all__ = ["RoomSnapshot", "as_json", "as_lines", "as_screen", "roster_lines"]
+
+_COLUMNS = ("tool", "calls/s", "errors/s", "p50", "p99")
+_MAX_CHARS = 40
+_MAX_NAMES = 20
+_SHOWN_ERRORS = 5
+_OTHER_LINES = 5
+"""Lines beside rows and errors: summary, participants, toolkits, table header, cursor."""
+_MIN_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSnapshot:
+    """A room at one point in time."""
+
+    at: float
+    """Seconds since the epoch."""
+    room: str
+    connected: bool
+    participants: Sequence[tuple[str, int]] | None
+    """Names with the number of their connections; None without permission."""
+    toolkits: Sequence[tuple[str, str, int]] | None
+    """Names with owner and number of hosts; None without permission."""
+    in_flight: int | None
+    started: int
+    """Since the previous snapshot, as `ended`, `failed` and `has_gap`."""
+    ended: int
+    failed: int
+    has_gap: bool
+    total: RateRow
+    rows: Sequence[RateRow]
+    errors: Sequence[tuple[SeenError, float]]
+    """The last errors with their age in seconds, the newest last."""
+    new_errors: Sequence[SeenError]
+    """The errors since the previous snapshot."""
+
+
+# JSON
+
+
+def as_json(snapshot: RoomSnapshot) -> dict[str, Any]:
+    """Return a snapshot as one JSON object; rates cover the last 10 s, times are in seconds."""
+    participants, toolkits = snapshot.participants, snapshot.toolkits
+    return {
+        "at": round(snapshot.at, 3),
+        "room": snapshot.room,
+        "connected": snapshot.connected,
+        "participants": participants
+        and [{"name": name, "connections": n} for name, n in participants],
+        "toolkits": toolkits
+        and [{"name": name, "owner": owner, "hosts": n} for name, owner, n in toolkits],
+        "in_flight": snapshot.in_flight,
+        "started": snapshot.started,
+        "ended": snapshot.ended,
+        "failed": snapshot.failed,
+        "has_gap": snapshot.has_gap,
+        "calls_per_s": round(snapshot.total.calls_per_s, 3),
+        "failed_per_s": round(snapshot.total.failed_per_s, 3),
+        "tools": [_json_row(row) for row in snapshot.rows],
+        "errors": [asdict(error.call) for error in snapshot.new_errors],
+    }
+
+
+def _json_row(row: RateRow) -> dict[str, Any]:
+    facts = {name: value for name, value in asdict(row).items() if name not in {"toolkit", "tool"}}
+    rounded = {name: None if value is None else round(value, 6) for name, value in facts.items()}
+    return {"toolkit": row.toolkit or None, "tool": row.tool or None, **rounded}
+
+
+# Plain lines
+
+
+def as_lines(snapshot: RoomSnapshot) -> Iterator[str]:
+    """Return a snapshot as lines that begin with the time, for a pipe or a file."""
+    clock = _clock(snapshot)
+    if snapshot.has_gap:
+        yield f"{clock} some calls may be missing"
+    state = "" if snapshot.connected else "  connection lost"
+    yield f"{clock} {_summary(snapshot)}{state}"
+    for row in snapshot.rows:
+        yield f"{clock} {_method(row.toolkit, row.tool)}  {_rates(row)}"
+    for error in snapshot.new_errors:
+        trace = f"  trace {error.call.trace_id}" if error.call.trace_id else ""
+        yield f"{clock} error {_error_text(error)}{trace}"
+
+
+def roster_lines(snapshot: RoomSnapshot) -> Iterator[str]:
+    """Return one line with the participants and one with the toolkits."""
+    for text in (_participants_text(snapshot), _toolkits_text(snapshot)):
+        if text is not None:
+            yield f"{_clock(snapshot)} {text}"
+
+
+def _clock(snapshot: RoomSnapshot) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(snapshot.at))
+
+
+def _summary(snapshot: RoomSnapshot) -> str:
+    in_flight = "-" if snapshot.in_flight is None else snapshot.in_flight
+    rates = f"{snapshot.total.calls_per_s:.1f} calls/s  {snapshot.total.failed_per_s:.1f} errors/s"
+    return f"in flight {in_flight}  {rates}"
+
+
+def _rates(row: RateRow) -> str:
+    calls, errors, p50, p99 = _rate_cells(row)
+    return f"{calls} calls/s  {errors} errors/s  p50 {p50}  p99 {p99}"
+
+
+def _participants_text(snapshot: RoomSnapshot) -> str | None:
+    listed = snapshot.participants
+    if listed is None:
+        return None
+    names = (f"{_escaped(name)} x{n}" if n > 1 else _escaped(name) for name, n in listed)
+    return f"participants {sum(n for _, n in listed)}: {_joined(names)}"
+
+
+def _toolkits_text(snapshot: RoomSnapshot) -> str | None:
+    if snapshot.toolkits is None:
+        return None
+    names = (f"{_escaped(name)} ({hosts} {_hosts(hosts)})" for name, _, hosts in snapshot.toolkits)
+    return f"toolkits {len(snapshot.toolkits)}: {_joined(names)}"
+
+
+def _joined(names: Iterable[str]) -> str:
+    shown = list(names)
+    more = len(shown) - _MAX_NAMES
+    return ", ".join([*shown[:_MAX_NAMES], *([f"{more} more"] if more > 0 else [])])
+
+
+def _hosts(count: int) -> str:
+    return "host" if count == 1 else "hosts"
+
+
+# A terminal
+
+
+def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
+    """Return a snapshot cut to a terminal of this size."""
+    errors = [*_error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
+    max_rows = max(_MIN_ROWS, height - _OTHER_LINES - len(errors))
+    state = _clock(snapshot) if snapshot.connected else "connection lost, reconnecting"
+    heads = (f"room {snapshot.room}  {_summary(snapshot)}  {state}", _participants_text(snapshot))
+    return Group(
+        *(_line(text, width) for text in (*heads, _toolkits_text(snapshot)) if text),
+        _rate_table(snapshot.rows, max_rows),
+        *(_line(text, width) for text in errors),
+    )
+
+
+def _line(text: str, width: int) -> Text:
+    line = Text(text, no_wrap=True)
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _rate_table(rows: Sequence[RateRow], max_rows: int) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in _COLUMNS:
+        justify: Literal["left", "right"] = "left" if name == _COLUMNS[0] else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
+    shown = rows if len(rows) <= max_rows else rows[: max_rows - 1]
+    for row in shown:
+        cells = map(Text, (_method(row.toolkit, row.tool), *_rate_cells(row)))
+        table.add_row(*cells, style="red" if row.failed_per_s else "")
+    if len(shown) < len(rows):
+        table.add_row(Text(f"{len(rows) - len(shown)} more"))
+    return table
+
+
+def _error_lines(errors: Sequence[tuple[SeenError, float]]) -> Iterator[str]:
+    if errors:
+        yield "last errors"
+    for error, age_s in reversed(errors):
+        yield f"  {_error_text(error)}  {age_s:.0f} s ago"
+        if error.call.trace_id is not None:
+            yield f"    trace {error.call.trace_id}"
+
+
+# Cells
+
+
+def _rate_cells(row: RateRow) -> tuple[str, str, str, str]:
+    p50, p99 = (_duration(each) for each in (row.p50_s, row.p99_s))
+    return f"{row.calls_per_s:.1f}", f"{row.failed_per_s:.1f}", p50, p99
+
+
+def _error_text(error: SeenError) -> str:
+    call = error.call
+    host = "no host" if call.host is None else _escaped(call.host)
+    method, code = _method(call.toolkit, call.tool), _escaped(call.code or "")
+    return f"{method}  {code}  executed {call.executed}  {_escaped(call.caller)} to {host}"
+
+
+def _method(toolkit: str, tool: str) -> str:
+    return f"{_escaped(toolkit)}.{_escaped(tool)}" if toolkit or tool else "(others)"
+
+
+def _escaped(text: str) -> str:
+    safe = printable(text).replace("\n", "\\n").replace("\t", "\\t")
+    return safe if len(safe) <= _MAX_CHARS else f"{safe[: _MAX_CHARS - 1]}…"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"

@@ -1,0 +1,1 @@
+"""The caller's side of a connection: requests, calls, streams, retries and reconnecting."""

@@ -1,0 +1,275 @@
+"""Makes calls and requests, one attempt at a time.
+
+`PendingRequests` holds the requests that wait for their replies; `RetryPolicy` decides about
+further attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from copy import copy
+from math import ceil, inf
+from time import monotonic
+from typing import Any, Self
+
+from opentelemetry.context import get_current
+
+from toolbus.chunks.chunk_types import read_chunk
+from toolbus.chunks.receive_credit import BufferBudget
+from toolbus.client.affinity import AffinityCache
+from toolbus.client.connection import Connection
+from toolbus.client.inbound_stream import InboundStream, read_file
+from toolbus.client.local_errors import (
+    decode_reply,
+    encoding_error,
+    recorded_end,
+    request_too_large_error,
+)
+from toolbus.client.pending_requests import PendingRequest, PendingRequests
+from toolbus.client.reconnecting_connection import ReconnectingConnection
+from toolbus.client.retry import CallPlan, RetryPolicy
+from toolbus.concurrency.timers import ROUNDING_MS
+from toolbus.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidResult,
+    RoomException,
+    Unavailable,
+)
+from toolbus.telemetry.propagation import TRACESTATE
+from toolbus.telemetry.tracing import CallSpan, Tracing
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    BadBody,
+    Call,
+    Cancel,
+    Describe,
+    Frame,
+    RequestId,
+    Result,
+    decode_from_client,
+    encode,
+)
+
+__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "Caller"]
+
+DEFAULT_TIMEOUT_S = 60.0
+"""The timeout of a call that names none."""
+GRACE_S = 0.25
+"""How long after a deadline the server's own error may still arrive."""
+
+
+class Caller:
+    """Makes the calls and requests of one participant.
+
+    Args:
+        connection: The connection to the server.
+        pending: The requests that wait for their replies.
+        tracing: Records sampled calls.
+    """
+
+    __slots__ = ("_connection", "_loop", "_pending", "_tracing", "affinities", "budget", "retries")
+
+    def __init__(
+        self, connection: ReconnectingConnection, pending: PendingRequests, tracing: Tracing
+    ) -> None:
+        self._connection: ReconnectingConnection | Connection = connection
+        self._pending = pending
+        self._tracing = tracing
+        self.budget: BufferBudget = pending.budget
+        """Buffer memory of received chunks."""
+        self._loop = asyncio.get_running_loop()
+        self.affinities: AffinityCache = AffinityCache()
+        self.retries: RetryPolicy = RetryPolicy(
+            self._loop.time,
+            self.request,
+            lambda: connection.returned_at,
+            on_description=self.affinities.record_description,
+            on_error=self.affinities.record_error,
+        )
+
+    def bound_to(self, connection: Connection) -> Self:
+        """Make a caller for one connection only: nested calls use that of their parent call."""
+        bound = copy(self)
+        bound._connection = connection
+        return bound
+
+    async def request(self, build: Any, *fields: Any, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Send a request that is not a call and return the body of its reply.
+
+        Args:
+            build: The frame's type; its first field is the id.
+            fields: Its other fields.
+            timeout_s: How long the reply may take, including the wait for a lost connection.
+        """
+        deadline_at = self._loop.time() + timeout_s
+        await self._wait_until_ready(deadline_at)
+        return await self.ask(build, *fields, deadline_at=deadline_at)
+
+    async def ask(self, build: Any, *fields: Any, deadline_at: float) -> dict[str, Any]:
+        """Send a request on the current connection, ready or not."""
+        request = self._pending.open(deadline_at)
+        if not self._send(request, build(request.id, *fields)):
+            raise ConnectionLost("the connection was lost", executed="no")
+        try:
+            result = await request.future
+        finally:
+            self._pending.remove(request)
+        return decode_reply(result)
+
+    async def call(self, plan: CallPlan, read: Callable[[bytes], Any] = read_chunk) -> Any:
+        """Make a call and return its result.
+
+        Args:
+            plan: The call.
+            read: Decodes the result's body; a file sent in pieces is always a chunk.
+
+        Raises:
+            RoomException: The call failed; `executed` says whether the tool ran.
+        """
+        span = None
+        tracing = self._tracing
+        if get_current() or monotonic() >= tracing.idle_until:
+            span = self.begin_span(plan)
+        try:
+            try:
+                result = await self._make_attempt(plan, plan.options)
+            except RoomException as error:
+                result = await self._further_attempts(plan, error)
+        except BaseException as end:
+            if span is not None:
+                span.end(recorded_end(end))
+            raise
+        if isinstance(result, InboundStream):
+            return await read_file(result, span)
+        if span is not None:
+            span.end()
+        try:
+            return read(result.body)
+        except (BadBody, ValueError, TypeError) as broken:
+            raise InvalidResult("the host's result is not a chunk", executed="yes") from broken
+
+    def begin_span(self, plan: CallPlan) -> CallSpan | None:
+        """Add a call to a trace; return its span if that is recorded."""
+        if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
+            return None
+        plan.traceparent, tracestate = span.context
+        if tracestate is not None:
+            plan.options[TRACESTATE] = tracestate
+        return span if span.recording else None
+
+    async def _further_attempts(
+        self, plan: CallPlan, error: RoomException
+    ) -> Result | InboundStream:
+        history = self.retries.begin(plan)
+        while True:
+            options = await history.next_attempt(error)
+            try:
+                return await self._make_attempt(plan, options)
+            except RoomException as next_error:
+                error = next_error
+
+    async def _make_attempt(
+        self, plan: CallPlan, options: dict[str, Any] | None
+    ) -> Result | InboundStream:
+        """Make one attempt; return its result, or the stream of a file that began to arrive."""
+        while (request := self._send_call(plan, options)) is None:
+            await self._wait_until_ready(plan.deadline_at)
+        try:
+            result: Result | InboundStream = await request.future
+            return result
+        except asyncio.CancelledError:
+            self._cancel(request)
+            raise
+
+    async def send_attempt(
+        self, plan: CallPlan, options: dict[str, Any] | None, stream: InboundStream
+    ) -> PendingRequest:
+        """Send one attempt of a call whose chunks and end go to `stream`.
+
+        Raises:
+            RoomException: It was not sent.
+        """
+        wait_s = DEFAULT_TIMEOUT_S  # a call without a deadline does not wait forever
+        until = min(plan.deadline_at, self._loop.time() + wait_s)
+        while (request := self._send_call(plan, options, stream)) is None:
+            await self._wait_until_ready(until)
+        return request
+
+    def _send_call(
+        self, plan: CallPlan, options: dict[str, Any] | None, stream: InboundStream | None = None
+    ) -> PendingRequest | None:
+        """Send one attempt; None if there is no connection that accepts it."""
+        if not self._connection.is_ready:
+            return None
+        remaining_s = plan.deadline_at - self._loop.time()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        if self.affinities.known:
+            options = self.affinities.with_affinity(options, plan)
+        ends_at, pending = plan.deadline_at + GRACE_S, self._pending
+        websocket = self._connection.websocket
+        request = (
+            pending.open_stream(stream, ends_at, websocket) if stream else pending.open(ends_at)
+        )
+        call = Call(
+            request.id,
+            plan.call_id,
+            plan.toolkit,
+            plan.tool,
+            None if remaining_s == inf else ceil(remaining_s * 1000 - ROUNDING_MS),
+            plan.arguments,
+            options or None,
+            plan.traceparent,
+        )
+        return request if self._send(request, call, plan) else None
+
+    def _send(self, request: PendingRequest, frame: Frame, plan: CallPlan | None = None) -> bool:
+        """Send a request, or remove it; return whether a connection accepted it.
+
+        Raises an error for a request that is invalid: the server would close the connection for it.
+        """
+        error: RoomException | None = None
+        try:
+            data = encode(frame)
+            if type(frame) is not Call or frame.options or len(data) > MAX_HEADER_BYTES:
+                decode_from_client(data)
+                error = request_too_large_error(len(data)) if len(data) > MAX_FRAME_BYTES else None
+        except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
+            error = encoding_error(wrong)
+        if error is not None:
+            self._pending.remove(request)
+            raise error
+        websocket = request.websocket = self._connection.websocket
+        if websocket is not None:
+            if plan is not None and plan.key not in self.retries.known and websocket.is_open:
+                self._request_description(plan, websocket)
+            if websocket.send_message(data, request):
+                return True
+        self._pending.remove(request)
+        return False
+
+    def _cancel(self, request: PendingRequest) -> None:
+        """Cancel a call in flight, here and at the server."""
+        if isinstance(request.future, InboundStream):  # its first chunk arrived in this iteration
+            request.future.cancel()
+        elif self._pending.remove(request) and request.written:
+            request.websocket.send_message(encode(Cancel(RequestId(request.id), "cancelled")))
+
+    async def _wait_until_ready(self, deadline_at: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline_at):
+                await self._connection.ready()
+        except TimeoutError:
+            raise Unavailable("no connection before the deadline", executed="no") from None
+
+    def _request_description(self, plan: CallPlan, websocket: Any) -> None:
+        """Request a toolkit's description once, beside the first call to it, without waiting."""
+        ends_at = min(plan.deadline_at, self._loop.time() + DEFAULT_TIMEOUT_S)
+        request = self._pending.open(ends_at + GRACE_S)
+        self.retries.expect_description(plan.key, request.future)
+        options = {} if plan.key[1] is None else {"participant": plan.key[1]}
+        request.websocket = websocket
+        websocket.send_message(encode(Describe(RequestId(request.id), plan.toolkit, options)))

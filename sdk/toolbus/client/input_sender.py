@@ -1,0 +1,216 @@
+"""Sends the input of a call, values and files, within the credit of the host.
+
+Nothing is taken from the caller's iterable before the host has sent credit, and not more than the
+credit allows. The iterable runs in the caller's context, so that its calls belong to the caller's
+trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+)
+from contextlib import aclosing
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from toolbus.chunks.chunk_sender import ChunkSender, OutgoingConnection
+from toolbus.chunks.chunk_sequences import OutgoingBody, file_bodies
+from toolbus.chunks.chunk_types import FileChunk, as_chunk
+from toolbus.chunks.file_io import NotBytes, PathSource
+from toolbus.concurrency.thread_iterator import ThreadIterator
+from toolbus.errors import Executed, InvalidArguments, InvalidResult, TooLarge
+from toolbus.wire import Input, RequestId, pack_body
+from toolbus.wire.flow_control import MAX_CHUNK_BYTES
+
+__all__ = ["InputSender", "as_attachment", "bodies_of_items", "check_readable"]
+
+# Iterating over these never blocks.
+_IN_MEMORY = (list, tuple, set, frozenset, deque, range)
+_logger = logging.getLogger(__name__)
+
+
+class InputSender:
+    """Sends the input of one call.
+
+    Args:
+        bodies: Packed chunks, made on demand, each with whether it is the last.
+    """
+
+    def __init__(self, bodies: AsyncGenerator[OutgoingBody, None]) -> None:
+        self._bodies = bodies
+        self._sender: ChunkSender | None = None
+        """Of the attempt that may still send the input."""
+        self._task: asyncio.Task[None] | None = None
+        self._context = copy_context()
+        self._stopped = False
+        self._on_error: Callable[[BaseException], None] = lambda _error: None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the iterable was started: then no other attempt can send it."""
+        return self._task is not None
+
+    def attach(
+        self,
+        request: int,
+        connection: OutgoingConnection,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        """Belong to an attempt of the call.
+
+        Args:
+            request: The request's id.
+            connection: Its connection.
+            on_error: Called with an error of the iterable, or for a value that cannot be sent.
+        """
+        self._sender = ChunkSender(connection, partial(Input, RequestId(request)))
+        self._on_error = on_error
+
+    def add_credit(self, chunks: int, total_bytes: int) -> None:
+        """Add credit from the host; the first credit starts the iterable."""
+        sender = self._sender
+        if self._stopped or sender is None:
+            return
+        sender.add_credit(chunks, total_bytes)
+        if self._task is None:
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._run(sender), context=self._context)
+            self._task.add_done_callback(self._on_done)
+
+    def end_attempt(self) -> None:
+        """Stop if the iterable was started; otherwise another attempt may send the input."""
+        if self.has_started:
+            self.stop()
+        else:
+            self._sender = None
+
+    def stop(self) -> None:
+        """Take no more items and close the iterable. Returns at once."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._bodies.aclose())
+        else:
+            self._task.cancel()
+
+    async def _run(self, sender: ChunkSender) -> None:
+        last = False
+        async with aclosing(self._bodies) as bodies:
+            while not last:
+                await sender.ready()
+                try:
+                    body, last = await anext(bodies)
+                except StopAsyncIteration:
+                    body, last = None, True
+                except NotBytes as error:
+                    raise _invalid_input(error, "maybe") from error
+                if body is not None and len(body) > MAX_CHUNK_BYTES:
+                    raise _too_large_error(body)
+                sender.send(body, last)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._stopped:
+            if error is not None:
+                _logger.error("the input's iterable raised while it was closed", exc_info=error)
+        elif task.cancelled():
+            self._on_error(RuntimeError("the input was cancelled"))
+        elif error is not None:
+            self._on_error(error)
+
+
+# The items
+
+
+def as_attachment(value: Any) -> FileChunk:
+    """Make a file from an attachment. Raises InvalidArguments for other types."""
+    if isinstance(value, FileChunk):
+        return _sendable_file(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return FileChunk(bytes(value))
+    if isinstance(value, str | os.PathLike):
+        return _sendable_file(FileChunk.from_path(value))
+    if isinstance(value, AsyncIterable):
+        return FileChunk.from_pieces(value)
+    kind = type(value).__name__
+    message = "an attachment must be bytes, a path, a FileChunk or an async iterable of bytes"
+    raise InvalidArguments(f"{message}, not {kind}")
+
+
+def _sendable_file(file: FileChunk) -> FileChunk:
+    try:
+        checked = as_chunk(file)
+    except InvalidResult as error:
+        raise _invalid_input(error, "no") from None
+    assert isinstance(checked, FileChunk)
+    return checked
+
+
+def bodies_of_items(items: Any) -> AsyncGenerator[OutgoingBody, None]:
+    """Pack the values of an iterable, with files in pieces.
+
+    Raises:
+        InvalidArguments: At once, if it is not an iterable of values.
+    """
+    if isinstance(items, AsyncIterable):
+        return _pack_items(aiter(items))
+    if isinstance(items, Iterable) and not isinstance(items, str | bytes | bytearray | Mapping):
+        is_in_memory = isinstance(items, _IN_MEMORY)
+        return _pack_items(
+            _iterate_in_memory(items) if is_in_memory else ThreadIterator(lambda: items)
+        )
+    kind = type(items).__name__
+    raise InvalidArguments(f"input must be an iterable or async iterable of values, not {kind}")
+
+
+async def _iterate_in_memory(items: Iterable[Any]) -> AsyncGenerator[Any, None]:
+    for item in items:
+        yield item
+
+
+async def _pack_items(items: AsyncIterator[Any]) -> AsyncGenerator[OutgoingBody, None]:
+    try:
+        async for item in items:
+            try:
+                chunk = as_chunk(item)
+            except InvalidResult as error:
+                raise _invalid_input(error, "maybe") from error
+            if not isinstance(chunk, FileChunk):
+                yield pack_body(chunk.to_wire()), False
+                continue
+            async with aclosing(file_bodies(chunk)) as bodies:
+                async for body, _ in bodies:
+                    yield body, False
+    finally:
+        # Other iterators are closed by the caller, as after a loop of its own.
+        if isinstance(items, ThreadIterator):
+            items.stop()
+        elif isinstance(items, AsyncGenerator):
+            await items.aclose()
+
+
+async def check_readable(file: FileChunk) -> None:
+    """Raise `OSError` before anything is sent if a local file cannot be read."""
+    if isinstance(file.source, PathSource):
+        await file.source.check()
+
+
+def _invalid_input(error: InvalidResult, executed: Executed) -> InvalidArguments:
+    return InvalidArguments(error.message, executed=executed, details=error.details)
+
+
+def _too_large_error(body: bytes) -> TooLarge:
+    message = f"a value of the input has {len(body)} bytes, at most {MAX_CHUNK_BYTES} can be sent"
+    return TooLarge(message, executed="maybe")

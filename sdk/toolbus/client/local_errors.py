@@ -1,0 +1,124 @@
+"""Errors that the caller's side makes itself, without a host or a server.
+
+Among them are those for invalid replies of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from toolbus.errors import (
+    Cancelled,
+    Internal,
+    InvalidArguments,
+    InvalidResult,
+    RoomException,
+    TooLarge,
+    Unavailable,
+)
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    BadBody,
+    BadFrame,
+    Result,
+    unpack_body,
+)
+
+__all__ = [
+    "NotEnteredProxy",
+    "decode_reply",
+    "encoding_error",
+    "recorded_end",
+    "request_too_large_error",
+    "room_closed_error",
+    "with_option_hint",
+]
+
+_TOO_LARGE = 1009
+_CALL_OPTIONS = frozenset(
+    {
+        "participant",
+        "timeout_s",
+        "on_behalf_of",
+        "caller_context",
+        "attachment",
+        "pin",
+        "retry",
+        "returns",
+        "on_progress",
+    }
+)
+"""The keyword options of `Room.invoke`."""
+_NO_ARGUMENT = (" is not known", " is not a JSON value")
+
+
+class NotEnteredProxy:
+    """Stands for the attributes of a room before it is entered: using them is `Unavailable`."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        message = "the room is not entered: async with RoomClient(...) as room"
+        raise Unavailable(message, executed="no", retryable=False)
+
+
+def room_closed_error(cause: RoomException | None = None) -> Unavailable:
+    """Make the error for a closed room, with the cause unless the room was left."""
+    message = "the room is closed" if cause is None else f"the room is closed: {cause.message}"
+    details = None if cause is None else dict(cause.details)
+    return Unavailable(message, executed="no", retryable=False, details=details)
+
+
+def recorded_end(end: BaseException) -> RoomException:
+    """Return the error that a span records for a call without a result."""
+    if isinstance(end, RoomException):
+        return end
+    if isinstance(end, asyncio.CancelledError):
+        return Cancelled("the caller cancelled the call")
+    return Internal(type(end).__name__)
+
+
+def request_too_large_error(size: int) -> TooLarge:
+    """Make the error for a request that is larger than one frame."""
+    message = f"the request has {size} bytes, at most {MAX_FRAME_BYTES} can be sent"
+    return TooLarge(message, executed="no")
+
+
+def encoding_error(error: Exception) -> RoomException:
+    """Make the error for a request that cannot be encoded as a frame."""
+    if isinstance(error, BadFrame) and error.close_code == _TOO_LARGE:
+        message = f"besides arguments or body a request has at most {MAX_HEADER_BYTES} bytes"
+        return TooLarge(message, executed="no")
+    return InvalidArguments(f"cannot be sent: {type(error).__name__}")
+
+
+def decode_reply(answer: Any) -> dict[str, Any]:
+    """Decode the server's reply to a request. Raises `InvalidResult` if it is not an object."""
+    if type(answer) is not Result:
+        raise InvalidResult("the server's reply is not an object", executed="no")
+    try:
+        body = unpack_body(answer.body, binary=True)
+    except BadBody as error:
+        raise InvalidResult("the server's reply cannot be decoded", executed="no") from error
+    if type(body) is not dict:
+        raise InvalidResult("the server's reply is not an object", executed="no")
+    return body
+
+
+def with_option_hint(error: InvalidArguments) -> InvalidArguments:
+    """Add a hint to the error if a refused argument has the name of a call option.
+
+    A tool may have parameters with such names; these are ordinary arguments.
+    """
+    path, cause = (str(error.details.get(key, "")) for key in ("path", "message"))
+    name = path.removeprefix("/")
+    is_misplaced = cause.endswith(_NO_ARGUMENT) or cause.startswith("arguments ")
+    if name not in _CALL_OPTIONS or not is_misplaced:
+        return error
+    message = (
+        f"{error.message}; {name} is an option of the call: pass it to "
+        f"room.invoke(..., {name}=) or proxy.with_options({name}=)"
+    )
+    return InvalidArguments(message, executed=error.executed, details=error.details)

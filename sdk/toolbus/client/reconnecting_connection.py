@@ -1,0 +1,408 @@
+"""A connection to the server that is made again after it is lost.
+
+`ReconnectingConnection` owns the current `Connection`; its owner handles the frames. After a loss
+it connects again with a growing epoch, so that the server replaces the old connection by the new
+one. When a server announces that it is leaving, it connects again at once, and the previous
+connection stays open until its calls have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from toolbus.client.connection import Connection, Handlers
+from toolbus.client.local_errors import room_closed_error
+from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.settings import RoomSettings
+from toolbus.transport.redacting_logger import RedactingLogger
+from toolbus.transport.websocket import (
+    CLOSE_TIMEOUT_S,
+    PING_INTERVAL_S,
+    PING_TIMEOUT_S,
+    WRITE_LIMIT_BYTES,
+    ClientTransport,
+)
+from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Welcome
+
+__all__ = ["ReconnectingConnection", "ReconnectingConnectionOwner"]
+
+_logger = logging.getLogger(__name__)
+_OPEN_TIMEOUT_S = 10.0
+_FIRST_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 5.0
+# After a connection that lasted this long, the backoff starts again at its minimum.
+_STABLE_S = 5.0
+# Limit of leaving connections with calls in flight; the oldest is dropped.
+_MAX_LEAVING = 4
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# Another attempt fails in the same way, unless it uses another token.
+_FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
+_FINAL_CLOSES = {
+    4401: "the token has expired, and a token given as a string cannot be renewed: give a file, "
+    "keys or an async function instead",
+    4403: "the server refused the room",
+    4404: "the server refused the path",
+}
+_END_REASONS = {
+    4409: "a newer connection of this instance replaced this one",
+    4440: "an administrator removed this participant or revoked its token",
+}
+_REMOVED = 4440
+
+
+async def _finish_nothing(_: Connection) -> None:
+    """Do nothing: the default for an owner without calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconnectingConnectionOwner:
+    """The callbacks for a connection's owner."""
+
+    handlers: Handlers
+    """Handlers of frames by type, for all connections."""
+    on_connected: Callable[[Welcome], Awaitable[None]]
+    """Called after the welcome of a connection:
+
+    it replays the participant's state; calls are sent after it.
+    """
+    on_connection_lost: Callable[[Connection], None]
+    """Called when a connection is lost, with all its calls."""
+    on_ended: Callable[[], None] = lambda: None
+    """Called when no further connection will be made."""
+    connection_handlers: Callable[[Connection], Handlers] = lambda _: {}
+    """Returns the handlers that belong to one connection only."""
+    on_replaced: Callable[[Connection], Coroutine[Any, Any, None]] = _finish_nothing
+    """Called when another connection has replaced a leaving one:
+
+    it waits for the calls of the leaving connection, which is closed after that.
+    """
+
+
+class ReconnectingConnection:
+    """A connection that is made again when it is lost.
+
+    Args:
+        settings: The server, the room and the token.
+        owner: The callbacks.
+    """
+
+    def __init__(self, settings: RoomSettings, owner: ReconnectingConnectionOwner) -> None:
+        self._settings = settings
+        self._owner = owner
+        self._current: Connection | None = None
+        self._leaving: dict[Connection, None] = {}
+        """Connections whose server is leaving, with calls in flight."""
+        self._finishing: set[asyncio.Task[None]] = set()
+        self.websocket: ClientTransport | None = None
+        """The current websocket, before its welcome too."""
+        self.returned_at: float = float("-inf")
+        """When a lost connection was last replaced, by the loop's clock."""
+        self.is_ready: bool = False
+        """Whether calls can be sent now, unless the connection is closing."""
+        self.token: str = ""
+        """The token that was last sent to the server."""
+        self._reconnect_task: asyncio.Task[None] | None = None
+        self._epoch = 0
+        self._backoff_s = _FIRST_BACKOFF_S
+        """The first pause before the next connection; grows after connections that did not last."""
+        self._ready = asyncio.Event()
+        self._finished = asyncio.Event()
+        self.error: RoomException | None = None
+        """The error that ended the connection for good; None after `stop`."""
+
+    async def start(self) -> None:
+        """Connect for the first time.
+
+        Raises:
+            PermissionDenied: The server refused the token, the room or the protocol.
+            Unavailable: The server does not answer, or accepts no connections now.
+        """
+        try:
+            await self._connect()
+        except BaseException:
+            self._finished.set()
+            raise
+        self._reconnect_task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Close the connection and do not connect again."""
+        task, self._reconnect_task = self._reconnect_task, None
+        try:
+            ending = [*self._finishing, *([] if task is None else [task])]
+            for each in ending:
+                each.cancel()
+            if ending:
+                await asyncio.wait(ending)
+            await asyncio.gather(*(connection.close() for connection in self._connections()))
+        finally:
+            for connection in self._connections():
+                connection.abort()
+            self._set_not_ready()
+            self.websocket = None
+            self._finished.set()
+
+    @property
+    def loop_is_ending(self) -> bool:
+        """Whether the event loop is cancelling all tasks, that of this connection among them."""
+        return self._reconnect_task is not None and self._reconnect_task.cancelling() > 0
+
+    def _connections(self) -> list[Connection]:
+        return [*self._leaving, *([] if self._current is None else [self._current])]
+
+    def _set_not_ready(self) -> None:
+        self.is_ready = False
+        self._ready.clear()
+
+    async def finished(self) -> None:
+        """Wait until no further connection will be made."""
+        await self._finished.wait()
+
+    async def ready(self) -> None:
+        """Wait until calls can be sent.
+
+        Raises:
+            Unavailable: No further connection will be made.
+        """
+        # The connection may be lost again before a waiting task runs.
+        while not self._finished.is_set() and not self._check_ready():
+            either = [asyncio.ensure_future(e.wait()) for e in (self._ready, self._finished)]
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for waiter in either:
+                    waiter.cancel()
+        if self._finished.is_set():
+            raise room_closed_error(self.error)
+
+    def _check_ready(self) -> bool:
+        """Return whether calls can be sent; not on a connection that is closing."""
+        if self.is_ready and (self.websocket is None or not self.websocket.is_open):
+            self.is_ready = False
+            self._ready.clear()
+        return self.is_ready
+
+    # Events of a connection
+
+    def on_welcomed(self, connection: Connection) -> Handlers:
+        """Return the handlers of a new connection's frames."""
+        return {**self._owner.handlers, **self._owner.connection_handlers(connection)}
+
+    def on_leaving(self, connection: Connection) -> None:
+        """Send nothing new on a connection whose server is leaving."""
+        _logger.warning("the server at %s is leaving: reconnecting", self._settings.url)
+        if connection is self._current:
+            self._set_not_ready()
+
+    def on_lost(self, connection: Connection) -> None:
+        """Notify the owner of a lost connection."""
+        self._leaving.pop(connection, None)
+        if connection is self._current:
+            self._set_not_ready()
+            self.websocket = None
+        self._owner.on_connection_lost(connection)
+
+    # Reconnecting
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                assert self._current is not None
+                connection, since_s = self._current, asyncio.get_running_loop().time()
+                await connection.needs_replacement.wait()
+                self._update_backoff(asyncio.get_running_loop().time() - since_s)
+                if connection.closed.is_set():
+                    self._raise_if_final(connection.close_code)
+                    self._log_lost()
+                else:
+                    self._leaving[connection] = None
+                    if len(self._leaving) > _MAX_LEAVING:
+                        next(iter(self._leaving)).abort()
+                await self._reconnect(connection)
+                if connection in self._leaving:
+                    finishing = asyncio.create_task(self._finish(connection))
+                    self._finishing.add(finishing)
+                    finishing.add_done_callback(self._finishing.discard)
+                self.returned_at = asyncio.get_running_loop().time()
+                _logger.warning("reconnected to %s", self._settings.url)
+        except RoomException as error:
+            _logger.error("the connection to room %s has ended: %s", self._settings.room, error)
+            self.error = error
+        finally:
+            self._finished.set()
+            self._owner.on_ended()
+
+    def _update_backoff(self, lasted_s: float) -> None:
+        # The pauses grow for a server that accepts connections and closes them soon.
+        is_stable = lasted_s >= _STABLE_S
+        longer_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
+        self._backoff_s = _FIRST_BACKOFF_S if is_stable else longer_s
+
+    def _log_lost(self) -> None:
+        # A hosting process logs nothing else: without this it would look healthy.
+        _logger.warning("lost the connection to %s: reconnecting", self._settings.url)
+
+    def _raise_if_final(self, code: int | None) -> None:
+        if code in _END_REASONS:
+            raise PermissionDenied(_END_REASONS[code], details={"close_code": code})
+        if code in _FINAL_CLOSES and not self._settings.renewable:
+            raise PermissionDenied(_FINAL_CLOSES[code], details={"close_code": code})
+
+    async def _finish(self, connection: Connection) -> None:
+        """Close a leaving connection after its calls have ended."""
+        await self._owner.on_replaced(connection)
+        await connection.close()
+
+    async def _reconnect(self, previous: Connection) -> None:
+        backoff_s, is_leaving = self._backoff_s, not previous.closed.is_set()
+        while True:
+            # Full jitter: a thousand participants that lost one server do not reconnect at once.
+            pause_s = random.uniform(0, backoff_s)
+            if not is_leaving:
+                await asyncio.sleep(pause_s)
+            elif await previous.closes_within(pause_s):
+                # Another server may have started in place of the closed one: restart the backoff.
+                self._raise_if_final(
+                    previous.close_code if previous.close_code == _REMOVED else None
+                )
+                self._log_lost()
+                backoff_s, is_leaving = self._backoff_s, False
+                continue
+            if await self._try_connect():
+                return
+            backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
+
+    async def _try_connect(self) -> bool:
+        """Try to connect again. Raises PermissionDenied if no further attempt can succeed."""
+        try:
+            await self._connect()
+        except PermissionDenied:
+            if not self._settings.renewable:
+                raise
+        except Unavailable as error:
+            _logger.info("no connection to %s yet: %s", self._settings.url, error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            _logger.error(
+                "no connection to %s yet: the token source was cancelled", self._settings.url
+            )
+        except Exception:
+            # The token source is the user's code and may fail for a while.
+            _logger.exception("no connection to %s yet", self._settings.url)
+        else:
+            return True
+        return False
+
+    async def _connect(self) -> None:
+        # Also grows when this process restarts with an instance name that an operator chose.
+        self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
+        connection = Connection(self)
+        self.websocket = await self._open(connection)
+        self._current = connection
+        try:
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
+                welcome = await connection.welcome
+                await self._owner.on_connected(welcome)
+            if connection.closed.is_set():
+                raise ConnectionError("the connection was lost")
+        except (TimeoutError, ConnectionError, asyncio.CancelledError) as error:
+            await self._fail_connect(connection, error)
+        if not connection.needs_replacement.is_set():  # otherwise its server is already leaving
+            self.is_ready = True
+            self._ready.set()
+
+    async def _fail_connect(self, connection: Connection, error: BaseException) -> None:
+        """Close a connection that ended or stayed silent before calls could be sent."""
+        code = connection.close_code
+        await connection.close()
+        self.websocket = None
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+        self._raise_if_final(code)
+        raise self._unavailable("the server did not send a welcome") from error
+
+    def _unavailable(self, message: str) -> Unavailable:
+        return Unavailable(message, executed="no", details={"url": self._settings.url})
+
+    async def _open(self, connection: Connection) -> ClientTransport:
+        settings = self._settings
+        address = f"{settings.url}/rooms/{settings.room}"
+        query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1"
+        try:
+            token = self.token = await settings.token()
+        except OSError as error:
+            message = f"cannot read {settings.token_from}: {_reason(error)}"
+            raise Unavailable(message, executed="no") from error
+        try:
+            websocket = await connect(
+                f"{address}?{query}",
+                create_connection=lambda *args, **kwargs: _make_websocket(
+                    connection, *args, **kwargs
+                ),  # type: ignore[arg-type]  # a factory, as its documentation allows
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                additional_headers={"Authorization": f"Bearer {token}"},
+                compression=None,
+                max_size=MAX_FRAME_BYTES,
+                proxy=None if urlsplit(settings.url).hostname in _LOOPBACK else True,
+                open_timeout=_OPEN_TIMEOUT_S,
+                ping_interval=PING_INTERVAL_S,
+                ping_timeout=PING_TIMEOUT_S,
+                close_timeout=CLOSE_TIMEOUT_S,
+                write_limit=WRITE_LIMIT_BYTES,
+                logger=RedactingLogger(logging.getLogger("websockets.client")),
+            )
+        except InvalidStatus as error:
+            raise _refused_error(error.response.status_code, token) from error
+        except (OSError, TimeoutError, InvalidHandshake, WebSocketException) as error:
+            raise self._unavailable(
+                f"cannot connect to {settings.url}: {_reason(error)}"
+            ) from error
+        assert isinstance(websocket, ClientTransport)
+        return websocket
+
+
+def _make_websocket(connection: Connection, *args: Any, **kwargs: Any) -> ClientTransport:
+    """Make a websocket that can deliver a welcome which arrives together with the handshake."""
+    websocket = ClientTransport(*args, **kwargs)
+    websocket.receiver = connection
+    websocket.batches = True
+    connection.websocket = websocket
+    return websocket
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _refused_error(status: int, token: str) -> RoomException:
+    if status == 404:
+        message = "no room server of this release answers there (HTTP 404): is the URL right?"
+        return PermissionDenied(message, details={"status": status})
+    what = _FINAL_STATUSES.get(status)
+    if what == "token" and token.count(".") != 2:
+        what = "token: it is not a signed token of three parts"
+    if what is not None:
+        return PermissionDenied(f"the server refuses the {what}", details={"status": status})
+    if status == 409:
+        return Unavailable(
+            "a newer connection of this instance exists", executed="no", details={"status": 409}
+        )
+    return Unavailable(
+        f"the server accepts no connections now (HTTP {status})",
+        executed="no",
+        details={"status": status},
+    )

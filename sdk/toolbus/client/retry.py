@@ -1,0 +1,271 @@
+"""Decides whether a failed call is retried, when, and with which options.
+
+A call that certainly did not run may be retried; a call that perhaps ran only if its tool is
+idempotent, and only after a loss. The server reports this with its errors. After the loss of the
+caller's own connection there is no such report. So the caller requests a toolkit's description
+once, beside the first call to it, and checks before a retry that the definition has not changed. It
+sends no other requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from toolbus.client.local_errors import decode_reply
+from toolbus.errors import (
+    ConnectionLost,
+    HostLost,
+    NoHost,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+    Unavailable,
+)
+from toolbus.wire import Describe, Result
+
+__all__ = [
+    "MAX_ATTEMPTS",
+    "RECONNECT_GRACE_S",
+    "CallPlan",
+    "Known",
+    "RetryHistory",
+    "RetryPolicy",
+    "ToolkitKey",
+]
+
+MAX_ATTEMPTS = 3
+"""Attempts of one call, including the first."""
+_BACKOFF_S = 0.05
+_NO_HOST_LIMIT_S = 1.0
+RECONNECT_GRACE_S = 6.0
+"""Reconnecting takes 5 s and a little (`ReconnectingConnection`): hosts get that time too."""
+_HOST_POLL_S = 0.2
+_DESCRIBE_TIMEOUT_S = 30.0
+_MAX_KNOWN = 1_024
+_logger = logging.getLogger(__name__)
+_LOSSES = (HostLost, ConnectionLost, Unavailable)
+
+ToolkitKey: TypeAlias = tuple[str, str | None]
+"""A toolkit's name, and its owner if the call names one."""
+Request: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
+
+
+class CallPlan(Struct, eq=False):
+    """One call as requested; every attempt sends the same."""
+
+    toolkit: str
+    tool: str
+    arguments: bytes
+    options: dict[str, Any]
+    call_id: str
+    deadline_at: float
+    """The deadline by the loop's clock; infinity for none."""
+    retry: bool
+    key: ToolkitKey
+    traceparent: str | None = None
+    """The call's trace context, the same for every attempt; set once, before the first."""
+
+    @property
+    def name(self) -> str:
+        """The tool as users write it."""
+        return f"{self.toolkit}.{self.tool}"
+
+
+class Known(NamedTuple):
+    """What is known of a toolkit from its description."""
+
+    digest: str
+    idempotent: frozenset[str]
+
+
+class RetryPolicy:
+    """Decides about the retries of one participant's calls.
+
+    Args:
+        now: The loop's clock.
+        request: Sends a request, as `Caller.request` does.
+        returned_at: Returns when the connection was last made again, by that clock.
+        on_description: Receives every toolkit description that is read.
+        on_error: Receives the first error of each call; returns whether the call can be made again
+            with what was learned from that error.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        request: Request,
+        returned_at: Callable[[], float],
+        *,
+        on_description: Callable[[ToolkitKey, dict[str, Any]], None],
+        on_error: Callable[[CallPlan, RoomException], bool],
+    ) -> None:
+        self.now = now
+        self.request = request
+        self._returned_at = returned_at
+        self._on_description = on_description
+        self.known: dict[ToolkitKey, Known | None] = {}
+        """By toolkit; None while its description is requested, or if it may not be read."""
+        self.on_error: Callable[[CallPlan, RoomException], bool] = on_error
+
+    @property
+    def in_reconnect_grace(self) -> bool:
+        """Whether this side reconnected so recently that hosts may not have reconnected yet."""
+        return self.now() - self._returned_at() < RECONNECT_GRACE_S
+
+    def begin(self, plan: CallPlan) -> RetryHistory:
+        """Start the failure history of a call."""
+        return RetryHistory(self, plan)
+
+    def expect_description(self, key: ToolkitKey, reply: asyncio.Future[Result]) -> None:
+        """Record the reply of a description request when it arrives."""
+        if len(self.known) >= _MAX_KNOWN:
+            self.known.clear()
+        self.known[key] = None
+        reply.add_done_callback(partial(self._on_description_reply, key))
+
+    def _on_description_reply(self, key: ToolkitKey, reply: asyncio.Future[Result]) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if reply.cancelled() or error is not None:
+            # Request it again at the next call, unless the reply would be the same.
+            if not isinstance(error, PermissionDenied):
+                self.known.pop(key, None)
+            return
+        try:
+            self.record_description(key, decode_reply(reply.result()))
+        except (RoomException, LookupError, TypeError) as broken:
+            _logger.error("the description of %s cannot be decoded: %r", key[0], broken)
+
+    def record_description(self, key: ToolkitKey, body: dict[str, Any]) -> None:
+        """Record which tools of a described toolkit are idempotent."""
+        tools = body["manifest"]["tools"]
+        idempotent = frozenset(tool["name"] for tool in tools if tool["idempotent"])
+        self.known[key] = Known(body["toolkit"]["digest"], idempotent)
+        self._on_description(key, body)
+
+
+class RetryHistory:
+    """The failures of one call so far."""
+
+    def __init__(self, policy: RetryPolicy, plan: CallPlan) -> None:
+        self._policy = policy
+        self._plan = plan
+        self._began = policy.now()
+        self._attempts = 0
+        self._pin: str | None = None
+        """A call that may have run is retried only with this idempotent definition."""
+        self._may_have_run = False
+        self._has_failed = False
+
+    async def next_attempt(self, error: RoomException) -> dict[str, Any]:
+        """Wait until the next attempt is due and return its options.
+
+        Raises:
+            RoomException: There is no further attempt; `executed` covers all attempts so far.
+        """
+        is_first, self._has_failed = not self._has_failed, True
+        if is_first and self._policy.on_error(self._plan, error):
+            return self._plan.options
+        if self._waits_for_hosts(error):
+            await _host_poll_pause()
+            return self._options()
+        self._attempts += 1
+        delay_s = self._delay(error)
+        options = None if delay_s is None else await self._next_options(error)
+        if delay_s is None or options is None:
+            raise self.final_error(error)
+        self._may_have_run = self._may_have_run or error.executed != "no"
+        await asyncio.sleep(delay_s)
+        return options
+
+    def _waits_for_hosts(self, error: RoomException) -> bool:
+        """Whether a known toolkit's host may not have reconnected yet."""
+        policy, plan = self._policy, self._plan
+        return (
+            plan.retry
+            and isinstance(error, NotFound | NoHost)
+            and policy.known.get(plan.key) is not None
+            and policy.in_reconnect_grace
+            and policy.now() + _HOST_POLL_S < plan.deadline_at
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of the next attempt."""
+        options = dict(self._plan.options)
+        if self._attempts:
+            options["attempt"] = self._attempts
+        if self._pin is not None:
+            options["pin"] = self._pin
+        return options
+
+    def final_error(self, error: RoomException) -> RoomException:
+        """Make an error's `executed` cover all attempts, not only the last one."""
+        if self._may_have_run and error.executed == "no":
+            error.executed = "maybe"
+            error.retryable = False
+        return error
+
+    def _delay(self, error: RoomException) -> float | None:
+        """Return the pause before the next attempt; None if there is none."""
+        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS:
+            return None
+        backoff_s = _BACKOFF_S * 2 ** (self._attempts - 1)
+        # retry_after_s is a minimum; the jitter is added, so that refused callers spread out.
+        pause_s = max(backoff_s, error.retry_after_s or 0.0)
+        delay_s: float = pause_s + random.uniform(0, backoff_s)
+        again_at = self._policy.now() + delay_s
+        if again_at >= self._plan.deadline_at:
+            return None
+        if isinstance(error, NoHost) and again_at - self._began > _NO_HOST_LIMIT_S:
+            return None
+        return delay_s
+
+    async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
+        """Return the options of the next attempt; None if it could do harm."""
+        if not (error.retryable and error.executed == "no"):
+            self._pin = await self._repeatable_definition(error)
+            if self._pin is None:
+                return None
+        return self._options()
+
+    async def _repeatable_definition(self, error: RoomException) -> str | None:
+        """Return the digest of the definition that may run again; None if none may."""
+        if error.retryable and isinstance(error, _LOSSES):
+            digest = error.details.get("digest")
+            if isinstance(digest, str):
+                return digest
+        known = self._policy.known.get(self._plan.key)
+        if not isinstance(error, ConnectionLost) or known is None:
+            return None
+        if self._plan.tool not in known.idempotent or not await self._is_unchanged(known):
+            return None
+        return known.digest
+
+    async def _is_unchanged(self, known: Known) -> bool:
+        """Check at the server whether the definition is still the one known to be idempotent."""
+        toolkit, participant = self._plan.key
+        options = {"participant": participant, "digest": known.digest}
+        while True:
+            left_s = min(max(0.0, self._plan.deadline_at - self._policy.now()), _DESCRIBE_TIMEOUT_S)
+            try:
+                body = await self._policy.request(Describe, toolkit, options, timeout_s=left_s)
+            except RoomException as error:
+                if not self._waits_for_hosts(error):
+                    return False
+                await _host_poll_pause()
+            else:
+                break
+        if body.get("unchanged"):
+            return True
+        self._policy.record_description(self._plan.key, body)
+        return False
+
+
+async def _host_poll_pause() -> None:
+    await asyncio.sleep(random.uniform(0.5, 1) * _HOST_POLL_S)

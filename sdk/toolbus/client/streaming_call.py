@@ -1,0 +1,192 @@
+"""Calls with streams, uploads, files or progress.
+
+A `StreamingCall` is one such call with all its attempts. `ChunkReader` makes chunks of the received
+bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from toolbus.chunks.chunk_sequences import ChunkReader
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.chunks.receive_credit import ReceivedChunk
+from toolbus.client.caller import Caller
+from toolbus.client.inbound_stream import InboundStream, unreadable_result
+from toolbus.client.input_sender import InputSender
+from toolbus.client.local_errors import recorded_end
+from toolbus.client.retry import CallPlan, RetryHistory
+from toolbus.errors import Cancelled, RoomException
+from toolbus.telemetry.tracing import CallSpan
+
+__all__ = ["StreamingCall"]
+
+
+class StreamingCall:
+    """One call whose chunks are read as they arrive; it may be retried before the first chunk.
+
+    Args:
+        caller: Makes the attempts.
+        plan: The call, with the options of every attempt.
+        on_progress: Called with the plain value of each progress.
+        input_sender: Sends the call's input.
+        is_stream: Whether the host may send any number of chunks of any kind.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        plan: CallPlan,
+        *,
+        on_progress: Callable[[Any], None] | None = None,
+        input_sender: InputSender | None = None,
+        is_stream: bool = False,
+    ) -> None:
+        self._caller = caller
+        self._plan = plan
+        self._on_progress = on_progress
+        self._input_sender = input_sender
+        self._is_stream = is_stream
+        self._stream: InboundStream | None = None
+        self._history: RetryHistory | None = None
+        self._span: CallSpan | None = None
+        self._retry_task: asyncio.Task[None] | None = None
+        """Makes another attempt, even if no task waits for it; kept if it failed."""
+        self._is_over = False
+        self._has_received = False
+        """Whether a chunk was received: there is no further attempt then."""
+
+    async def begin(self) -> None:
+        """Send the first attempt.
+
+        Raises:
+            RoomException: It cannot be sent; `executed` is "no".
+        """
+        self._span = self._caller.begin_span(self._plan)
+        try:
+            await self._send_attempt(self._plan.options)
+        except RoomException as error:
+            await self._wait_for_retry(self._start_retry(error))
+
+    async def result(self) -> Chunk:
+        """Make a call that is not a stream and return its result.
+
+        Raises:
+            RoomException: The call failed; `executed` says whether the tool ran.
+            Exception: The error of the input's iterable.
+        """
+        try:
+            await self.begin()
+            chunk = await ChunkReader(self, unreadable_result, self.cancel).next()
+        except BaseException:
+            self.cancel()
+            raise
+        assert chunk is not None, "the result is a chunk"
+        return chunk
+
+    async def next(self) -> ReceivedChunk | None:
+        """Wait for the next chunk; None after the last one. Cancelling loses nothing.
+
+        Raises:
+            RoomException: The error that ended the call, after all earlier chunks; again on later
+                calls.
+            Exception: The error of the input's iterable, likewise.
+        """
+        while True:
+            if self._retry_task is not None:
+                await self._wait_for_retry(self._retry_task)
+            assert self._stream is not None
+            try:
+                received = await self._stream.next()
+            except RoomException as error:
+                if self._is_final:
+                    final_error = (
+                        error if self._history is None else self._history.final_error(error)
+                    )
+                    self._finish(final_error)
+                    raise final_error from None
+                self._start_retry(error)
+                continue
+            except Exception as error:
+                self._finish(error)
+                raise
+            self._has_received = True
+            if received is None or received.last:
+                self._finish(None)
+            return received
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether an error ends the call, without another attempt."""
+        input_started = self._input_sender is not None and self._input_sender.has_started
+        return self._is_over or self._has_received or input_started
+
+    def _start_retry(self, error: RoomException) -> asyncio.Task[None]:
+        self._retry_task = asyncio.create_task(self._retry_after(error))
+        self._retry_task.add_done_callback(_consume_exception)
+        return self._retry_task
+
+    async def _wait_for_retry(self, retry: asyncio.Task[None]) -> None:
+        """Wait for the next attempt; it continues if the wait is cancelled."""
+        await asyncio.wait([retry])
+        if not retry.cancelled():  # otherwise the call was ended, and its stream has the error
+            retry.result()
+        self._retry_task = None
+
+    def fail(self, error: RoomException) -> RoomException:
+        """End the call with a local error, unless it has ended, and drop unread chunks."""
+        self._finish(error)
+        if self._retry_task is not None:
+            self._retry_task.cancel()
+        if self._stream is not None:
+            self._stream.fail(error)
+        return error
+
+    def cancel(self) -> None:
+        """Cancel the call, unless it has ended, and drop unread chunks."""
+        self.fail(Cancelled("the caller cancelled the call"))
+
+    async def _send_attempt(self, options: dict[str, Any]) -> None:
+        stream = self._stream = InboundStream(
+            self._caller.budget, on_progress=self._on_progress, input_sender=self._input_sender
+        )
+        if self._is_stream:
+            options = {**options, **stream.initial_credit()}
+        try:
+            await self._caller.send_attempt(self._plan, options, stream)
+        except BaseException:
+            stream.cancel()
+            raise
+
+    async def _retry_after(self, error: RoomException) -> None:
+        """Make another attempt when it is due, or raise the error that ends the call."""
+        if self._history is None:
+            self._history = self._caller.retries.begin(self._plan)
+        while True:
+            try:
+                options = await self._history.next_attempt(error)
+            except BaseException as end:
+                self._finish(end)
+                raise
+            try:
+                await self._send_attempt(options)
+            except RoomException as next_error:
+                error = next_error
+            else:
+                return
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._is_over = True
+        if self._input_sender is not None:
+            self._input_sender.stop()
+        span, self._span = self._span, None
+        if span is not None:
+            span.end(None if error is None else recorded_end(error))
+
+
+def _consume_exception(task: asyncio.Task[None]) -> None:
+    """Mark a task's error as retrieved, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,1 @@
+"""Event loop, tasks, timers and threads."""

@@ -1,0 +1,60 @@
+"""Runs a program's main coroutine on uvloop if that is installed, else on asyncio's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["run"]
+
+_logger = logging.getLogger(__name__)
+
+_CANCEL_TIMEOUT_S = 2.0
+
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a new loop and return its result, as `asyncio.run` does.
+
+    Unlike `asyncio.run`, it abandons tasks that have not ended 2 s after they were cancelled and
+    logs their number, so that the program can end.
+    """
+    try:
+        runner = asyncio.Runner(loop_factory=_loop_factory())
+        try:
+            return runner.run(main)
+        finally:
+            if _cancel_all_tasks(runner.get_loop()):
+                runner.close()
+    finally:
+        main.close()  # no "never awaited" warning if Ctrl-C came before it started
+
+
+def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Cancel all tasks and return whether all of them have ended."""
+    tasks = asyncio.all_tasks(loop)
+    if not tasks:
+        return True
+    for each in tasks:
+        each.cancel()
+    _, left = loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S))
+    if left:
+        _logger.warning("%d tasks did not end after they were cancelled: abandoned", len(left))
+        loop.set_exception_handler(_ignore_errors)
+    return not left
+
+
+def _ignore_errors(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
+    """Suppress Python's reports about abandoned tasks."""
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,1 @@
+"""What users read when something failed: exit codes, checks, errors of joining a room."""

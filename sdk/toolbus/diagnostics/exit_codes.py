@@ -1,0 +1,271 @@
+"""Exit codes and error texts of commands and services: what failed and what to do next.
+
+Pure: it prints nothing, so that services use it without the command line. Exit codes are defined
+only here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+from toolbus.errors import InvalidArguments, RoomException
+
+__all__ = [
+    "CallTarget",
+    "ExitCode",
+    "UsageError",
+    "exit_code",
+    "failure_lines",
+    "printable",
+]
+
+
+class ExitCode(IntEnum):
+    """The exit codes of all commands, for scripts."""
+
+    OK = 0
+    TOOL_FAILED = 1
+    """The tool ran and failed."""
+    USAGE = 2
+    """A flag, a setting or an argument is wrong."""
+    REFUSED = 3
+    """A token, grant, approval or pin does not permit it."""
+    NOT_FOUND = 4
+    """The toolkit or tool does not exist, or is not visible to this participant."""
+    CANCELLED = 5
+    """The deadline passed, or the caller cancelled."""
+    UNAVAILABLE = 6
+    """No host or server was available, or its connection was lost."""
+
+
+class UsageError(InvalidArguments):
+    """A flag, a setting or an argument is wrong; the message says how to correct it."""
+
+    next_step = ""
+    """Replaces the general next step; any error class may define its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget:
+    """The target of a call, as named in next steps; "" and None stand for what was not given."""
+
+    toolkit: str = ""
+    tool: str = ""
+    """The tool's name without the toolkit."""
+    participant: str | None = None
+    """The owner of the toolkit, if given."""
+    principal: str | None = None
+    """The participant on whose behalf the call is made."""
+    timeout_s: float | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The tool as `toolkit.tool`."""
+        return f"{self.toolkit}.{self.tool}"
+
+    @property
+    def quoted_name(self) -> str:
+        """The full name as typed in a shell."""
+        return shlex.quote(self.full_name)
+
+    @property
+    def show_command(self) -> str:
+        """The command that shows the tool; the toolkit if no tool is given."""
+        name = self.quoted_name if self.tool else shlex.quote(self.toolkit or "TOOLKIT")
+        owner = f" --participant {shlex.quote(self.participant)}" if self.participant else ""
+        return f"toolbus tools {name}{owner}"
+
+
+_EXIT_CODES: dict[str, ExitCode] = {
+    "tool_failed": ExitCode.TOOL_FAILED,
+    "invalid_result": ExitCode.TOOL_FAILED,
+    "internal": ExitCode.TOOL_FAILED,
+    "invalid_arguments": ExitCode.USAGE,
+    "permission_denied": ExitCode.REFUSED,
+    "already_exists": ExitCode.REFUSED,
+    "definition_changed": ExitCode.REFUSED,
+    "loop_detected": ExitCode.REFUSED,
+    "duplicate_call_id": ExitCode.REFUSED,
+    "approval_denied": ExitCode.REFUSED,
+    "approval_expired": ExitCode.REFUSED,
+    "tool_inactive": ExitCode.REFUSED,
+    "not_found": ExitCode.NOT_FOUND,
+    "deadline_exceeded": ExitCode.CANCELLED,
+    "cancelled": ExitCode.CANCELLED,
+    "no_host": ExitCode.UNAVAILABLE,
+    "overloaded": ExitCode.UNAVAILABLE,
+    "quota_exceeded": ExitCode.UNAVAILABLE,
+    "unavailable": ExitCode.UNAVAILABLE,
+    "host_lost": ExitCode.UNAVAILABLE,
+    "connection_lost": ExitCode.UNAVAILABLE,
+    "stream_broken": ExitCode.UNAVAILABLE,
+    "stream_stalled": ExitCode.UNAVAILABLE,
+}
+
+_NEXT_STEPS = MappingProxyType(
+    {
+        "invalid_result": "tell the operator of the host: the result cannot be encoded, or it "
+        "violates the tool's output schema",
+        "already_exists": "use another name, host the toolkit as private, or stop the host that "
+        "owns the name; `toolbus tools` shows its owner",
+        "loop_detected": "find the tools that call each other in a loop",
+        "no_host": "start a host of this toolkit, or retry when its host is connected again",
+        "overloaded": "retry in a moment, or start another host of this toolkit",
+        "quota_exceeded": "retry when fewer calls are in flight",
+        "too_large": "send or request less data in one call",
+    }
+)
+_NO_SERVER = (
+    "is the server running, and is --url (TOOLBUS_URL) correct? `toolbus doctor` finds the problem"
+)
+_MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
+
+
+def _after_invalid_arguments(_: RoomException, target: CallTarget) -> str:
+    return f"`{target.show_command}` shows its parameters" if target.tool else ""
+
+
+_AFTER_CLOSE = MappingProxyType(
+    {
+        4401: "create a token with `toolbus token create`; a token file is read again before the "
+        "token expires",
+        4409: "give each connection with the same name its own instance: --instance or "
+        "TOOLBUS_INSTANCE (default: random)",
+        4440: "ask the administrator of this room",
+    }
+)
+_UNAUTHORIZED, _REPLACED = 401, 409
+
+
+def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
+    if "on_behalf_of" in error.details:
+        return "on_behalf_of must be the name of exactly one participant in the room"
+    create = "`toolbus token create` creates a new one"
+    if error.details.get("status") == _UNAUTHORIZED:
+        return f"`toolbus doctor` shows what is wrong with this token; {create}"
+    is_join_error = not {"status", "close_code"}.isdisjoint(error.details)
+    if target.tool and not target.principal and not is_join_error:
+        command = f"`toolbus token create --name NAME --allow {target.quoted_name}`"
+        create = f"{command} creates one that may call this tool"
+    return f"`toolbus doctor` shows the grants of this token; {create}"
+
+
+def _after_unavailable(error: RoomException, _: CallTarget) -> str:
+    """Distinguish an unreachable server from a server that cannot reach something itself."""
+    if "url" in error.details:
+        return _NO_SERVER
+    if not error.retryable:
+        return "`toolbus doctor` checks the connection to the server"
+    return "retry in a moment; `toolbus doctor` checks the connection to the server"
+
+
+def _after_definition_changed(_: RoomException, target: CallTarget) -> str:
+    command = CallTarget(target.toolkit, participant=target.participant).show_command
+    return f"`{command}` shows the current digest"
+
+
+def _after_not_found(_: RoomException, target: CallTarget) -> str:
+    if target.participant:
+        owner = shlex.quote(target.participant)
+        return f"`toolbus tools --participant {owner}` lists the toolkits of this owner"
+    return (
+        "`toolbus tools` lists the toolkits that you can see, with their owners; to call a "
+        "private toolkit of another owner, add --participant OWNER"
+    )
+
+
+def _after_deadline_exceeded(error: RoomException, target: CallTarget) -> str:
+    if error.executed == "yes":
+        return (
+            "the tool sets this limit itself, and --timeout does not change it: request less work"
+        )
+    if target.timeout_s is None:
+        return ""
+    return f"allow more time than {target.timeout_s:g} s with --timeout"
+
+
+def _after_tool_failed(error: RoomException, _: CallTarget) -> str:
+    """Name the log or trace with more information.
+
+    Class and code are untrusted text, so they are shown only if they are identifiers.
+    """
+    cause, code = (error.details.get(name) for name in ("cause", "code"))
+    if isinstance(code, str) and code.isidentifier():
+        return (
+            f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"
+        )
+    if isinstance(cause, str) and cause.isidentifier():
+        return f"the host has logged this {cause[:64]}: ask its operator"
+    if error.retryable:
+        return "the tool reports that a later retry may succeed"
+    return "this message comes from the tool: change the arguments, or ask the operator of its host"
+
+
+_NAMED_STEPS: MappingProxyType[str, Callable[[RoomException, CallTarget], str]] = MappingProxyType(
+    {
+        "invalid_arguments": _after_invalid_arguments,
+        "permission_denied": _after_permission_denied,
+        "definition_changed": _after_definition_changed,
+        "not_found": _after_not_found,
+        "deadline_exceeded": _after_deadline_exceeded,
+        "tool_failed": _after_tool_failed,
+        "unavailable": _after_unavailable,
+    }
+)
+
+
+def exit_code(error: RoomException) -> ExitCode:
+    """Return the exit code of an error; an unknown error code gives `TOOL_FAILED`."""
+    if error.code == "too_large":
+        return ExitCode.USAGE if error.executed == "no" else ExitCode.TOOL_FAILED
+    return _EXIT_CODES.get(error.code, ExitCode.TOOL_FAILED)
+
+
+def printable(text: str) -> str:
+    """Make untrusted text safe for a terminal: control characters are escaped."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _after_close(error: RoomException) -> str | None:
+    """Return the next step after a connection was closed and will not be reopened."""
+    code, status = (error.details.get(name) for name in ("close_code", "status"))
+    if status == _REPLACED:
+        code = 4409
+    return _AFTER_CLOSE.get(code) if isinstance(code, int) else None
+
+
+def _next_step(error: RoomException, target: CallTarget) -> str:
+    own: str | None = getattr(error, "next_step", None)
+    if own is not None:
+        return own
+    if (closed := _after_close(error)) is not None:
+        return closed
+    if error.executed == "maybe":
+        return _MAY_HAVE_RUN
+    named = _NAMED_STEPS.get(error.code)
+    return _NEXT_STEPS.get(error.code, "") if named is None else named(error, target)
+
+
+def failure_lines(
+    error: RoomException, target: CallTarget | None = None, *, local: bool = False
+) -> list[str]:
+    """Return the text that tells a user what failed, whether the tool ran, and what to do next.
+
+    Args:
+        error: The error.
+        target: The target of the call.
+        local: No room was involved, so code and `executed` are left out.
+    """
+    # Further lines are indented, so that untrusted text cannot imitate our own lines.
+    text = printable(error.message).replace("\n", "\n    ")
+    if not local:
+        text = f"{error.code}: {text} (executed: {error.executed})"
+    step = printable(_next_step(error, target or CallTarget())).replace("\n", "\\n")
+    return [f"toolbus: {text}", *([f"  next: {step}"] if step else [])]

@@ -1,0 +1,181 @@
+"""Explains why a room cannot be joined: settings, token, rooms.
+
+Tokens are read here without a key, for error texts only; the server decides whether one is valid.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from toolbus.auth.grants import matches_room
+from toolbus.auth.tokens import LEEWAY_S
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.errors import PermissionDenied
+from toolbus.settings import RoomSettings
+
+__all__ = [
+    "expired_for_s",
+    "explain_refusal",
+    "lifetime_text",
+    "read_claims",
+    "read_token",
+    "resolve_settings",
+    "token_rooms",
+]
+
+_JWT = re.compile(r"[A-Za-z0-9_.=-]+")
+_UNAUTHORIZED = 401
+_INVALID_TOKEN = "this is not a token: create one with `toolbus token create`"
+
+
+class WrongRoom(PermissionDenied):
+    """The token is for other rooms.
+
+    Args:
+        rooms: The room patterns of the token, as text.
+        room: The room that the client tried to join.
+        details: The details of the server's error.
+    """
+
+    def __init__(self, rooms: str, room: str, details: dict[str, Any]) -> None:
+        super().__init__(
+            f"the server refuses the room: the token is for {rooms}, not for room {room}",
+            details=details,
+        )
+        self.next_step: str = (
+            "join a room of the token with --room (TOOLBUS_ROOM), or create a token for this room "
+            f"with `toolbus token create --room {room}`"
+        )
+
+
+class TokenExpired(PermissionDenied):
+    """The token has expired.
+
+    Args:
+        ago_s: Seconds since it expired.
+        details: The details of the server's error.
+    """
+
+    next_step = (
+        "create a new token with `toolbus token create`; a token file is read at each connection"
+    )
+
+    def __init__(self, ago_s: float, details: dict[str, Any]) -> None:
+        super().__init__(
+            f"the server refuses the token: it expired {round(ago_s)} s ago", details=details
+        )
+
+
+def resolve_settings(**choices: Any) -> RoomSettings:
+    """Resolve the server, room and identity, as `RoomSettings.resolve` does.
+
+    Raises:
+        UsageError: A setting is missing or malformed; the message says how to correct it.
+    """
+    try:
+        return RoomSettings.resolve(**choices)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
+async def read_token(settings: RoomSettings) -> str:
+    """Read or create the token, so that errors in it are reported before connecting.
+
+    Raises:
+        UsageError: The token is missing or malformed.
+    """
+    try:
+        token = await settings.token()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {settings.token_from}: {_error_text(error)}") from error
+    if _JWT.fullmatch(token) is None or token.count(".") != 2:
+        raise UsageError(_INVALID_TOKEN)
+    return token
+
+
+def _error_text(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def lifetime_text(expires_at: float, now: float) -> str:
+    """Return how long servers still accept a token, as text; empty if they no longer do."""
+    left_s = expires_at - now
+    if left_s > 0:
+        return f"{max(1, round(left_s))} s left"
+    if left_s <= -LEEWAY_S:
+        return ""
+    ago_s = round(-left_s)
+    more_s = max(1, round(LEEWAY_S) - ago_s)
+    return f"expired {ago_s} s ago; servers accept it for {more_s} s more"
+
+
+def expired_for_s(claims: dict[str, Any]) -> float | None:
+    """Return the seconds since expiry by this machine's clock; None if servers still accept it."""
+    at, now = claims.get("exp"), time.time()
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        return None
+    return now - at if 0 < at <= now - LEEWAY_S else None
+
+
+def read_claims(jwt: str) -> dict[str, Any]:
+    """Return the claims of a token without checking it. Raises UsageError if it is not a token."""
+    from toolbus.auth.jws import read_unverified
+
+    try:
+        return read_unverified(jwt)
+    except ValueError as error:
+        raise UsageError(_INVALID_TOKEN) from error
+
+
+def token_rooms(claims: dict[str, Any]) -> list[str]:
+    """Return the rooms, or room patterns, of a token."""
+    rooms = claims.get("room")
+    return [str(each) for each in rooms] if isinstance(rooms, list) else []
+
+
+@asynccontextmanager
+async def explain_refusal(settings: RoomSettings) -> AsyncIterator[None]:
+    """Replace the server's refusal of a token with a more precise error, where there is one.
+
+    Raises:
+        TokenExpired: The token has expired.
+        WrongRoom: The token is for other rooms.
+    """
+    try:
+        yield
+    except PermissionDenied as refusal:
+        details = refusal.details
+        precise: PermissionDenied | None = None
+        if details.get("status") == _UNAUTHORIZED:
+            precise = _expired(await _own_claims(settings), details)
+        elif details.get("status") == 403 or details.get("close_code") == 4403:
+            precise = _wrong_room(await _own_claims(settings), settings.room, details)
+        if precise is None:
+            raise
+        raise precise from refusal
+
+
+def _expired(claims: dict[str, Any], details: dict[str, Any]) -> TokenExpired | None:
+    ago_s = expired_for_s(claims)
+    return None if ago_s is None else TokenExpired(ago_s, details)
+
+
+def _wrong_room(claims: dict[str, Any], room: str, details: dict[str, Any]) -> WrongRoom | None:
+    rooms = token_rooms(claims)
+    if not rooms or matches_room(rooms, room):
+        return None
+    text = f"room {rooms[0]}" if len(rooms) == 1 else f"rooms {', '.join(rooms)}"
+    return WrongRoom(text, room, details)
+
+
+async def _own_claims(settings: RoomSettings) -> dict[str, Any]:
+    try:
+        return read_claims(await read_token(settings))
+    except UsageError:
+        return {}

@@ -1,0 +1,1 @@
+"""The host's side of a connection: runs the calls of hosted toolkits."""

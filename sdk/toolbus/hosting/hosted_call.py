@@ -1,0 +1,231 @@
+"""One call as its host runs it: its state, how it is stopped, and the context of its tool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
+
+from toolbus.chunks.chunk_sequences import ChunkReader
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.errors import DeadlineExceeded, Executed, InvalidArguments, ToolFailed
+from toolbus.hosting.hosted_toolkit import HostedToolkit
+from toolbus.hosting.input_receiver import unreadable_input
+from toolbus.hosting.output_stream import CallHost, OutputStream
+from toolbus.telemetry.attributes import SharedAttributes, call_attributes
+from toolbus.tools.call_room import CallRoom
+from toolbus.tools.context import Participant, ToolContext
+from toolbus.tools.input_stream import InputStream
+from toolbus.tools.tool_run import ToolRun, progress_chunk
+from toolbus.wire import BadBody, Dispatch, unpack_body
+
+__all__ = ["CallRunner", "HostedCall", "HostedContext", "describe_calls"]
+
+T = TypeVar("T")
+
+_MAX_CACHED_CALLERS = 256
+_STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
+
+
+class CallRunner(CallHost, Protocol):
+    """What a call needs of its runner."""
+
+    room_of: Callable[[int, float | None], CallRoom]
+    """Makes the room that is bound to a call, from the dispatch's id and deadline."""
+
+    async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
+        """Run a function on a thread."""
+
+
+class HostedCall(ToolRun):
+    """One call that this host runs."""
+
+    def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
+        super().__init__()
+        remaining_ms = dispatch.remaining_ms
+        self.deadline_at: float | None = (
+            None if remaining_ms is None else runner.loop.time() + remaining_ms / 1000
+        )
+        """By the loop's clock; None if the call has no deadline."""
+        self.caller_context: dict[str, Any] | None = None
+        """The caller's own data, once the header was read; not checked."""
+        self._runner = runner
+        self.dispatch: Dispatch = dispatch
+        self.hosted: HostedToolkit = hosted
+        self.task: asyncio.Task[None] | None = None
+        """Runs the call; set after the task's first step if that is run at once."""
+        self.started: bool = False
+        """False for a task that was cancelled before its first step and never runs."""
+        self.threads: int = 0
+        """Number of the call's functions that are on threads now; they cannot be stopped."""
+        self.awaited: int = 0
+        """Number of these that the tool waits for."""
+        self.ended: bool = False
+        """The tool has ended; functions that it left on threads may still run."""
+        self.slots: asyncio.Semaphore | None = None
+        """Where the call holds a slot, until its threads have ended too."""
+        self.stream: OutputStream | None = None
+        """Chunks, progress and input of the call; None for a call that has none of them."""
+        self.given_up: bool = False
+        """The server has already answered in place of this host: no result is sent."""
+        self.timed_out: bool = False
+        """The tool's own `timeout_s` has passed."""
+
+    @property
+    def method(self) -> str:
+        """The tool's full name: `toolkit.tool`."""
+        return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
+
+    def attributes(self, room: str) -> dict[str, str]:
+        """Return the caller and the room as span attributes; not to be changed."""
+        header = self.dispatch.header
+        return _span_attributes(room, header["caller"], header.get("on_behalf_of"))
+
+    def read_header(self) -> None:
+        """Read optional header fields. Raises `InvalidArguments` for an invalid caller context."""
+        header = self.dispatch.header
+        if "caller_context" in header:
+            self.caller_context = _caller_context(header["caller_context"])
+        if not _STREAM_FIELDS.isdisjoint(header):
+            self.open_stream()
+
+    def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
+        """Run the tool, with the call's input if it has one."""
+        toolkit, name = self.hosted.toolkit, self.dispatch.tool
+        context = HostedContext(self, self._runner)
+        if self.stream is None or self.stream.input is None:
+            return toolkit.execute(context, name, arguments)
+        chunks = ChunkReader(self.stream.input, unreadable_input)
+        return toolkit.execute(context, name, arguments, InputStream.of_source(chunks))
+
+    def open_stream(self) -> OutputStream:
+        """Return the stream of chunks; make it first if needed."""
+        if self.stream is None:
+            header = self.dispatch.header
+            self.stream = OutputStream(self.dispatch.id, header, self, self._runner)
+        return self.stream
+
+    @property
+    def streams(self) -> bool:
+        """Whether the caller accepts chunks before the call's end."""
+        return "credit_chunks" in self.dispatch.header
+
+    async def put(self, chunk: Chunk) -> None:
+        """Send a chunk when the caller has credit; raises what `OutputStream.put` raises."""
+        if self.stream is None or not self.streams:
+            raise RuntimeError("the caller accepts no chunks")
+        await self.stream.put(chunk)
+
+    def emit(self, value: Any) -> None:
+        """Send progress to the caller, from any thread."""
+        if self.stream is None:
+            progress_chunk(value)  # raises the errors that it raises with a subscriber
+        else:
+            self.stream.emit(value)
+
+    async def run_sync(self, function: Callable[[], T]) -> T:
+        """Run a function on one of the runner's threads."""
+        result: T = await self._runner.run_in_thread(self, function)
+        return result
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the function ran; unknown while a part of it is on a thread."""
+        return "maybe" if self.threads else super().executed
+
+    def stop(self) -> None:
+        """Stop the function as far as possible."""
+        self.cancel()
+        if self.task is not None and not self.awaited:
+            self.task.cancel()
+        if self.stream is not None:
+            self.stream.stop()
+
+    def free_slot(self) -> None:
+        """Release the tool's slot, unless a function of this call is still on a thread."""
+        if self.slots is not None and not self.threads:
+            self.slots.release()
+            self.slots = None
+
+    def self_cancelled_error(self) -> ToolFailed:
+        """Make the error for a tool whose task was cancelled, but not by the runner."""
+        message = "the tool's task was cancelled"
+        return ToolFailed(message, executed=self.executed, details={"cause": "CancelledError"})
+
+    def timeout_error(self) -> DeadlineExceeded:
+        """Make the error for a tool that exceeded its own time limit."""
+        limit_s = self.hosted.toolkit.get_tool(self.dispatch.tool).timeout_s
+        message = f"the tool's own time limit of {limit_s} s passed"
+        return DeadlineExceeded(message, executed=self.executed)
+
+    def time_out(self) -> None:
+        """Stop the function because its tool's own time limit has passed."""
+        self.timed_out = True
+        self.stop()
+
+
+class HostedContext(ToolContext):
+    """The context of a hosted call. Facts are decoded when the tool asks: most ask for none."""
+
+    def __init__(self, call: HostedCall, runner: CallRunner) -> None:
+        super().__init__(deadline_at=call.deadline_at, clock=runner.loop.time, run=call)
+        self._call = call
+        self._runner = runner
+
+    @property
+    def room(self) -> CallRoom:
+        """The room, bound to this call."""
+        if self._room is None:
+            self._room = self._runner.room_of(self._call.dispatch.id, self._call.deadline_at)
+        return self._room
+
+    @property
+    def caller(self) -> Participant:
+        """Who made the call."""
+        return _participant_of(self._call.dispatch.header["caller"])
+
+    @property
+    def on_behalf_of(self) -> Participant | None:
+        """The principal for whom the caller acts, or None."""
+        packed = self._call.dispatch.header.get("on_behalf_of")
+        return None if packed is None else _participant_of(packed)
+
+    @property
+    def caller_context(self) -> Mapping[str, Any] | None:
+        """The caller's own data, or None. It is not checked."""
+        return self._call.caller_context
+
+
+def _caller_context(packed: bytes) -> dict[str, Any]:
+    try:
+        value = unpack_body(packed)
+        if type(value) is not dict:
+            raise BadBody("", "caller_context must be one object")
+    except BadBody as error:
+        details = {"path": "/caller_context", "message": error.reason}
+        raise InvalidArguments(error.reason, details=details) from error
+    return value
+
+
+@lru_cache(maxsize=_MAX_CACHED_CALLERS)
+def _span_attributes(room: str, caller: bytes, on_behalf_of: bytes | None) -> SharedAttributes:
+    """Make span attributes of two packed participants; cached, as callers repeat."""
+    name = None if on_behalf_of is None else _participant_of(on_behalf_of).name
+    attributes = call_attributes(room=room, caller=_participant_of(caller).name, on_behalf_of=name)
+    return SharedAttributes(attributes)
+
+
+def _participant_of(packed: bytes) -> Participant:
+    return Participant(*unpack_body(packed)[:4])
+
+
+def describe_calls(calls: Collection[HostedCall]) -> str:
+    """Return the number of calls and their tools: "3 calls (work.hold x2, work.nap)"."""
+    counts = Counter(each.method for each in tuple(calls))
+    names = ", ".join(
+        name if count == 1 else f"{name} x{count}" for name, count in sorted(counts.items())
+    )
+    total = counts.total()
+    return f"{total} call{'' if total == 1 else 's'} ({names})"

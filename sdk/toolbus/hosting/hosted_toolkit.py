@@ -1,0 +1,80 @@
+"""A toolkit as one connection hosts it: limits of its tools, and calls that run now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toolbus.tools.tool import Tool
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = ["NO_LIMITS", "HostedToolkit", "InvalidOffer", "ToolLimits", "check_shared_with"]
+
+
+class InvalidOffer(ValueError):
+    """A toolkit cannot be offered with these options; the message names it and the reason."""
+
+
+def check_shared_with(toolkit: str, shared_with: Iterable[str]) -> None:
+    """Raise `InvalidOffer` for an entry that is not `name:x`, `role:x` or `*`."""
+    for entry in shared_with:
+        kind, _, name = entry.partition(":")
+        if entry != "*" and not (kind in {"name", "role"} and name):
+            name_text = (name or kind)[:64]
+            message = f"shared_with has an invalid entry {entry[:64]!r}"
+            raise InvalidOffer(
+                f"toolkit {toolkit!r}: {message}: write name:{name_text}, role:{name_text} or '*'"
+            )
+
+
+class ToolLimits(NamedTuple):
+    """Limits of a tool: concurrent calls and seconds per call; None is no limit."""
+
+    slots: asyncio.Semaphore | None
+    timeout_s: float | None
+
+
+NO_LIMITS = ToolLimits(None, None)
+"""The limits of a tool that sets none."""
+
+
+def _limits_of(tool: Tool) -> ToolLimits:
+    """Return the tool's own limits; a sync tool without a limit runs one call at a time."""
+    limit = tool.max_concurrency or (None if tool.is_async else 1)
+    return ToolLimits(None if limit is None else asyncio.Semaphore(limit), tool.timeout_s)
+
+
+@dataclass(slots=True, eq=False)
+class HostedToolkit:
+    """A toolkit that this connection hosts, with the slots of its tools."""
+
+    toolkit: Toolkit
+    public: bool
+    limits: dict[str, ToolLimits] = field(init=False)
+    """By tool; only tools with limits."""
+    running_calls: set[object] = field(default_factory=set)
+    idle_event: asyncio.Event | None = None
+    """Set when no call is running; present while a task waits for that."""
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Identifies it on its connection: name and whether it is public."""
+        return (self.toolkit.name, self.public)
+
+    def __post_init__(self) -> None:
+        found = {tool.name: _limits_of(tool) for tool in self.toolkit.tools}
+        self.limits = {name: limits for name, limits in found.items() if limits != NO_LIMITS}
+
+    def on_call_ended(self) -> None:
+        """Wake the tasks that wait for the end of all calls, if this was the last one."""
+        if self.idle_event is not None and not self.running_calls:
+            self.idle_event.set()
+            self.idle_event = None
+
+    async def drained(self) -> None:
+        """Wait until no call is running, not even on a thread."""
+        while self.running_calls:
+            self.idle_event = self.idle_event or asyncio.Event()
+            await self.idle_event.wait()

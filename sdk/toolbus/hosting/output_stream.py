@@ -1,0 +1,219 @@
+"""Sends the chunks and the progress of one call from its host before the call's end.
+
+A chunk waits for the caller's credit and for the connection; progress never waits. Only calls that
+need it have one. `InputReceiver` handles their input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Protocol
+
+from toolbus.chunks.chunk_sender import ChunkSender, OutgoingConnection, drain_if_behind
+from toolbus.chunks.chunk_sequences import file_bodies
+from toolbus.chunks.chunk_types import Chunk, FileChunk
+from toolbus.chunks.receive_credit import BufferBudget
+from toolbus.errors import InvalidResult, TooLarge
+from toolbus.hosting.input_receiver import InputReceiver
+from toolbus.tools.tool_run import ToolRun, progress_chunk
+from toolbus.tools.toolkit import MAX_RESULT_BYTES, too_large
+from toolbus.wire import (
+    BadBody,
+    Credit,
+    Frame,
+    Input,
+    Progress,
+    RequestId,
+    StreamChunk,
+    pack_body,
+)
+from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS, MAX_CHUNK_BYTES
+
+__all__ = ["MAX_PROGRESS_BYTES", "CallHost", "OutputStream"]
+
+MAX_PROGRESS_BYTES = 16 * 1024
+"""Size limit of the body of a progress frame (PROTOCOL.md, PROGRESS-1)."""
+# A file result with more bytes is sent in pieces.
+_WHOLE_FILE_BYTES = 256 * 1024
+
+
+class CallHost(Protocol):
+    """What a call needs of its runner to send frames."""
+
+    loop: asyncio.AbstractEventLoop
+    """The loop whose clock the deadlines use."""
+    connection: OutgoingConnection | None
+    """The connection; None if there is none."""
+    input_budget: BufferBudget
+    """Buffer memory for the inputs of its calls."""
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame to the server, or drop it if there is no connection."""
+
+
+class OutputStream:
+    """The chunks and the progress of one call.
+
+    Args:
+        call: The id of its dispatch.
+        header: The header of its dispatch.
+        run: Records the error of an invalid chunk.
+        host: Sends its frames.
+    """
+
+    __slots__ = (
+        "_call",
+        "_drain_task",
+        "_flush_scheduled",
+        "_host",
+        "_lock",
+        "_needs_whole_files",
+        "_progress",
+        "_run",
+        "_sender",
+        "_wants_progress",
+        "input",
+    )
+
+    def __init__(self, call: int, header: dict[str, Any], run: ToolRun, host: CallHost) -> None:
+        self._call = RequestId(call)
+        self._run = run
+        self._host = host
+        self._needs_whole_files = header.get("whole") is True
+        self._wants_progress = header.get("progress") is True
+        self._sender = ChunkSender(
+            host.connection,
+            partial(StreamChunk, self._call),
+            header.get("credit_chunks", FIRST_CHUNKS),
+            header.get("credit_bytes", FIRST_BYTES),
+        )
+        self.input: InputReceiver | None = None
+        """The call's input; None if it has none."""
+        if header.get("input") is True:
+            self.input = InputReceiver(call, run, host.send, host.input_budget)
+        self._lock = asyncio.Lock()
+        self._progress: bytes | None = None
+        """The latest progress, packed, until it is sent."""
+        self._flush_scheduled = False
+        self._drain_task: asyncio.Task[None] | None = None
+        """Waits until the connection is drained, to send progress after that."""
+
+    # Chunks
+
+    async def put(self, chunk: Chunk) -> None:
+        """Send a chunk, a large file in pieces, when the caller has credit.
+
+        Raises:
+            TooLarge: It does not fit one chunk and is not a file.
+            InvalidResult: It contains a value that cannot be sent.
+            CancelledError: The call has ended.
+        """
+        async with self._lock:
+            if not isinstance(chunk, FileChunk):
+                await self._send(self._packed(chunk.to_wire()))
+                return
+            whole_bytes = MAX_CHUNK_BYTES - self._head_bytes(chunk)
+            async with aclosing(file_bodies(chunk, whole_bytes)) as bodies:
+                async for body, _ in bodies:
+                    await self._send(body)
+
+    async def send_all_but_last(self, file: FileChunk) -> bytes:
+        """Send all pieces of a file but the last one; return that, the body of the result.
+
+        Raises what `put` raises, and `TooLarge` if the caller does not accept pieces and the file
+        does not fit one frame.
+        """
+        head_bytes = self._head_bytes(file)
+        whole_bytes = (
+            MAX_RESULT_BYTES - head_bytes if self._needs_whole_files else _WHOLE_FILE_BYTES
+        )
+        body = b""
+        async with self._lock, aclosing(file_bodies(file, whole_bytes)) as bodies:
+            async for body, is_last in bodies:
+                if is_last:
+                    break
+                if self._needs_whole_files:
+                    message = "the file does not fit one frame, and its caller accepts no pieces"
+                    raise self._run.fail(TooLarge(message, executed=self._run.executed))
+                await self._send(body)
+        if len(body) > MAX_RESULT_BYTES:
+            raise too_large(self._run, body)
+        return body
+
+    def _head_bytes(self, file: FileChunk) -> int:
+        """Return the greatest difference in size between a file's body and the file."""
+        return len(self._packed([3, file.name, file.mime_type, b"", True])) + 8
+
+    def _packed(self, fields: list[Any]) -> bytes:
+        try:
+            return pack_body(fields)
+        except BadBody as error:
+            unsendable = InvalidResult(error.reason, executed=self._run.executed)
+            raise self._run.fail(unsendable) from error
+
+    async def _send(self, body: bytes) -> None:
+        if len(body) > MAX_CHUNK_BYTES:
+            message = f"a chunk has {len(body)} bytes, a stream allows at most {MAX_CHUNK_BYTES}"
+            raise self._run.fail(TooLarge(message, executed=self._run.executed))
+        await self._sender.ready()
+        self._sender.send(body)
+
+    def receive(self, frame: Credit | Input) -> None:
+        """Handle the caller's credit or a frame of its input."""
+        if isinstance(frame, Credit):
+            if not frame.of_input:
+                self._sender.add_credit(frame.chunks, frame.bytes)
+        elif self.input is not None:
+            self.input.receive(frame)
+
+    def end(self) -> None:
+        """Send the latest progress if that is possible at once, then stop."""
+        if self._drain_task is None:
+            self.flush()
+        self.stop()
+
+    def stop(self) -> None:
+        """Send nothing more; cancel tasks that wait to send or to read."""
+        self._sender.stop()
+        self._progress = None
+        if self.input is not None:
+            self.input.stop()
+        if self._drain_task is not None:
+            self._drain_task.cancel()
+
+    # Progress
+
+    def emit(self, value: Any) -> None:
+        """Send a value as the call's progress, from any thread; see `ToolContext.emit`."""
+        try:
+            body = pack_body(progress_chunk(value).to_wire())
+        except BadBody as error:
+            raise InvalidResult(error.reason) from error
+        if not self._wants_progress or self._sender.is_stopped or len(body) > MAX_PROGRESS_BYTES:
+            return
+        self._progress = body
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            try:
+                self._host.loop.call_soon_threadsafe(self.flush)
+            except RuntimeError:  # the loop has ended
+                return
+
+    def flush(self) -> None:
+        """Send the latest progress, or wait until the connection is drained."""
+        # In this order: a value from another thread after this schedules a new flush.
+        self._flush_scheduled = False
+        if self._progress is None or self._drain_task is not None:
+            return
+        if (wait := drain_if_behind(self._host.connection)) is not None:
+            self._drain_task = self._host.loop.create_task(wait)
+            self._drain_task.add_done_callback(self._resume)
+            return
+        body, self._progress = self._progress, None
+        self._host.send(Progress(self._call, body))
+
+    def _resume(self, _: object) -> None:
+        self._drain_task = None
+        self.flush()

@@ -1,0 +1,400 @@
+"""Runs the calls that reach a host, within their limits, and sends their results.
+
+A `Runner` owns one task per call. It refuses calls beyond its limit, queues calls that may not run
+yet, applies the timeouts of tools and cancel frames, and replies exactly once, or not at all if the
+server has already replied in its place. A sync function runs on a thread that cannot be stopped: it
+can check `context.cancelled`, and its slot is released when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from copy import copy
+from time import monotonic
+from typing import Any
+
+from opentelemetry.context import Context, attach
+
+from toolbus.chunks.chunk_sender import OutgoingConnection
+from toolbus.chunks.chunk_types import Chunk, FileChunk
+from toolbus.chunks.receive_credit import BufferBudget
+from toolbus.concurrency.tasks import start_task
+from toolbus.errors import (
+    Cancelled,
+    Internal,
+    InvalidArguments,
+    NoHost,
+    Overloaded,
+    RoomException,
+)
+from toolbus.hosting.hosted_call import HostedCall, describe_calls
+from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, InvalidOffer, ToolLimits
+from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
+from toolbus.telemetry.tracing import (
+    HostCall,
+    Tracing,
+    enter_unsampled,
+    is_unsampled,
+    read_trace_context,
+)
+from toolbus.tools.toolkit import Toolkit, failure_of, packed_result, read_arguments
+from toolbus.wire import (
+    Cancel,
+    Credit,
+    Dispatch,
+    Frame,
+    Input,
+    Result,
+    encode,
+    failed,
+)
+
+__all__ = ["MAX_INFLIGHT", "Runner"]
+
+_logger = logging.getLogger(__name__)
+
+MAX_INFLIGHT = 256
+"""Calls that one connection runs and queues; a further one is `overloaded`."""
+_RETRY_AFTER_S = 0.1
+_STOP_TIMEOUT_S = 2.0
+
+
+class Runner:
+    """Runs what the server dispatches to one connection.
+
+    Args:
+        room_of: Makes the room for a call's tool, from the dispatch's id and its deadline by the
+            loop's clock.
+        room_name: The name of the room, for spans.
+        tracing: Records sampled calls.
+        connection: The connection; without one, frames are dropped.
+        max_inflight: How many calls may run and queue.
+        loop_is_ending: Returns whether the event loop is cancelling all its tasks.
+    """
+
+    __slots__ = (
+        "_abandoned",
+        "_calls",
+        "_context",
+        "_hosted",
+        "_loop_is_ending",
+        "_max_inflight",
+        "_room_name",
+        "_running",
+        "_threads",
+        "_tracing",
+        "connection",
+        "input_budget",
+        "loop",
+        "room_of",
+    )
+
+    def __init__(
+        self,
+        *,
+        room_of: Callable[[int, float | None], Any],
+        room_name: str,
+        tracing: Tracing,
+        connection: OutgoingConnection | None = None,
+        max_inflight: int = MAX_INFLIGHT,
+        loop_is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.connection: OutgoingConnection | None = connection
+        """The connection that frames are sent on."""
+        self.input_budget: BufferBudget = BufferBudget()
+        """Buffer memory for the inputs of all calls."""
+        self.room_of: Callable[[int, float | None], Any] = room_of
+        self._room_name = room_name
+        self._tracing = tracing
+        self._max_inflight = max_inflight
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        """The loop whose clock the deadlines use."""
+        self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
+        self._calls: dict[int, HostedCall] = {}
+        self._running: set[HostedCall] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(max_inflight, "toolbus-tool")
+        self._loop_is_ending = loop_is_ending
+        # A call must not inherit the span that is current while we connect.
+        self._context = copy_context()
+        self._context.run(attach, Context())
+
+    def for_connection(
+        self, connection: OutgoingConnection | None, room_of: Callable[[int, float | None], Any]
+    ) -> Runner:
+        """Make a runner for another connection that hosts the same toolkits within the same limits.
+
+        Args:
+            connection: The other connection.
+            room_of: Like that of the first runner, for rooms that use the other connection.
+        """
+        other = copy(self)
+        other.connection, other.room_of = connection, room_of
+        other._calls, other.input_budget = {}, BufferBudget()
+        return other
+
+    @property
+    def running_calls(self) -> Collection[HostedCall]:
+        """The calls of all connections that have not ended, on threads too: a live view."""
+        return self._running
+
+    # What is hosted
+
+    def host(self, toolkit: Toolkit, *, public: bool) -> HostedToolkit:
+        """Host a toolkit. Raises ValueError if one of its name is hosted already."""
+        key = (toolkit.name, public)
+        if key in self._hosted:
+            raise InvalidOffer(f"this connection already hosts a toolkit {toolkit.name}")
+        self._hosted[key] = hosted = HostedToolkit(toolkit, public)
+        return hosted
+
+    def withdraw(self, hosted: HostedToolkit) -> None:
+        """Accept no more calls for a toolkit; running ones continue."""
+        self._hosted.pop(hosted.key, None)
+
+    async def drained(self, hosted: HostedToolkit) -> None:
+        """Wait until no call of a toolkit is running."""
+        await hosted.drained()
+
+    async def idle(self) -> None:
+        """Wait until no call that arrived on this connection is running."""
+        while tasks := [
+            call.task for call in self._calls.values() if call.task and not call.task.done()
+        ]:
+            await asyncio.wait(tasks)
+
+    # Calls
+
+    def dispatch(self, dispatch: Dispatch) -> None:
+        """Start a call, or refuse it at once. Must not raise."""
+        hosted = self._hosted.get((dispatch.toolkit, "private" not in dispatch.header))
+        if hosted is None:
+            self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
+            return
+        if len(self._running) >= self._max_inflight:
+            message = f"the host runs {self._max_inflight} calls"
+            self._refuse(dispatch, Overloaded(message, retry_after_s=_RETRY_AFTER_S))
+            return
+        call = HostedCall(self, dispatch, hosted)
+        if len(dispatch.header) > 1:
+            try:
+                call.read_header()
+            except InvalidArguments as error:
+                self._refuse(dispatch, error)
+                return
+        self._calls[dispatch.id] = call
+        self._running.add(call)
+        hosted.running_calls.add(call)
+        call.task = start_task(self.loop, self._run(call), self._context.copy())
+
+    def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
+        self.send(failed(dispatch.id, error))
+
+    def cancel(self, cancel: Cancel) -> None:
+        """Cancel a call; no effect if it has ended."""
+        call = self._calls.get(cancel.id)
+        if call is not None:
+            self._cancel_call(call)
+
+    def on_stream_frame(self, frame: Credit | Input) -> None:
+        """Pass a frame to its call; dropped if the call has ended or has no stream."""
+        call = self._calls.get(frame.id)
+        if call is not None and call.stream is not None:
+            call.stream.receive(frame)
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame to the server, or drop it if there is no connection."""
+        if self.connection is not None:
+            self.connection.send_message(encode(frame))
+
+    def cancel_all(self) -> None:
+        """Cancel every call: the connection is lost or will be closed."""
+        for call in list(self._calls.values()):
+            self._cancel_call(call)
+        self._calls.clear()
+
+    def _cancel_call(self, call: HostedCall) -> None:
+        call.given_up = True
+        call.stop()
+        if not call.started:
+            self._finish(call)
+
+    async def stop(self) -> None:
+        """Cancel every call and wait for those that can be stopped."""
+        self.cancel_all()
+        stoppable = {call.task for call in self._running if call.task and not call.awaited}
+        try:
+            if waiting := stoppable - self._abandoned:
+                _, left = await asyncio.wait(waiting, timeout=_STOP_TIMEOUT_S)
+                if left:
+                    self._abandoned |= left
+                    names = describe_calls([call for call in self._running if call.task in left])
+                    _logger.warning("%s did not end after the cancellation: left behind", names)
+        finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, call: HostedCall) -> None:
+        call.started = True
+        reply: Frame | None = None
+        try:
+            trace = None
+            if call.dispatch.traceparent == CALL_AS_TRACE:
+                enter_call_as_trace(call.dispatch.call_id)
+            elif call.dispatch.traceparent or monotonic() >= self._tracing.idle_until:
+                trace = self._trace(call)
+            if trace is None:
+                body = await self._execute(call)
+            else:
+                body = await self._recorded(call, trace)
+            reply = Result(call.dispatch.id, body)
+        except RoomException as failure:
+            reply = failed(call.dispatch.id, failure)
+        except asyncio.CancelledError:
+            reply = failed(call.dispatch.id, call.self_cancelled_error())
+            raise
+        except Exception:
+            _logger.exception("a bug in the host ended a call")
+            bug = Internal("a bug in the host; see its log", executed=call.executed)
+            reply = failed(call.dispatch.id, bug)
+        finally:
+            try:
+                if call.stream is not None:
+                    call.stream.end()  # its latest progress is sent before the reply
+                # How far a tool came that the end of the event loop cancelled is unknown.
+                is_interrupted = (
+                    call.task is not None and call.task.cancelling() and self._loop_is_ending()
+                )
+                if not (
+                    reply is None or call.given_up or is_interrupted or self.connection is None
+                ):
+                    self.connection.send_message(encode(reply))
+            finally:
+                self._finish(call)
+
+    def _trace(self, call: HostedCall) -> HostCall | None:
+        """Add the tool to the call's trace; return its spans if they are recorded."""
+        dispatch = call.dispatch
+        traceparent = dispatch.traceparent
+        # The context is not reset: the task has its own.
+        if traceparent is not None and is_unsampled(traceparent):
+            enter_unsampled(traceparent, dispatch.header)
+            return None
+        received = read_trace_context(traceparent, dispatch.header)
+        trace = self._tracing.start_host(call.method, dispatch.call_id, received=received)
+        if not trace.recording:
+            trace.executing().__enter__()
+            return None
+        trace.describe(call.attributes(self._room_name))
+        return trace
+
+    async def _recorded(self, call: HostedCall, trace: HostCall) -> bytes:
+        error: RoomException | None = None
+        try:
+            with trace.executing():
+                return await self._execute(call)
+        except RoomException as failure:
+            error = failure
+            raise
+        except asyncio.CancelledError:
+            error = Cancelled("the call was cancelled", executed=call.executed)
+            raise
+        finally:
+            trace.end(error)
+
+    def _finish(self, call: HostedCall) -> None:
+        if self._calls.get(call.dispatch.id) is call:
+            del self._calls[call.dispatch.id]
+        call.ended = True
+        if call.threads:
+            return  # until these have ended too
+        if call.slots is not None:
+            call.free_slot()
+        self._running.discard(call)
+        call.hosted.running_calls.discard(call)
+        if call.hosted.idle_event is not None:
+            call.hosted.on_call_ended()
+
+    async def _execute(self, call: HostedCall) -> bytes:
+        """Run the tool; return the packed chunk, or raise the error for the caller."""
+        dispatch = call.dispatch
+        try:
+            arguments = read_arguments(call, dispatch.arguments)
+            limits = call.hosted.limits.get(dispatch.tool)
+            if limits is None and call.stream is None:
+                chunk = await call.execute(arguments)
+            else:
+                chunk = await self._execute_limited(call, limits or NO_LIMITS, arguments)
+            if type(chunk) is FileChunk:
+                if chunk.is_local:  # the function has ended: the caller may read at its own pace
+                    call.free_slot()
+                body = await call.open_stream().send_all_but_last(chunk)
+            else:
+                body = packed_result(call, chunk)
+        except BaseException as error:
+            reason = self._call_error(call, error)
+            if reason is error:
+                raise
+            raise reason from error
+        if call.timed_out:
+            raise call.timeout_error()
+        return body
+
+    def _call_error(self, call: HostedCall, error: BaseException) -> BaseException:
+        """Return the error that a call ends with; a tool's SystemExit does not end the host."""
+        if isinstance(error, KeyboardInterrupt) or not self.loop.is_running():
+            return error  # no reply: the loop has ended, or was stopped during the call
+        if not isinstance(error, asyncio.CancelledError):
+            return call.timeout_error() if call.timed_out else self._reported_error(call, error)
+        if call.timed_out and not call.given_up:
+            return call.timeout_error()
+        if call.given_up or (call.task is not None and call.task.cancelling()):
+            return error
+        return self._reported_error(call, RuntimeError("the tool raised CancelledError"))
+
+    def _reported_error(self, call: HostedCall, error: BaseException) -> RoomException:
+        failure = failure_of(error, call)
+        if failure is not error and not isinstance(error, RoomException):
+            _logger.error("tool %s raised", call.method, exc_info=error)
+        return failure
+
+    async def _execute_limited(
+        self, call: HostedCall, limits: ToolLimits, arguments: dict[str, Any]
+    ) -> Chunk:
+        if limits.slots is not None:
+            await limits.slots.acquire()
+            call.slots = limits.slots
+        timer = None
+        if limits.timeout_s is not None:
+            timer = self.loop.call_later(limits.timeout_s, call.time_out)
+        try:
+            return await call.execute(arguments)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
+        """Run a sync function on a thread and keep the slot until it ends."""
+        if call.given_up:
+            raise asyncio.CancelledError
+        future = self.loop.run_in_executor(self._threads, function)
+        call.threads += 1
+        call.awaited += 1
+        future.add_done_callback(lambda _: self._on_thread_end(call))
+        try:
+            # The tool may stop waiting; the thread continues and keeps its slot.
+            result = await asyncio.shield(future)
+        finally:
+            call.awaited -= 1
+        if call.given_up or call.timed_out:
+            # The thread could not be stopped, but the task that waits for it can be.
+            raise asyncio.CancelledError
+        return result
+
+    def _on_thread_end(self, call: HostedCall) -> None:
+        call.threads -= 1
+        if call.ended:
+            self._finish(call)

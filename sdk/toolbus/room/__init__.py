@@ -1,0 +1,1 @@
+"""A room as a participant sees it: calls, events, participants, registrations."""

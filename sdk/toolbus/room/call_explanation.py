@@ -1,0 +1,53 @@
+"""What would happen to a call: which host would run it, or which error would end it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolbus.tools.context import Participant
+
+__all__ = ["Explanation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The server's decision about a call that was not made."""
+
+    would_run: bool
+    """Whether the call would be sent to a host now."""
+    host: Participant | None = None
+    """The host that would run it; with several hosts the next call may go to another one."""
+    hosts: int = 0
+    """How many connections serve the toolkit."""
+    generation: int = 0
+    """The number of the definition, counting those that the toolkit's owner registered."""
+    digest: str = ""
+    """The digest of the definition that would run."""
+    affinity: bool = False
+    """Whether the tool has an affinity: calls that belong together go to one host."""
+    node: str = ""
+    """The node that the host is connected to, if there are several."""
+    code: str = ""
+    """The code of the error that the call would end with."""
+    message: str = ""
+    """The message of that error."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """The details of that error."""
+
+    @classmethod
+    def from_wire(cls, body: Mapping[str, Any]) -> Explanation:
+        """Decode the server's reply."""
+        if not body["would_run"]:
+            return cls(False, code=body["code"], message=body["message"], details=body["details"])
+        host = body["host"]
+        return cls(
+            True,
+            host=Participant(host["id"], host["name"], host["role"], host["issuer"]),
+            hosts=body["hosts"],
+            generation=body["generation"],
+            digest=body["digest"],
+            affinity=body["affinity"],
+            node=body.get("node", ""),
+        )

@@ -1,0 +1,101 @@
+"""Reports about the calls of a room, for participants with the grant `observe`.
+
+Values only. They never contain arguments or results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolbus.errors import Executed
+from toolbus.telemetry.propagation import parse_traceparent
+from toolbus.wire import unpack_body
+
+__all__ = ["CallNews", "EndedCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCall:
+    """A call that has ended, as the server recorded it."""
+
+    call_id: str
+    """The id that the caller chose; the same for every attempt of one call."""
+    caller: str
+    """The name of the participant that made the call."""
+    caller_id: str
+    """The id of the caller's connection."""
+    toolkit: str
+    """The toolkit's name; for a refused call the text that the caller sent."""
+    tool: str
+    """The tool's name; for a refused call the text that the caller sent."""
+    host: str | None
+    """The host's name; None for a call that was refused before it reached a host."""
+    host_id: str | None
+    """The id of the host's connection."""
+    code: str | None
+    """The code of the error; None for a result."""
+    executed: Executed
+    """Whether the tool ran, as the caller was told."""
+    duration_s: float
+    """Seconds from its arrival at the server to its end there; 0 for a refused call."""
+    trace_id: str | None
+    """The trace id, 32 hex digits, if the call was sampled."""
+
+    @classmethod
+    def from_wire(cls, fields: Sequence[Any]) -> EndedCall:
+        """Decode a call. Raises ValueError or TypeError for invalid fields.
+
+        Trailing fields that this release does not know are ignored.
+        """
+        call_id, caller, toolkit, tool, host, code, executed, duration_us, traceparent = fields[:9]
+        (caller_id, caller_name), (host_id, host_name) = caller[:2], (host or (None, None))[:2]
+        return cls(
+            call_id=call_id,
+            caller=caller_name,
+            caller_id=caller_id,
+            toolkit=toolkit,
+            tool=tool,
+            host=host_name,
+            host_id=host_id,
+            code=code,
+            executed=executed,
+            duration_s=duration_us / 1e6,
+            trace_id=_trace_id(traceparent),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallNews:
+    """The calls of a room since the previous report."""
+
+    in_flight: int
+    """Calls that are in flight now."""
+    started: int
+    """Calls that arrived, including refused ones."""
+    ended: int
+    """Calls that ended."""
+    failed: int
+    """Calls that ended with an error."""
+    calls: tuple[EndedCall, ...] = ()
+    """Ended calls, at most 200; failed ones have priority."""
+    has_gap: bool = False
+    """Whether reports before this one may be lost, after a reconnect or because the reader was too
+    slow."""
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> CallNews:
+        """Decode an event's data. Raises LookupError, TypeError or ValueError for invalid data."""
+        return cls(
+            in_flight=data["in_flight"],
+            started=data["started"],
+            ended=data["ended"],
+            failed=data["failed"],
+            calls=tuple(map(EndedCall.from_wire, unpack_body(data["calls"]))),
+        )
+
+
+def _trace_id(traceparent: str | None) -> str | None:
+    context = parse_traceparent(traceparent)
+    return None if context is None else f"{context.trace_id:032x}"

@@ -1,0 +1,219 @@
+"""The toolkits that one participant has registered, kept for the next connection.
+
+A server moves the toolkits of the old connection to the new one. An unregister request whose reply
+was lost is therefore sent again. A registration that fails for now, for instance because the server
+cannot reach Redis, is tried again as long as the connection lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from random import uniform
+from typing import Any
+
+from toolbus.client.caller import Caller
+from toolbus.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    NotFound,
+    RoomException,
+    Unavailable,
+)
+from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer, check_shared_with
+from toolbus.tools.toolkit import Toolkit
+from toolbus.wire import Register, Unregister
+
+__all__ = ["Registration", "Registrations", "checked_offer"]
+
+_logger = logging.getLogger(__name__)
+_FIRST_ANSWER_S, _ANSWER_S = 30.0, 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Registration:
+    """A toolkit and the options it is registered with, now and after every reconnect."""
+
+    hosted: HostedToolkit
+    """The toolkit with its host-side state."""
+    manifest: bytes
+    """Its packed manifest."""
+    shared_with: list[str]
+    """Who else sees a private toolkit."""
+    generation: int | None = None
+    """The generation that the server replied at the last registration."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the register request."""
+        options: dict[str, Any] = {"public": self.hosted.public}
+        if self.shared_with:
+            options["shared_with"] = self.shared_with
+        if self.generation is not None:
+            options["generation"] = self.generation
+        return options
+
+
+def checked_offer(
+    toolkit: Toolkit, public: bool | None, shared_with: Sequence[str] | None
+) -> tuple[bool, list[str]]:
+    """Return who sees a toolkit: whether it is public, and with whom a private one is shared.
+
+    Args:
+        toolkit: Its own attributes count where the other arguments are None.
+        public: Whether the whole room sees it.
+        shared_with: Who else sees a private toolkit.
+
+    Raises:
+        InvalidOffer: A public toolkit is shared, or a value has the wrong type.
+    """
+    is_public = getattr(toolkit, "public", True) if public is None else public
+    shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
+    if not isinstance(is_public, bool):
+        raise InvalidOffer(f"toolkit {toolkit.name!r}: public is True or False")
+    if not _are_strings(shares):
+        raise InvalidOffer(f"toolkit {toolkit.name!r}: shared_with is a list of strings")
+    if is_public and shares:
+        raise InvalidOffer(f"toolkit {toolkit.name!r} is public: only a private one is shared")
+    check_shared_with(toolkit.name, shares)
+    return is_public, [str.__str__(share) for share in shares]
+
+
+def _are_strings(values: Any) -> bool:
+    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
+    return is_list and all(isinstance(value, str) for value in values)
+
+
+class Registrations:
+    """The registrations of one participant.
+
+    Args:
+        caller: Sends the requests.
+        loop: The event loop; its clock is used.
+    """
+
+    def __init__(self, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
+        self._caller = caller
+        self._loop = loop
+        self._active: list[Registration] = []
+        self._unregistering: set[tuple[str, bool]] = set()
+        """Unregistered toolkits, as (name, public), that the server may still hold."""
+        self._adding: list[tuple[str, bool]] = []
+        """Toolkits that are being registered for the first time, as (name, public)."""
+        self._retrying: dict[Registration, asyncio.Task[None]] = {}
+        """Registrations that failed on the current connection, with the task that tries again."""
+        self.is_draining: bool = False
+        """Set for good when this participant drains.
+
+        From then on nothing is registered and nothing unregistered, so that the server keeps the
+        names for the next process.
+        """
+
+    async def add(self, registration: Registration) -> None:
+        """Register a toolkit; if the connection is lost meanwhile, on the next one.
+
+        Raises:
+            RoomException: The server refuses it, or there is no reply within 30 s.
+        """
+        if self.is_draining:
+            raise Unavailable("this participant is draining", executed="no", retryable=False)
+        self._adding.append(registration.hosted.key)
+        try:
+            body = await self._register(registration)
+        finally:
+            self._adding.remove(registration.hosted.key)
+        self._unregistering.discard(registration.hosted.key)
+        registration.generation = body["generation"]
+        self._active.append(registration)
+
+    async def _register(self, registration: Registration) -> dict[str, Any]:
+        """Send the request until there is a reply. The request is idempotent."""
+        deadline_at = self._loop.time() + _FIRST_ANSWER_S
+        while True:
+            left_s = deadline_at - self._loop.time()
+            try:
+                return await self._caller.request(
+                    Register, registration.manifest, registration.options, timeout_s=left_s
+                )
+            except ConnectionLost:
+                if self._loop.time() >= deadline_at:
+                    raise
+
+    async def unregister(self, registration: Registration, *, is_ready: bool) -> None:
+        """Unregister a toolkit: now if the connection is ready, else on the next connection."""
+        if registration in self._active:
+            self._active.remove(registration)
+        if self.is_draining:
+            return
+        if is_ready:
+            await self._unregister(registration.hosted.key)
+        else:
+            self._unregistering.add(registration.hosted.key)
+
+    def end(self) -> None:
+        """Stop all retries."""
+        for task in self._retrying.values():
+            task.cancel()
+        self._retrying.clear()
+
+    async def replay(self, deadline_at: float) -> None:
+        """Register on the new connection what was registered on the old one."""
+        self.end()
+        for registration in list(self._active):
+            # It may be unregistered, or this participant may drain, while others are registered.
+            if registration in self._active and not self.is_draining:
+                if not await self._register_once(registration, deadline_at):
+                    name = registration.hosted.toolkit.name
+                    _logger.warning("toolkit %s could not be registered yet: trying again", name)
+                    task = self._loop.create_task(self._retry(registration))
+                    self._retrying[registration] = task
+
+    async def retry_unregister(self) -> None:
+        """Unregister what the server moved to the new connection although it is not hosted."""
+        for key in list(self._unregistering):
+            await self._unregister(key)
+
+    async def _retry(self, registration: Registration) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(uniform(0.5, 1.0) * pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if registration not in self._active or self.is_draining:
+                break
+            if await self._register_once(registration, self._loop.time() + _ANSWER_S):
+                if not self._is_wanted(registration.hosted.key):  # it was unregistered meanwhile
+                    await self._unregister(registration.hosted.key)
+                break
+        self._retrying.pop(registration, None)
+
+    def _is_wanted(self, key: tuple[str, bool]) -> bool:
+        return key in self._adding or any(each.hosted.key == key for each in self._active)
+
+    async def _register_once(self, registration: Registration, deadline_at: float) -> bool:
+        """Register once; return whether the outcome is final, success or refusal."""
+        try:
+            body = await self._caller.ask(
+                Register, registration.manifest, registration.options, deadline_at=deadline_at
+            )
+            registration.generation = body["generation"]
+        except RoomException as error:
+            if error.retryable or isinstance(error, ConnectionLost | DeadlineExceeded):
+                return False
+            name = registration.hosted.toolkit.name
+            _logger.error("toolkit %s is no longer hosted: %s", name, error)
+        return True
+
+    async def _unregister(self, key: tuple[str, bool]) -> None:
+        """Unregister a toolkit; after a failure the next connection tries again."""
+        self._unregistering.add(key)
+        deadline_at = self._loop.time() + _ANSWER_S
+        try:
+            await self._caller.ask(Unregister, *key, deadline_at=deadline_at)
+        except NotFound:
+            pass  # it is already unregistered
+        except RoomException:
+            return
+        self._unregistering.discard(key)

@@ -1,0 +1,456 @@
+"""A view of a room: every way to call, list and inspect toolkits, and to send messages.
+
+Programs and running tools share it. A tool's `context.room` is bound to its call: what the tool
+calls is a nested call, with the same principal and within the same deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from random import getrandbits
+from typing import Any, Never, TypeVar, Unpack, overload
+
+from toolbus.chunks.chunk_types import read_value
+from toolbus.chunks.json_values import packed_json
+from toolbus.client.affinity import affinity_text
+from toolbus.client.call_options import (
+    Named,
+    ask_for_progress,
+    call_seconds,
+    converted,
+    idle_ms_of,
+    make_input_sender,
+    named_options,
+    text_of,
+)
+from toolbus.client.caller import DEFAULT_TIMEOUT_S, Caller
+from toolbus.client.chunk_stream import ChunkStream
+from toolbus.client.local_errors import with_option_hint
+from toolbus.client.retry import CallPlan, ToolkitKey
+from toolbus.client.streaming_call import StreamingCall
+from toolbus.errors import InvalidArguments
+from toolbus.room.call_explanation import Explanation
+from toolbus.room.call_form import (
+    argument_mapping,
+    merged_arguments,
+    refuse_misplaced,
+    tool_parts,
+)
+from toolbus.room.participants import BuilderInfo, ParticipantInfo
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.tools.call_room import CallOptions, StreamOptions
+from toolbus.wire import (
+    BadBody,
+    Builders,
+    Describe,
+    Explain,
+    ListToolkits,
+    Participants,
+    Send,
+    ToolkitManifest,
+    pack_body,
+)
+
+__all__ = ["Core", "Room"]
+
+T = TypeVar("T")
+
+INVOKE_OPTIONS = CallOptions.__optional_keys__ | {"returns"}
+STREAM_OPTIONS = StreamOptions.__optional_keys__
+EXPLAIN_OPTIONS = frozenset({"participant", "on_behalf_of", "pin"})
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """The state that all views of one connection share."""
+
+    loop: asyncio.AbstractEventLoop
+    caller: Caller
+    call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
+    """Half of the 128 random bits of a call's id, in hex; the other half is drawn for each call.
+
+    A trace that begins with the call has the same id.
+    """
+
+
+class Room:
+    """Every way to call, list and inspect toolkits, and to send messages.
+
+    Args:
+        core: The state that all views of one connection share.
+        parent: The dispatch id of the call that the view is bound to.
+        deadline_at: When that call's deadline is, by the loop's clock.
+        principal: On whose behalf all calls are made unless a call names another one.
+    """
+
+    __slots__ = ("_core", "_deadline_at", "_parent", "_principal")
+
+    def __init__(
+        self,
+        core: Core,
+        parent: int | None = None,
+        deadline_at: float | None = None,
+        principal: str | None = None,
+    ) -> None:
+        self._core = core
+        self._parent = parent
+        self._deadline_at = deadline_at
+        self._principal = principal
+
+    @overload
+    async def call(self, tool: str, arguments: Mapping[str, Any] | None = None, /) -> Any: ...
+    @overload
+    async def call(self, tool: str, /, **arguments: Any) -> Any: ...
+    async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+        """Call a tool, written `toolkit.tool`, and return the plain value.
+
+        Arguments are a mapping or keywords, never both: `call("words.count", text="a b")` or
+        `call("words.count", {"text": "a b"})`. Options are for `invoke`.
+
+        Raises:
+            RoomException: Why there is no value; `executed` says whether the tool ran.
+            TypeError: The call has another form; the message shows the right one.
+        """
+        try:
+            values = merged_arguments(tool, arguments, named)
+            plan = self._plan(tool, values, self._core.loop.time() + DEFAULT_TIMEOUT_S)
+            return await self._core.caller.call(plan, read_value)
+        except InvalidArguments as error:
+            raise with_option_hint(error) from None
+
+    @overload
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: type[T],
+        **options: Unpack[CallOptions],
+    ) -> T: ...
+    @overload
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    async def invoke(  # noqa: PLR0913 - the promised signature
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *misplaced: Never,
+        participant: str | None = None,
+        timeout_s: float | None = None,
+        on_behalf_of: str | None = None,
+        caller_context: dict[str, Any] | None = None,
+        attachment: Any = None,
+        pin: str | None = None,
+        retry: bool = True,
+        returns: Any = None,
+        on_progress: Callable[[Any], None] | None = None,
+        **unknown: Never,
+    ) -> Any:
+        """Call a tool and return its chunk, or, with `returns`, its value as that type.
+
+        Args:
+            tool: The tool, written `toolkit.tool`. The toolkit is your own private one of that
+                name, else the public one.
+            arguments: Values by parameter: JSON, or what pydantic writes as JSON, such as models,
+                enums and dates. The host checks them.
+            misplaced: Takes nothing: more positional parameters raise TypeError.
+            participant: The name of an owner: then only that owner's toolkits count.
+            timeout_s: Seconds until the call has ended one way or another; 60 unless given.
+            on_behalf_of: The participant for whom the call is made.
+            caller_context: What the tool finds as `context.caller_context`.
+            attachment: An upload, sent piece by piece: bytes, a path, a `FileChunk`, or an async
+                iterable of bytes. What it raises is raised here, and cancels the call.
+            pin: The digest of the definition that is meant; another one is refused.
+            retry: Whether to try again where that can do no harm; never once the first piece of the
+                attachment was sent.
+            returns: A type that the value is converted to; `bytes` reads a file whole.
+            on_progress: A plain function that gets the value of each progress of the tool. Some may
+                be lost; only the latest counts.
+            unknown: Takes nothing: arguments are a mapping, not keywords.
+
+        Returns:
+            The chunk, or the value as `returns`. A file larger than a frame is returned with its
+            first piece; read it within `timeout_s`, or drop it, which cancels the call.
+
+        Raises:
+            RoomException: Why there is no result; `executed` says whether the tool ran.
+            OSError: The attachment cannot be read.
+            TypeError: The call has another form; the message shows the right one.
+        """
+        if misplaced or unknown:
+            refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, INVOKE_OPTIONS)
+        seconds = DEFAULT_TIMEOUT_S if timeout_s is None else call_seconds(timeout_s)
+        deadline_at = self._core.loop.time() + seconds
+        named = (participant, on_behalf_of, caller_context, pin, retry)
+        values = argument_mapping("invoke", tool, arguments)
+        plan = self._plan(tool, values, deadline_at, named)
+        if attachment is None and on_progress is None:
+            chunk = await self._core.caller.call(plan)
+        else:
+            input_sender = await make_input_sender(plan.options, None, attachment)
+            ask_for_progress(plan.options, on_progress)
+            live = StreamingCall(
+                self._core.caller, plan, on_progress=on_progress, input_sender=input_sender
+            )
+            chunk = await live.result()
+        return chunk if returns is None else await converted(chunk, returns)
+
+    def stream(  # noqa: PLR0913 - the promised signature
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *misplaced: Never,
+        input: Any = None,
+        attachment: Any = None,
+        participant: str | None = None,
+        timeout_s: float | None = None,
+        on_behalf_of: str | None = None,
+        caller_context: dict[str, Any] | None = None,
+        pin: str | None = None,
+        retry: bool = True,
+        stall_timeout_s: float | None = 30.0,
+        on_progress: Callable[[Any], None] | None = None,
+        **unknown: Never,
+    ) -> ChunkStream:
+        """Call a tool and read its chunks as they arrive.
+
+        ::
+
+            async with room.stream("logs.tail", {"path": "a.log"}) as chunks:
+                async for chunk in chunks:
+                    print(chunk.value)
+
+        Any tool can be called this way; a streaming tool only this way. Leaving the block cancels
+        the call if it has not ended. Options that `invoke` has too mean the same.
+
+        Args:
+            tool: The tool, written `toolkit.tool`.
+            arguments: Values by parameter.
+            misplaced: Takes nothing, as in `invoke`.
+            input: The values for a tool that takes an input stream, sent as the tool asks for them:
+                an iterable or an async iterable of whatever a tool may return. An iterable that may
+                block is read on a thread. What it raises is raised to the reader, and cancels the
+                call.
+            attachment: A file, as in `invoke`, instead of `input`.
+            participant: The name of an owner.
+            timeout_s: Seconds for the whole call. Unless given the only limits are the parent
+                call's deadline and 60 s for a reconnect.
+            on_behalf_of: The participant for whom the call is made.
+            caller_context: What the tool finds as `context.caller_context`.
+            pin: The digest of the definition that is meant.
+            retry: Whether to try again where that can do no harm; never after the first chunk, or
+                once input was taken.
+            stall_timeout_s: Seconds without a chunk, input or progress although the tool could
+                send; then the stream ends with `StreamStalled`. None is no limit.
+            on_progress: A plain function that gets the value of each progress.
+            unknown: Takes nothing, as in `invoke`.
+
+        Raises:
+            RoomException: Where it is entered or read; `executed` says whether the tool ran.
+            TypeError: The call has another form; the message shows the right one.
+        """
+        if misplaced or unknown:
+            refuse_misplaced("stream", tool, (arguments, *misplaced), unknown, STREAM_OPTIONS)
+        named = (participant, on_behalf_of, caller_context, pin, retry)
+
+        async def prepared() -> StreamingCall:
+            deadline_at = inf
+            if timeout_s is not None:
+                deadline_at = self._core.loop.time() + call_seconds(timeout_s)
+            values = argument_mapping("stream", tool, arguments)
+            plan = self._plan(tool, values, deadline_at, named)
+            plan.options["idle_ms"] = idle_ms_of(stall_timeout_s)
+            input_sender = await make_input_sender(plan.options, input, attachment)
+            ask_for_progress(plan.options, on_progress)
+            caller = self._core.caller
+            return StreamingCall(
+                caller, plan, on_progress=on_progress, input_sender=input_sender, is_stream=True
+            )
+
+        return ChunkStream(prepared)
+
+    def _plan(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        deadline_at: float,
+        named: Named | None = None,
+    ) -> CallPlan:
+        """Prepare what every attempt of a call sends."""
+        toolkit, name = tool_parts(tool)
+        try:
+            packed = pack_body(arguments)
+        except BadBody:
+            packed = packed_json("arguments", arguments)
+        if self._deadline_at is not None and self._deadline_at < deadline_at:
+            deadline_at = self._deadline_at
+        call_id = f"{self._core.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
+        options: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
+        if self._principal is not None:
+            options["on_behalf_of"] = self._principal
+        retry = True
+        if named is not None:
+            options |= named_options(named)
+            retry = named[-1]
+        key: ToolkitKey = toolkit, options.get("participant")
+        return CallPlan(toolkit, name, packed, options, call_id, deadline_at, retry, key)
+
+    async def explain(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *misplaced: Never,
+        participant: str | None = None,
+        on_behalf_of: str | None = None,
+        pin: str | None = None,
+        **unknown: Never,
+    ) -> Explanation:
+        """Return which host would run a call now, or which error would end it; nothing runs.
+
+        Args:
+            tool: The tool, written `toolkit.tool`.
+            arguments: Those of the call. They matter only where the tool's affinity is one of them,
+                and are never sent.
+            misplaced: Takes nothing, as in `invoke`.
+            participant: The name of an owner, as in `invoke`.
+            on_behalf_of: For whom the call would be made.
+            pin: The digest of the definition that is meant.
+            unknown: Takes nothing, as in `invoke`.
+
+        Raises:
+            InvalidArguments: An option has a wrong type.
+            TypeError: The call has another form; the message shows the right one.
+        """
+        if misplaced or unknown:
+            refuse_misplaced("explain", tool, (arguments, *misplaced), unknown, EXPLAIN_OPTIONS)
+        behalf = self._principal if on_behalf_of is None else on_behalf_of
+        named = {"participant": participant, "on_behalf_of": behalf, "pin": pin}
+        options: dict[str, Any] = {
+            name: text_of(name, value) for name, value in named.items() if value is not None
+        }
+        if self._parent is not None:
+            options["parent"] = self._parent
+        names = tool_parts(tool)
+        values = argument_mapping("explain", tool, arguments)
+        explained = await self._explained(names, options)
+        argument = explained.details.get("argument")
+        if explained.details.get("path") == "/affinity" and isinstance(argument, str):
+            packed = packed_json("arguments", values)
+            options["affinity"] = affinity_text(packed, argument)
+            explained = await self._explained(names, options)
+        return explained
+
+    async def _explained(self, names: tuple[str, str], options: dict[str, Any]) -> Explanation:
+        body = await self._core.caller.request(Explain, *names, options)
+        return Explanation.from_wire(body)
+
+    async def toolkit(
+        self, name: str, participant: str | None = None, pin: str | None = None
+    ) -> ToolkitProxy:
+        """Describe a toolkit and return a proxy with its tools as methods.
+
+        Raises:
+            NotFound: There is none that this participant may see.
+            DefinitionChanged: `pin` names another definition; raised by the first call.
+        """
+        name = text_of("toolkit", name)
+        participant = None if participant is None else text_of("participant", participant)
+        options = {} if participant is None else {"participant": participant}
+        body = await self._core.caller.request(Describe, name, options)
+        self._core.caller.retries.record_description((name, participant), body)
+        chosen = {"participant": participant, "pin": pin}
+        return ToolkitProxy(
+            self,
+            ToolkitInfo.from_wire(body["toolkit"]),
+            ToolkitManifest.model_validate(body["manifest"]),
+            {key: value for key, value in chosen.items() if value is not None},
+        )
+
+    async def toolkits(self, search: str | None = None) -> AsyncGenerator[ToolkitInfo, None]:
+        """List the toolkits that this participant can see, in the order of their names.
+
+        Args:
+            search: Only toolkits with this text in a name, title or description.
+        """
+        cursor: str | None = None
+        while True:
+            wanted = None if search is None else text_of("search", search)
+            options = {"search": wanted, "cursor": cursor}
+            body = await self._core.caller.request(ListToolkits, options)
+            for summary in body["toolkits"]:
+                yield ToolkitInfo.from_wire(summary)
+            cursor = body["cursor"]
+            if cursor is None:
+                return
+
+    # Participants and messages
+
+    async def participants(self) -> list[ParticipantInfo]:
+        """List the participants of the room, including this one, by name.
+
+        Raises:
+            PermissionDenied: The grant `presence` is missing.
+        """
+        found: list[ParticipantInfo] = []
+        cursor: str | None = None
+        while True:
+            body = await self._core.caller.request(Participants, {"cursor": cursor})
+            found += map(ParticipantInfo.from_wire, body["participants"])
+            cursor = body["cursor"]
+            if cursor is None:
+                return found
+
+    async def send(self, to: str, name: str, body: Any = None) -> int:
+        """Send a message to all participants of a name; return how many connections received it.
+
+        It is sent once, to connections that subscribe to messages now. Nothing is stored.
+
+        Args:
+            to: The name of the receivers.
+            name: The kind of message: letters, digits, `_`, `-` and `.`, at most 64.
+            body: JSON, or what pydantic writes as JSON; at most 256 KiB.
+
+        Raises:
+            NotFound: There is no participant of that name.
+            PermissionDenied: The grant `messaging` is missing.
+            InvalidArguments: The name is invalid, or the body cannot be sent.
+            TooLarge: The body is too large.
+            QuotaExceeded: More than 1,000 messages in 10 s; `retry_after_s` says how long to wait.
+        """
+        return await self._send(text_of("to", to), name, body)
+
+    async def broadcast(self, name: str, body: Any = None) -> int:
+        """Send a message to all other participants, as `send` does, but without `NotFound`."""
+        return await self._send(None, name, body)
+
+    async def _send(self, to: str | None, name: str, body: Any) -> int:
+        packed = packed_json("body", body)
+        answer = await self._core.caller.request(Send, to, text_of("name", name), packed)
+        return int(answer["delivered"])
+
+    async def list_builders(self, participant: str) -> list[BuilderInfo]:
+        """List the toolkits that a participant builds on request, as far as they are granted.
+
+        Args:
+            participant: Its name. The list is empty if there is no such participant, or if the
+                grant `agents.builders` covers none of its builders.
+        """
+        options = {"participant": text_of("participant", participant)}
+        answer = await self._core.caller.request(Builders, options)
+        return [BuilderInfo.from_wire(offer) for offer in answer["builders"]]

@@ -1,0 +1,409 @@
+"""A participant: a room with a connection of its own, which hosts toolkits and receives events.
+
+It reconnects by itself. After a reconnect its toolkits are registered again, its attributes and
+builders are published again, and the readers of events are told that they may have missed some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from toolbus.auth.grants import ApiScope
+from toolbus.client.caller import Caller
+from toolbus.client.connection import Connection
+from toolbus.client.local_errors import NotEnteredProxy, room_closed_error
+from toolbus.client.pending_requests import PendingRequests
+from toolbus.client.reconnecting_connection import (
+    ReconnectingConnection,
+    ReconnectingConnectionOwner,
+)
+from toolbus.errors import Unavailable
+from toolbus.hosting.hosted_call import HostedCall
+from toolbus.hosting.in_process import started_tools
+from toolbus.hosting.runner import Runner
+from toolbus.room.call_monitor import CallNews
+from toolbus.room.connection_calls import ConnectionCalls
+from toolbus.room.events import EventStream, RoomEvent
+from toolbus.room.participants import BuilderInfo
+from toolbus.room.published_attributes import PublishedAttributes
+from toolbus.room.registrations import Registration, Registrations, checked_offer
+from toolbus.room.room import Core, Room
+from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
+from toolbus.room.token_renewal import TokenRenewal
+from toolbus.settings import RoomSettings, Token
+from toolbus.telemetry.tracing import Tracing
+from toolbus.tools.context import Participant
+from toolbus.tools.toolkit import Toolkit
+from toolbus.wire import Admin, Event, Notice, Welcome, pack_body
+
+__all__ = ["RoomClient"]
+
+_ANSWER_S = 10.0
+_UNENTERED: Any = NotEnteredProxy()
+
+
+@dataclass(slots=True, eq=False)
+class _Parts:
+    """The parts of a client while it is connected."""
+
+    core: Core
+    link: ReconnectingConnection
+    renewal: TokenRenewal
+    table: PendingRequests
+    runner: Runner
+    calls: ConnectionCalls
+    registrations: Registrations
+    attributes: PublishedAttributes
+    subscriptions: Subscriptions
+    welcome: Welcome | None = None
+
+
+class RoomClient(Room):
+    """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
+
+    Arguments win over `TOOLBUS_*` variables, and these over the settings file. After a lost
+    connection it reconnects, and its toolkits are registered again. The token is renewed before it
+    expires.
+
+    Args:
+        url: The server, as `ws://HOST:PORT`.
+        room: The room's name; "main" unless set elsewhere.
+        token: The token, the path of a file that holds it, or an async function that returns one.
+            A file or a function is read again before the token expires. A token given as a string
+            cannot be renewed; the connection closes when it expires.
+        name: The participant's name, if this process mints its own tokens.
+        instance: Distinguishes replicas of one identity; random unless given.
+        tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
+    """
+
+    __slots__ = ("_choices", "_parts", "_settings", "_tracing")
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        room: str | None = None,
+        token: Token | None = None,
+        name: str | None = None,
+        instance: str | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._choices = {"url": url, "room": room, "token": token, "name": name}
+        self._choices["instance"] = instance
+        self._tracing = tracing
+        self._parts: _Parts | None = None
+        self._settings: RoomSettings | None = None
+        self._core: Core = _UNENTERED
+        self._parent = None
+        self._principal = None
+        self._deadline_at = None
+
+    async def __aenter__(self) -> Self:
+        if self._parts is not None:
+            raise RuntimeError("this room is already entered")
+        self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
+        parts = self._parts = self._make_parts(self._settings)
+        try:
+            await parts.link.start()
+            self._core = parts.core
+        except BaseException:
+            self._parts = None
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        parts = self._parts
+        if parts is not None:
+            self._parts = None
+            try:
+                await parts.calls.stop()
+            finally:
+                await self._leave(parts)
+
+    async def _leave(self, parts: _Parts) -> None:
+        parts.renewal.stop()
+        parts.registrations.end()
+        try:
+            await parts.link.stop()
+        finally:
+            parts.calls.close()
+            parts.subscriptions.end()
+
+    def _make_parts(self, settings: RoomSettings) -> _Parts:
+        loop = asyncio.get_running_loop()
+        tracing = self._tracing or Tracing()
+        table = PendingRequests(loop)
+        handlers: dict[type[Any], Callable[[Any], None]] = {}
+        owner = ReconnectingConnectionOwner(
+            handlers,
+            on_connected=self._on_up,
+            on_connection_lost=lambda connection: _lose(connection, calls, renewal),
+            on_ended=self._on_end,
+            connection_handlers=lambda connection: calls.begin(connection),
+            on_replaced=lambda connection: calls.finish(connection),
+        )
+        link = ReconnectingConnection(settings, owner)
+        core = Core(loop, Caller(link, table, tracing))
+        runner = Runner(
+            room_of=partial(Room, core),
+            room_name=settings.room,
+            tracing=tracing,
+            loop_is_ending=lambda: link.loop_is_ending,
+        )
+        calls = ConnectionCalls(core, table, runner)
+        registrations, attributes = (
+            Registrations(core.caller, loop),
+            PublishedAttributes(core.caller),
+        )
+        subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
+        handlers[Event] = subscriptions.on_event
+        renewal = TokenRenewal(settings, link, core.caller, self._on_facts)
+        handlers[Notice] = renewal.on_notice
+        rest = registrations, attributes, subscriptions
+        return _Parts(core, link, renewal, table, runner, calls, *rest)
+
+    @property
+    def _joined(self) -> _Parts:
+        if self._parts is None:
+            _ = self._core.loop  # raises if the room was never entered
+            raise room_closed_error()
+        return self._parts
+
+    @property
+    def _welcome(self) -> Welcome:
+        welcome = self._joined.welcome
+        if welcome is None:
+            raise Unavailable("the room is not joined", executed="no", retryable=False)
+        return welcome
+
+    @property
+    def room(self) -> str:
+        """The room's name."""
+        return self._welcome.room
+
+    @property
+    def me(self) -> Participant:
+        """The participant as others see it; its id changes with each reconnect."""
+        welcome = self._welcome
+        facts = welcome.facts
+        return Participant(welcome.participant, facts["name"], facts["role"], facts["issuer"])
+
+    @property
+    def name(self) -> str:
+        """The participant's name: the `sub` of its token."""
+        return self.me.name
+
+    @property
+    def grants(self) -> ApiScope:
+        """The grants of the token, as the server reported them; unknown ones are left out."""
+        return ApiScope.known_of(self._welcome.facts["api"])
+
+    async def closed(self) -> None:
+        """Wait until this participant has left the room for good.
+
+        Raises:
+            RoomException: The reason, unless this side left.
+        """
+        link = self._joined.link
+        await link.finished()
+        if link.error is not None:
+            raise link.error
+
+    # Hosting
+
+    @contextlib.asynccontextmanager
+    async def host(
+        self,
+        toolkit: Toolkit,
+        *,
+        public: bool | None = None,
+        shared_with: Sequence[str] | None = None,
+    ) -> AsyncIterator[Toolkit]:
+        """Host a toolkit for as long as the block runs.
+
+        At its end the toolkit is unregistered, running calls may finish, and its tools are stopped.
+
+        Args:
+            toolkit: Any toolkit.
+            public: Whether the whole room sees it; True unless the toolkit itself says otherwise.
+            shared_with: Who else sees a private toolkit: `name:x`, `role:x`, or `*`.
+
+        Raises:
+            ValueError: This connection already hosts a toolkit of this name, a public toolkit is
+                shared, or `public` or `shared_with` is invalid.
+            RoomException: The server refuses the registration.
+        """
+        parts = self._joined
+        is_public, shares = checked_offer(toolkit, public, shared_with)
+        manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
+        hosted = parts.runner.host(toolkit, public=is_public)
+        registration = Registration(hosted, manifest, shares)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(parts.runner.withdraw, hosted)
+            await stack.enter_async_context(started_tools(toolkit.tools, self))
+            # Also after a failure: the server may have registered it although its reply was lost.
+            stack.push_async_callback(_withdraw, parts, registration)
+            await parts.registrations.add(registration)
+            yield toolkit
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Accept no more calls, and wait until the running ones have ended.
+
+        The participant stays in the room until the end of its block. New calls go to other hosts,
+        or get `no_host`. The names of the hosted toolkits are kept for 30 s after this participant
+        has left, so that its next process can take over. Nested calls of running calls go on. From
+        then on this participant cannot host.
+
+        Args:
+            timeout_s: Seconds that running calls may take to finish; then they are cancelled. 10
+                unless `TOOLBUS_DRAIN` is set.
+        """
+        self._joined.registrations.is_draining = True
+        await self._joined.calls.drain(self._drain_s if timeout_s is None else timeout_s)
+
+    @property
+    def _drain_s(self) -> float:
+        assert self._settings is not None
+        return self._settings.drain_s
+
+    @property
+    def _hosted_calls(self) -> Collection[HostedCall]:
+        return self._joined.runner.running_calls
+
+    # Tokens and administration
+
+    async def refresh(self) -> None:
+        """Read or mint a new token now; its grants and its expiry replace those of the old one.
+
+        This happens by itself before the token expires, unless the token is a string.
+
+        Readers of events get the events that are granted now; "missed" marks the change.
+
+        Raises:
+            PermissionDenied: It is invalid, or of another participant; the old token stays.
+        """
+        await self._joined.renewal.refresh()
+
+    async def _on_facts(self, facts: dict[str, Any]) -> None:
+        parts = self._joined
+        parts.welcome = replace(self._welcome, facts=facts)
+        await parts.subscriptions.regrant(facts)
+
+    async def admin(self, action: str, **options: Any) -> dict[str, Any]:
+        """Administer rooms; needs the grant `admin`.
+
+        Args:
+            action: "rooms", "kick" or "revoke".
+            options: "rooms" takes `limit` (at most 1,000) and `cursor`; "kick" takes `room` and
+                `participant`; "revoke" takes `issuer` and `name`, or `jti`.
+
+        Returns:
+            For "rooms": `rooms`, and the `cursor` of the next page or None. Otherwise: `closed`,
+            the number of closed connections.
+
+        Raises:
+            PermissionDenied: The grant is missing, or the token does not cover the room.
+            InvalidArguments: There is no such action, or an option is missing.
+        """
+        return await self._joined.core.caller.request(Admin, action, options)
+
+    # Attributes and builders
+
+    async def set_attributes(self, /, **attributes: Any) -> None:
+        """Change the attributes that others see: `set_attributes(status="busy")`; None removes one.
+
+        Attributes are JSON values, at most 64 and 16 KiB in all. They are published again after a
+        reconnect.
+
+        Raises:
+            InvalidArguments: They are invalid; nothing has changed.
+        """
+        await self._joined.attributes.set_attributes(attributes)
+
+    async def offer_builders(self, builders: Sequence[BuilderInfo]) -> None:
+        """Publish which toolkits this participant builds on request; replaces the previous list.
+
+        Raises:
+            InvalidArguments: A name or a JSON Schema is invalid, or there are too many.
+        """
+        await self._joined.attributes.offer_builders(builders)
+
+    # Events
+
+    def events(self, topics: Collection[str] = EVENT_TOPICS) -> EventStream[RoomEvent]:
+        """Return a stream of the events of the room from now on, as far as they are granted.
+
+        `async with room.events() as events:` has subscribed once the block runs, and
+        `async for event in events:` yields the events since then. Without the block it subscribes
+        when the first event is asked for. The stream ends when this participant leaves the room or
+        is removed from it; `closed` has the reason.
+
+        Events of toolkits need the grant `use_tools`, of participants `presence`, and messages
+        `messaging`.
+
+        Args:
+            topics: Only these: "toolkits", "participants", "messages". A subscriber of messages is
+                counted by `send` and `broadcast`.
+
+        Raises:
+            PermissionDenied: None of the topics is granted.
+            InvalidArguments: There is no such topic.
+        """
+        return EventStream(lambda: self._joined.subscriptions.events(topics))
+
+    def watch_calls(self) -> EventStream[CallNews]:
+        """Return a stream of reports about all calls in the room from now on.
+
+        It is entered and read as `events()` is. The first report comes at once and has the number
+        of calls in flight; at most ten follow per second. While there is a reader, each call costs
+        the server a little more.
+
+        Raises:
+            PermissionDenied: The grant `observe` is missing.
+        """
+        return EventStream(lambda: self._joined.subscriptions.calls())
+
+    # From the connection
+
+    def _on_end(self) -> None:
+        if self._parts is not None:
+            self._parts.registrations.end()
+            self._parts.subscriptions.end()
+
+    async def _on_up(self, welcome: Welcome) -> None:
+        parts = self._joined
+        is_return = parts.welcome is not None
+        parts.welcome = welcome
+        parts.subscriptions.facts = welcome.facts
+        if not is_return:
+            return
+        deadline_at = parts.core.loop.time() + _ANSWER_S
+        await parts.attributes.replay(deadline_at)
+        await parts.registrations.replay(deadline_at)
+        await parts.subscriptions.replay(deadline_at)
+        await parts.registrations.retry_unregister()
+
+
+def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal) -> None:
+    calls.lose(connection)
+    renewal.stop_on(connection)
+
+
+async def _withdraw(parts: _Parts, registration: Registration) -> None:
+    """Unregister a toolkit and wait for its calls, unless this participant drains or is closed."""
+    await parts.registrations.unregister(registration, is_ready=parts.link.is_ready)
+    if not parts.registrations.is_draining and parts.link.error is None:
+        await parts.runner.drained(registration.hosted)

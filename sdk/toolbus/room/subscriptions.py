@@ -1,0 +1,210 @@
+"""The event subscription of one connection, shared by all its readers.
+
+A connection has one subscription at the server: the union of the topics of its readers. It is sent
+again after each reconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from toolbus.client.caller import Caller
+from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
+from toolbus.room.call_monitor import CallNews
+from toolbus.room.events import EventQueue, RoomEvent, granted_topics, topic_of
+from toolbus.wire import Event, Subscribe
+
+__all__ = ["EVENT_TOPICS", "Subscriptions"]
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+_ANSWER_S = 10.0
+_CALLS = "calls"
+EVENT_TOPICS: frozenset[str] = frozenset({"toolkits", "participants", "messages"})
+"""The topics of room events. Calls are a topic of their own."""
+
+
+class Subscriptions:
+    """The readers of one connection.
+
+    Args:
+        caller: Sends the requests.
+        loop: The event loop; its clock is used.
+        is_ready: Returns whether a request can be sent now.
+    """
+
+    def __init__(
+        self, caller: Caller, loop: asyncio.AbstractEventLoop, is_ready: Callable[[], bool]
+    ) -> None:
+        self._caller = caller
+        self._loop = loop
+        self._is_ready = is_ready
+        self._readers: set[EventQueue[RoomEvent]] = set()
+        self._watchers: set[EventQueue[CallNews]] = set()
+        self._topics: list[str] | None = []
+        """The topics of the current subscription; None if a request had no reply."""
+        self._changing = asyncio.Lock()
+        self._has_gap = False
+        self.facts: Mapping[str, Any] = {}
+        """The facts of the last welcome; its grants decide which topics are allowed."""
+
+    @asynccontextmanager
+    async def events(self, topics: Collection[str]) -> AsyncIterator[EventQueue[RoomEvent]]:
+        """Read events of these topics, as far as they are granted.
+
+        Raises:
+            InvalidArguments: There is no such topic.
+            PermissionDenied: None of them is granted.
+        """
+        if isinstance(topics, str) or not EVENT_TOPICS.issuperset(topics) or not topics:
+            raise InvalidArguments(f"topics are among {', '.join(sorted(EVENT_TOPICS))}")
+        queue: EventQueue[RoomEvent] = EventQueue(topics, lambda _: RoomEvent("missed"))
+        async with self._reading(self._readers, queue):
+            yield queue
+
+    @asynccontextmanager
+    async def calls(self) -> AsyncIterator[EventQueue[CallNews]]:
+        """Read reports about all calls of the room.
+
+        Raises:
+            PermissionDenied: The grant `observe` is missing. If it was lost later, `at_end` raises
+                it.
+        """
+        queue: EventQueue[CallNews] = EventQueue(
+            [_CALLS], lambda report: replace(report, has_gap=True), at_end=self._check_calls
+        )
+        async with self._reading(self._watchers, queue):
+            yield queue
+
+    def _check_calls(self) -> None:
+        """Raise PermissionDenied if a newer token no longer grants `observe`."""
+        if not self._may_observe():
+            raise PermissionDenied("no grant to observe calls (observe)")
+
+    @asynccontextmanager
+    async def _reading(
+        self, group: set[EventQueue[T]], queue: EventQueue[T]
+    ) -> AsyncIterator[None]:
+        try:
+            async with self._changing:
+                group.add(queue)
+                await self._subscribe(self._caller.request)
+            yield
+        finally:
+            group.discard(queue)
+            if self._is_ready() and self._has_surplus():
+                await self._reduce()
+
+    def _has_surplus(self) -> bool:
+        """Whether the subscription has, or may have, topics without a reader."""
+        return self._topics is None or not set(self._topics) <= set(self._wanted())
+
+    async def _reduce(self) -> None:
+        deadline_at = self._loop.time() + _ANSWER_S
+        with suppress(RoomException):
+            async with self._changing:
+                await self._subscribe(self._caller.ask, deadline_at=deadline_at)
+
+    async def _subscribe(self, ask: Callable[..., Any], **options: Any) -> None:
+        """Send the subscription if it differs from the current one."""
+        topics = self._wanted()
+        if topics == self._topics:
+            return
+        before = set(self._topics or ())
+        readers = [each for each in self._readers if each.topics & before]
+        try:
+            await ask(Subscribe, topics, **options)
+        except BaseException as error:
+            if not isinstance(error, RoomException) or error.executed != "no":
+                self._topics = None  # the server may have changed it
+            raise
+        self._topics = topics
+        for each in readers:  # events that the server had not sent yet are lost
+            each.put(RoomEvent("missed"))
+
+    def _wanted(self) -> list[str]:
+        wanted: set[str] = set()
+        for topics in self._asked_for():
+            # For a reader without any grant the server refuses the request with the right error.
+            wanted |= topics & self._granted() or topics
+        return sorted(wanted, reverse=True)
+
+    def _asked_for(self) -> list[frozenset[str]]:
+        readers = [queue.topics for queue in self._readers]
+        return [*readers, *(queue.topics for queue in self._watchers)]
+
+    def _granted(self) -> set[str]:
+        return {*granted_topics(self.facts), _CALLS}
+
+    def _may_observe(self) -> bool:
+        return bool(self.facts.get("api", {}).get("observe"))
+
+    # From the connection
+
+    def on_event(self, event: Event) -> None:
+        """Hand an event to its readers."""
+        if event.name == _CALLS:
+            self._on_calls(event)
+            return
+        room_event = RoomEvent.from_wire(event)
+        if room_event is not None:
+            kit = room_event.toolkit
+            if kit is not None and kit.digest:  # a removed toolkit has none
+                self._caller.affinities.record_event(kit.name, kit.owner, kit.digest)
+            topic = topic_of(room_event)
+            for reader in self._readers:
+                if topic in reader.topics:
+                    reader.put(room_event)
+
+    def _on_calls(self, event: Event) -> None:
+        try:
+            report = CallNews.from_wire(event.data)
+        except (LookupError, TypeError, ValueError) as error:
+            _logger.error("a report about calls cannot be read: %r", error)
+            return
+        if self._has_gap:
+            self._has_gap, report = False, replace(report, has_gap=True)
+        for watcher in self._watchers:
+            watcher.put(report)
+
+    async def regrant(self, facts: Mapping[str, Any]) -> None:
+        """Subscribe to what a newer token grants."""
+        self.facts = facts
+        if self._watchers and not self._may_observe():
+            self._end(self._watchers)
+        if self._readers or self._watchers:
+            with suppress(RoomException):  # the next connection will do it
+                async with self._changing:
+                    await self._subscribe(self._caller.request)
+
+    async def replay(self, deadline_at: float) -> None:
+        """Subscribe on the new connection, and tell the readers that there was a gap."""
+        self._topics = []
+        if self._watchers and not self._may_observe():
+            self._end(self._watchers)
+        if not self._readers and not self._watchers:
+            return
+        self._has_gap = bool(self._watchers)
+        # A reader without any grant must not make the request of the others fail.
+        granted = set[str]().union(*self._asked_for()) & self._granted()
+        topics = sorted(granted, reverse=True) or self._wanted()
+        with suppress(RoomException):
+            await self._caller.ask(Subscribe, topics, deadline_at=deadline_at)
+            self._topics = topics
+        for reader in self._readers:
+            reader.put(RoomEvent("reconnected"))
+
+    def end(self) -> None:
+        """End all readers: the participant leaves the room."""
+        self._end(self._readers)
+        self._end(self._watchers)
+
+    def _end(self, group: set[EventQueue[T]]) -> None:
+        for queue in group:
+            queue.put(None)
+        group.clear()

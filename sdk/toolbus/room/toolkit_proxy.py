@@ -1,0 +1,175 @@
+"""A caller's view of a hosted toolkit: its description, and its tools as methods.
+
+A proxy keeps the definition it was made from. Every call goes through its room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.client.local_errors import with_option_hint
+from toolbus.errors import InvalidArguments, NotFound
+from toolbus.room.call_form import merged_arguments
+from toolbus.wire import ToolkitManifest, ToolManifest
+
+__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy"]
+
+Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
+"""The type of a stream: `ChunkStream` for a `Room`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitInfo:
+    """A toolkit as it appears in lists and events."""
+
+    name: str
+    title: str
+    description: str
+    version: str
+    digest: str
+    """The digest of the definition; pass it as `pin` to call only this definition."""
+    public: bool
+    owner: str
+    """The name of the identity that registered it."""
+    hosts: int
+    """How many connections serve it."""
+    tools: tuple[str, ...]
+    """The names of the tools that this participant can see."""
+
+    @classmethod
+    def from_wire(cls, summary: Mapping[str, Any]) -> ToolkitInfo:
+        """Decode a summary."""
+        return cls(
+            name=summary["name"],
+            title=summary["title"],
+            description=summary["description"],
+            version=summary["version"],
+            digest=summary["digest"],
+            public=summary["public"],
+            owner=summary["owner"]["name"],
+            hosts=summary["hosts"],
+            tools=tuple(summary["tools"]),
+        )
+
+
+class Invoker(Protocol):
+    """The part of a room that a proxy uses."""
+
+    @property
+    def invoke(self) -> Callable[..., Awaitable[Any]]:
+        """Call a tool and return its chunk, as `Room.invoke` does."""
+
+    @property
+    def stream(self) -> Callable[..., Chunks]:
+        """Call a tool and give its chunks, as `Room.stream` does."""
+
+
+class ToolkitProxy:
+    """A hosted toolkit: `await weather.forecast(city="Oslo")` calls its tool `forecast`.
+
+    A streaming tool is read: `async with logs.tail(path="a.log") as chunks:`.
+
+    Args:
+        room: Makes the calls.
+        info: The summary from the list of toolkits.
+        manifest: Its description, with the tools that may be called.
+        options: Options of every call: those of `Room.invoke`, and of `Room.stream` for streaming
+            tools.
+    """
+
+    def __init__(
+        self,
+        room: Invoker,
+        info: ToolkitInfo,
+        manifest: ToolkitManifest,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._room = room
+        self._info = info
+        self._manifest = manifest
+        self._options = dict(options)
+        self._tools = {tool.name: tool for tool in manifest.tools}
+
+    @property
+    def info(self) -> ToolkitInfo:
+        """Its summary, as of when the proxy was made."""
+        return self._info
+
+    @property
+    def manifest(self) -> ToolkitManifest:
+        """Its description, rules, and tools with their schemas."""
+        return self._manifest
+
+    def with_options(self, **options: Any) -> ToolkitProxy:
+        """Return a proxy of the same toolkit with other options, for instance `timeout_s=10`."""
+        merged = {**self._options, **options}
+        return ToolkitProxy(self._room, self._info, self._manifest, merged)
+
+    async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+        """Call a tool by its own name and return the plain value.
+
+        Arguments are a mapping or keywords, never both, as in `Room.call`.
+
+        Raises:
+            RoomException: Why there is no value; `executed` says whether the tool ran.
+        """
+        full_name = f"{self._info.name}.{tool}"
+        values = merged_arguments(full_name, arguments, named)
+        try:
+            chunk = await self._room.invoke(full_name, values, **self._options)
+        except InvalidArguments as error:
+            raise with_option_hint(error) from None
+        return chunk.value
+
+    def stream(self, tool: str, arguments: Any = None, /, **named: Any) -> Chunks:
+        """Call a tool by its own name and read its chunks as they arrive, as `Room.stream` does.
+
+        Any tool can be called so. The method of a tool that streams always does this.
+        """
+        full_name = f"{self._info.name}.{tool}"
+        values = merged_arguments(full_name, arguments, named)
+        return self._room.stream(full_name, values, **self._options)
+
+    def tool(self, name: str) -> ToolManifest:
+        """Return the description of one tool. Raises NotFound."""
+        found = self._tools.get(name)
+        if found is None:
+            raise NotFound(f"tool {self._info.name}.{name} not found")
+        return found
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__") or name not in self._tools:
+            raise AttributeError(f"toolkit {self._info.name} has no tool {name!r}")
+
+        async def call_tool(*positional: Any, **arguments: Any) -> Any:
+            return await self.call(name, self._mapping(name, positional), **arguments)
+
+        def stream_tool(*positional: Any, **arguments: Any) -> Chunks:
+            return self.stream(name, self._mapping(name, positional), **arguments)
+
+        method: Callable[..., Any] = stream_tool if self._tools[name].streaming else call_tool
+        method.__name__ = name
+        method.__doc__ = self._tools[name].description
+        return method
+
+    def _mapping(self, tool: str, positional: tuple[Any, ...]) -> Mapping[str, Any] | None:
+        """Return the mapping of a method's arguments. Raises TypeError for anything else."""
+        if not positional:
+            return None
+        if len(positional) == 1 and isinstance(positional[0], Mapping):
+            return positional[0]
+        first = next(iter(self._tools[tool].input_schema.get("properties", ())), "name")
+        raise TypeError(
+            f"{self._info.name}.{tool} takes arguments by name;"
+            f" did you mean {tool}({first}=...) or {tool}({{{first!r}: ...}})?"
+        )
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._tools})
+
+    def __repr__(self) -> str:
+        return f"<ToolkitProxy {self._info.name}: {', '.join(self._tools)}>"

@@ -1,0 +1,1 @@
+"""Hosts toolkits as the service of a process."""

@@ -1,0 +1,209 @@
+"""Shuts a host process down: gracefully on the first signal, at once on the second.
+
+After the first signal running calls may finish within a limit. The limit holds whatever tools do:
+if a tool ignores its cancellation, holds a thread or blocks the event loop, the process exits
+without waiting for it, and the log names the tool. Signals are handled by Python itself, and the
+limit by a separate thread, so both work even if the event loop is blocked. A process that exits
+before a tool has ended does not answer its call: the caller gets `host_lost`, maybe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
+from typing import Self
+
+from toolbus.diagnostics.exit_codes import ExitCode
+from toolbus.errors import Cancelled
+from toolbus.hosting.hosted_call import HostedCall, describe_calls
+
+__all__ = ["GracefulShutdown"]
+
+_logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After the limit: cancelled calls may clean up, the room is left, the event loop is closed.
+_LAST_S = 3.0
+# Part of it: for calls that still run on threads after the room was left.
+_THREADS_S = 0.5
+_FLUSH_S = 2.5
+_FLUSH_AT_ONCE_S = 0.5
+
+
+class GracefulShutdown:
+    """Ends a host process: `with GracefulShutdown(flush) as end:` around or in its event loop.
+
+    Signals are handled from `install_handlers` to the end of the block, which sends the remaining
+    spans.
+
+    Args:
+        flush: Sends spans; None if none are recorded.
+    """
+
+    def __init__(self, flush: Callable[[], None] | None = None) -> None:
+        self._send_spans = flush
+        self._limit_s = 0.0
+        self._code = ExitCode.CANCELLED
+        self._calls: Collection[HostedCall] = ()
+        self._stop_requested = asyncio.Event()
+        self._signals = 0
+        self._joining_task: asyncio.Task[object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signal_queue: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._handlers_before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._signal_queue.put(False)
+        if self._send_spans is not None:
+            self._send_spans()
+        if self._loop is not None:
+            for number, handler in self._handlers_before.items():
+                if handler is not None:  # None: it was not installed by Python
+                    signal.signal(number, handler)
+
+    def install_handlers(self) -> None:
+        """Handle SIGTERM and Ctrl-C from now on, for the running event loop.
+
+        Raises:
+            ValueError: This is not the main thread.
+        """
+        self._loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+        threading.Thread(target=self._supervise, name="toolbus-signals", daemon=True).start()
+
+    @contextmanager
+    def cancel_on_signal(self) -> Iterator[None]:
+        """Cancel the block on a signal, while nothing is hosted yet.
+
+        Raises:
+            Cancelled: The block was cancelled by a signal.
+        """
+        task = self._joining_task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._stop_requested.is_set() or task is None or task.uncancel():
+                raise
+            text = "stopped by a signal before anything was hosted"
+            raise Cancelled(text, executed="no") from None
+        finally:
+            self._joining_task = None
+
+    def hosting_started(self, calls: Collection[HostedCall], limit_s: float) -> None:
+        """Start graceful shutdown: from now on the first signal ends the process with code 0.
+
+        Args:
+            calls: A live view of the calls that have not ended.
+            limit_s: Seconds that they may take to finish after the first signal.
+        """
+        self._calls, self._limit_s, self._code = calls, limit_s, ExitCode.OK
+
+    async def wait_for_signal(self) -> None:
+        """Wait for the first signal."""
+        await self._stop_requested.wait()
+
+    def log_pending_calls(self) -> None:
+        """Log how many calls are running, how long they may take, and how to exit at once."""
+        left = [each for each in self._calls if not each.ended]
+        if left:
+            _logger.warning(
+                "stopping: waiting up to %g s for %s; a second signal stops at once",
+                self._limit_s,
+                describe_calls(left),
+            )
+
+    async def exit_if_calls_remain(self) -> None:
+        """Exit after a signal if calls have not ended although the room was left.
+
+        A call on a thread can see from `context.cancelled` that it has to end; it may take half a
+        second.
+        """
+        if not self._signals:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_THREADS_S):
+                for hosted in {each.hosted for each in self._calls}:
+                    await hosted.drained()
+        if self._calls:
+            self._exit_without_calls()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        # No locks here: the next signal may interrupt this handler.
+        self._signals += 1
+        self._signal_queue.put(True)
+
+    def _supervise(self) -> None:
+        """Wait for signals on a separate thread; exit at the limit or on the second signal."""
+        _block_signals()
+        if not self._signal_queue.get():
+            return
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._request_stop)
+        try:
+            is_signal = self._signal_queue.get(timeout=self._limit_s + _LAST_S)
+        except queue.Empty:
+            self._exit_without_calls()
+        else:
+            if is_signal:
+                self._exit_now()
+
+    def _request_stop(self) -> None:
+        self._stop_requested.set()
+        if self._joining_task is not None:
+            self._joining_task.cancel()
+
+    def _exit_now(self) -> None:
+        lost = f", {describe_calls(self._calls)} lost" if self._calls else ""
+        # Without logging: a blocked tool may hold its locks.
+        with suppress(OSError):
+            os.write(2, f"toolbus: stopped by a second signal{lost}\n".encode())
+        self._exit(ExitCode.CANCELLED, None, _FLUSH_AT_ONCE_S)
+
+    def _exit_without_calls(self) -> None:
+        left = describe_calls(self._calls) if self._calls else "a task or a thread"
+        self._exit(self._code, f"exiting without {left}: did not end when cancelled", _FLUSH_S)
+
+    def _exit(self, code: ExitCode, text: str | None, flush_s: float) -> None:
+        """Exit now; send logs and spans as far as the time allows."""
+
+        def flush() -> None:
+            if text is not None:
+                _logger.error("%s", text)
+            if self._send_spans is not None:
+                self._send_spans()
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # closed, or a broken pipe
+                    stream.flush()
+
+        # On a separate thread: blocked code may hold a lock that this needs.
+        flushing = threading.Thread(target=flush, name="toolbus-end", daemon=True)
+        try:
+            flushing.start()
+            flushing.join(flush_s)
+        finally:
+            os._exit(code)
+
+
+def _block_signals() -> None:
+    """Block signals on this thread, so that they interrupt the main one, where Python acts."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

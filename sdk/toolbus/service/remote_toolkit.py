@@ -1,0 +1,203 @@
+"""A toolkit as a service: `weather.run()` in one process, callers in all others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, NoReturn
+
+from toolbus.concurrency import event_loop
+from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
+from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
+from toolbus.errors import Cancelled, RoomException
+from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
+from toolbus.room.room_client import RoomClient
+from toolbus.service.graceful_shutdown import GracefulShutdown
+from toolbus.service.loop_watchdog import LoopWatchdog
+from toolbus.telemetry.tracing import configure
+from toolbus.tools.tool import Tool
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = ["RemoteToolkit", "serve_toolkits"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RemoteToolkit(Toolkit):
+    """A toolkit that hosts itself in a room.
+
+    Args:
+        name: A lower-case letter, then up to 63 of `a-z 0-9 _ -`.
+        tools: Functions, decorated or not, bound methods, and instances of `Tool`.
+        rules: How a model should use the tools together.
+        title: A title for humans; made from the name by default.
+        description: What the toolkit is for.
+        thumbnail_url: A picture.
+        annotations: JSON values for programs.
+        version: The author's version of the definition.
+        public: Whether the whole room sees it.
+        shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
+
+    Raises `TypeError` or `ValueError` as `Toolkit` does, and `ValueError` for a public one that is
+    shared and for an invalid entry of `shared_with`.
+    """
+
+    def __init__(  # noqa: PLR0913 - the promised signature
+        self,
+        name: str,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        rules: Sequence[str] = (),
+        title: str | None = None,
+        description: str = "",
+        thumbnail_url: str = "",
+        annotations: Mapping[str, Any] | None = None,
+        version: str = "",
+        public: bool = True,
+        shared_with: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            name,
+            tools,
+            rules=rules,
+            title=title,
+            description=description,
+            thumbnail_url=thumbnail_url,
+            annotations=annotations,
+            version=version,
+        )
+        if public and shared_with:
+            raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")
+        if isinstance(shared_with, str):
+            raise TypeError(f"toolkit {name!r}: shared_with is a list of strings, not one string")
+        check_shared_with(name, shared_with)
+        self.public = public
+        self.shared_with: tuple[str, ...] = tuple(shared_with)
+        self._hosting: AsyncExitStack | None = None
+
+    async def start(self, room: RoomClient) -> None:
+        """Host the toolkit in a room until `stop`.
+
+        Raises:
+            RuntimeError: It is hosted already.
+            RoomException: The server refuses the registration.
+        """
+        if self._hosting is not None:
+            raise RuntimeError(f"toolkit {self.name} is already started")
+        self._hosting = stack = AsyncExitStack()
+        try:
+            await stack.enter_async_context(room.host(self))
+        except BaseException:
+            self._hosting = None
+            raise
+
+    async def stop(self) -> None:
+        """Unregister, let running calls finish, and stop the tools. Idempotent."""
+        stack, self._hosting = self._hosting, None
+        if stack is not None:
+            await stack.aclose()
+
+    def run(self) -> None:
+        """Connect by the `TOOLBUS_*` settings, host the toolkit, return after SIGTERM or Ctrl-C.
+
+        On such a signal it takes no more calls and lets running ones finish, for at most
+        `TOOLBUS_DRAIN` seconds (default 10); the log has their number. If one of them does not end
+        even then, the process exits here without it. A second signal ends the process at once,
+        with exit code 5. So does a first one before anything is hosted, as `SystemExit`.
+
+        If it cannot host, or no longer, it writes the reason and the next step to stderr, and ends
+        the program with the exit code of `toolbus host`; `start` raises instead.
+
+        Raises:
+            SystemExit: A setting is missing or malformed, no server can be reached, or it refuses
+                the connection or the registration.
+        """
+        with GracefulShutdown(configure(self.name)) as end:
+            try:
+                event_loop.run(_serve_alone(self, end))
+            except KeyboardInterrupt:
+                _fail(Cancelled("cancelled with Ctrl-C", executed="no"))
+            except RoomException as error:
+                _fail(error)
+
+
+def _fail(error: RoomException) -> NoReturn:
+    """End the program with a message and an exit code; a requested stop shows no lost call."""
+    lines = failure_lines(error, local=isinstance(error, Cancelled))
+    sys.stderr.write("\n".join(lines) + "\n")
+    raise SystemExit(exit_code(error)) from None
+
+
+async def serve_toolkits(
+    toolkits: Sequence[Toolkit],
+    room: RoomClient | None = None,
+    drain_s: float | None = None,
+    *,
+    end: GracefulShutdown | None = None,
+) -> None:
+    """Host toolkits until SIGTERM or Ctrl-C, or until the room is closed for good.
+
+    After a signal there are no new calls, and running ones may finish (`RoomClient.drain`). If one
+    does not end even then, the process exits without it. A second signal ends the process at once;
+    its calls are lost.
+
+    Args:
+        toolkits: The toolkits, each under its own name.
+        room: A room that is not entered yet; by default the one of the `TOOLBUS_*` settings.
+        drain_s: Seconds that running calls may take; by default `TOOLBUS_DRAIN`, else 10.
+        end: Ends the process; by default one that exists only while this runs.
+
+    Raises:
+        Cancelled: There was a signal before anything was hosted.
+        RoomException: The server refuses the connection or a registration, or closed the room.
+    """
+    if end is not None:
+        await _serve(toolkits, room or RoomClient(), drain_s, end)
+    else:
+        with GracefulShutdown() as own:
+            await _serve(toolkits, room or RoomClient(), drain_s, own)
+
+
+async def _serve(
+    toolkits: Sequence[Toolkit], room: RoomClient, drain_s: float | None, end: GracefulShutdown
+) -> None:
+    end.install_handlers()
+    async with AsyncExitStack() as stack:
+        with end.cancel_on_signal():
+            joined = await stack.enter_async_context(room)
+            calls = joined._hosted_calls
+            stack.enter_context(LoopWatchdog(calls))
+            for toolkit in toolkits:
+                await stack.enter_async_context(joined.host(toolkit))
+                _logger.info("hosting toolkit %s", toolkit.name)
+        limit_s = joined._drain_s if drain_s is None else drain_s
+        end.hosting_started(calls, limit_s)
+        await _wait_for_stop(end, joined)
+        end.log_pending_calls()
+        await joined.drain(limit_s)
+    await end.exit_if_calls_remain()
+
+
+async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown) -> None:
+    """Check settings and token before connecting, so that their errors have clear messages."""
+    settings = resolve_settings()
+    await read_token(settings)
+    try:
+        async with explain_refusal(settings):
+            await serve_toolkits([toolkit], end=end)
+    except InvalidOffer as error:
+        raise UsageError(str(error)) from error
+
+
+async def _wait_for_stop(end: GracefulShutdown, room: RoomClient) -> None:
+    waiting = [asyncio.ensure_future(end.wait_for_signal()), asyncio.ensure_future(room.closed())]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+    for each in done:
+        each.result()

@@ -1,0 +1,161 @@
+"""The names of all attributes that are recorded of a call, and how its outcome is recorded.
+
+From the RPC conventions 1.44 (a release candidate), the GenAI conventions (in development), and
+our own under `toolbus.`. Metrics are not built yet; their names are defined here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, NamedTuple
+
+from opentelemetry import trace
+
+from toolbus.errors import ERRORS, Executed, RoomException, ToolFailed
+
+SCOPE: Final = "toolbus"
+"""Name of the tracer that all our spans come from."""
+RPC_SYSTEM_NAME: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+ERROR_TYPE: Final = "error.type"
+"""The code of the error."""
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+SERVICE_VERSION: Final = "service.version"
+
+ROOM: Final = "toolbus.room"
+CALLER: Final = "toolbus.caller"
+ON_BEHALF_OF: Final = "toolbus.on_behalf_of"
+HOST: Final = "toolbus.host"
+NODE: Final = "toolbus.node"
+"""In a cluster: the name of the server that recorded the span."""
+CALLER_NODE: Final = "toolbus.caller_node"
+"""The server that the caller is connected to, where it is another one."""
+HOST_NODE: Final = "toolbus.host_node"
+"""The server that the host is connected to, where it is another one."""
+EXECUTED: Final = "toolbus.executed"
+"""Whether the tool's function ran: no, maybe, yes."""
+CAUSE: Final = "toolbus.cause"
+"""Class of the exception behind a `tool_failed`."""
+
+SYSTEM: Final = "toolbus"
+"""Value of `rpc.system.name`."""
+EXECUTE_TOOL: Final = "execute_tool"
+"""Value of `gen_ai.operation.name`, and the start of the inner span's name."""
+OTHER: Final = "_OTHER"
+"""Replaces a name that is not registered, so that untrusted callers add no names to our data."""
+
+CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
+SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
+EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+
+MAX_NAME_CHARS = 256
+"""Longer names are truncated."""
+_MAX_MESSAGE_CHARS = 1_024
+
+
+class SharedAttributes(dict[str, str]):
+    """Attributes that many spans share; never changed, so that their encoded form stays valid."""
+
+    __slots__ = ("encoded",)
+
+    encoded: bytes | None
+    """The encoded form; None until an encoder has made it."""
+
+    def __init__(self, attributes: Mapping[str, str]) -> None:
+        super().__init__(attributes)
+        self.encoded = None
+
+
+@cache  # reading it takes milliseconds, and each participant of a process asks
+def toolbus_version() -> str:
+    """Return the installed release, for `service.version` and the tracer."""
+    try:
+        return version("toolbus")
+    except PackageNotFoundError:
+        return "0"
+
+
+def recorded_method(method: str, *, registered: bool) -> str:
+    """Return the name under which a call is recorded: `_OTHER` unless the tool exists."""
+    return method if registered else OTHER
+
+
+def call_attributes(
+    *, room: str, caller: str, on_behalf_of: str | None = None, host: str | None = None
+) -> dict[str, str]:
+    """Build the attributes that name a call's participants."""
+    attributes = {ROOM: room, CALLER: caller}
+    if on_behalf_of is not None:
+        attributes[ON_BEHALF_OF] = on_behalf_of
+    if host is not None:
+        attributes[HOST] = host
+    return attributes
+
+
+def rpc_attributes(method: str) -> dict[str, str]:
+    """Build the attributes that name the method, as every span of the call has them."""
+    return {RPC_SYSTEM_NAME: SYSTEM, RPC_METHOD: method[:MAX_NAME_CHARS]}
+
+
+def tool_attributes(method: str) -> dict[str, str]:
+    """Build the attribute that names the tool."""
+    tool = method.partition(".")[2] or method
+    return {GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS]}
+
+
+class ToolDescription(NamedTuple):
+    """The attributes that the spans of one tool's calls share."""
+
+    name: str
+    """The method, truncated to 256 characters."""
+    client: SharedAttributes
+    server: SharedAttributes
+    run_name: str
+    """The name of the span around the tool's run."""
+    run: SharedAttributes
+
+    @classmethod
+    def of(cls, method: str) -> ToolDescription:
+        """Build it for a method, written `toolkit.tool`."""
+        rpc, tool = rpc_attributes(method), tool_attributes(method)
+        operation = {GEN_AI_OPERATION_NAME: EXECUTE_TOOL}
+        return cls(
+            rpc[RPC_METHOD],
+            SharedAttributes({**operation, **rpc, **tool}),
+            SharedAttributes({**rpc, **tool}),
+            f"{EXECUTE_TOOL} {tool[GEN_AI_TOOL_NAME]}",
+            SharedAttributes({**operation, **tool}),
+        )
+
+
+_RAN = SharedAttributes({EXECUTED: "yes"})
+
+
+def record_outcome(
+    span: trace.Span, error: RoomException | None, executed: Executed | None
+) -> None:
+    """Record a call's outcome on its span.
+
+    The status is ERROR for every error but `cancelled`. A message is recorded only if the tool
+    chose it by raising `ToolFailed(message)`: other texts may quote arguments.
+    """
+    if error is None:
+        span.set_attributes(_RAN if executed in (None, "yes") else {EXECUTED: executed})
+        return
+    span.set_attribute(EXECUTED, executed or error.executed)
+    span.set_attribute(ERROR_TYPE, error.code if error.code in ERRORS else OTHER)
+    details = error.details if isinstance(error.details, dict) else {}
+    cause = details.get("cause")
+    if isinstance(cause, str):
+        span.set_attribute(CAUSE, cause[:MAX_NAME_CHARS])
+    if error.code != "cancelled":
+        is_of_tool = isinstance(error, ToolFailed) and cause is None and any(error.args)
+        message = error.message[:_MAX_MESSAGE_CHARS] if is_of_tool else ""
+        message = message.encode(errors="replace").decode()  # a lone surrogate cannot be sent
+        span.set_status(trace.StatusCode.ERROR, message or None)

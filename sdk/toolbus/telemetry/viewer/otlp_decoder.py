@@ -1,0 +1,208 @@
+"""Reads OTLP trace requests, as protobuf or JSON, into plain spans; writes the replies.
+
+Needs the extra `otel`. Pure: bytes in, values out. Unreadable input raises `BadRequest`; a span
+without valid ids is left out and counted. Long values are truncated, so that memory is bounded.
+Source: https://opentelemetry.io/docs/specs/otlp/#otlphttp
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, Message
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no stubs
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from toolbus.telemetry.viewer.trace_tree import SpanKindName, SpanLink, SpanRecord
+
+__all__ = ["BadRequest", "MediaType", "ReadSpans", "TooLong", "decompress", "read_spans", "write"]
+
+MediaType = Literal["application/x-protobuf", "application/json"]
+
+_MAX_NAME_CHARS = 1_024
+_MAX_VALUE_CHARS = 4_096
+_MAX_ATTRIBUTES = 128
+_MAX_LINKS = 32
+_MAX_DEPTH = 8
+_KINDS: tuple[SpanKindName, ...] = (
+    "?",
+    "INTERNAL",
+    "SERVER",
+    "CLIENT",
+    "PRODUCER",
+    "CONSUMER",
+)
+_STATUSES: tuple[Literal["UNSET", "OK", "ERROR"], ...] = ("UNSET", "OK", "ERROR")
+_HEX_KEYS = frozenset(("traceId", "spanId", "parentSpanId"))
+# The parser of protobuf passes any number to `int`, also an infinite one.
+_NOT_JSON_SPANS = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    json_format.ParseError,
+)
+
+
+class BadRequest(Exception):
+    """The body does not match its headers."""
+
+
+class TooLong(Exception):
+    """The body is longer than allowed, once decompressed."""
+
+
+class ReadSpans(NamedTuple):
+    """The spans of one request."""
+
+    spans: list[tuple[SpanRecord, int]]
+    """Each span with its size on the wire, including its resource."""
+    rejected: int
+    """How many spans had no valid ids."""
+
+
+def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Decompress a body; `encoding` is `gzip`, `deflate` or empty. Stops once it is too long."""
+    if not encoding:
+        return body
+    # 47: accept a gzip or a zlib header.
+    decompressor = zlib.decompressobj(47)
+    try:
+        unpacked = decompressor.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise BadRequest("the body cannot be decompressed") from error
+    if len(unpacked) > max_bytes:
+        raise TooLong
+    if not decompressor.eof:
+        raise BadRequest("the body is incomplete")
+    return unpacked
+
+
+def read_spans(body: bytes, media_type: MediaType) -> ReadSpans:
+    """Read one request."""
+    request = _READERS[media_type](body)
+    spans: list[tuple[SpanRecord, int]] = []
+    rejected = 0
+    for resource_spans in request.resource_spans:
+        resource = _resource(resource_spans.resource)
+        resource_bytes = resource_spans.resource.ByteSize()
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                if len(span.trace_id) == 16 and len(span.span_id) == 8:
+                    spans.append((_record(span, resource), span.ByteSize() + resource_bytes))
+                else:
+                    rejected += 1
+    return ReadSpans(spans, rejected)
+
+
+def _read_protobuf(body: bytes) -> ExportTraceServiceRequest:
+    try:
+        return ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        raise BadRequest("the body is not an ExportTraceServiceRequest") from error
+
+
+def _read_json(body: bytes) -> ExportTraceServiceRequest:
+    try:
+        values = json.loads(body, object_pairs_hook=_object_with_base64_ids)
+        if not isinstance(values, dict):
+            raise BadRequest("the body is not a JSON object")
+        request = ExportTraceServiceRequest()
+        json_format.ParseDict(values, request, ignore_unknown_fields=True, max_recursion_depth=64)
+    except _NOT_JSON_SPANS as error:
+        raise BadRequest("the body is not an ExportTraceServiceRequest in JSON") from error
+    return request
+
+
+def _object_with_base64_ids(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Convert ids from hex, as in OTLP, to base64, as protobuf's JSON reader requires."""
+    return {
+        key: base64.b64encode(bytes.fromhex(value)).decode("ascii")
+        if key in _HEX_KEYS and isinstance(value, str)
+        else value
+        for key, value in pairs
+    }
+
+
+_READERS: dict[MediaType, Callable[[bytes], ExportTraceServiceRequest]] = {
+    "application/x-protobuf": _read_protobuf,
+    "application/json": _read_json,
+}
+
+
+def _record(span: Span, resource: dict[str, Any]) -> SpanRecord:
+    return SpanRecord(
+        name=span.name[:_MAX_NAME_CHARS],
+        kind=_KINDS[span.kind] if 0 <= span.kind < len(_KINDS) else "?",
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex() if any(span.parent_span_id) else None,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+        attributes=_mapping(span.attributes),
+        resource=resource,
+        status=_STATUSES[span.status.code] if 0 <= span.status.code < 3 else "UNSET",
+        status_message=span.status.message[:_MAX_VALUE_CHARS],
+        links=tuple(
+            SpanLink(link.trace_id[:16].hex(), link.span_id[:8].hex())
+            for link in span.links[:_MAX_LINKS]
+        ),
+    )
+
+
+def _resource(resource: Resource) -> dict[str, Any]:
+    return _mapping(resource.attributes)
+
+
+def _mapping(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for pair in pairs:
+        if len(mapping) >= _MAX_ATTRIBUTES:
+            break
+        mapping[pair.key[:_MAX_NAME_CHARS]] = _plain(pair.value, depth + 1)
+    return mapping
+
+
+def _plain(value: AnyValue, depth: int = 0) -> Any:
+    if depth > _MAX_DEPTH:
+        return "…"
+    match value.WhichOneof("value"):
+        case "string_value":
+            return value.string_value[:_MAX_VALUE_CHARS]
+        case "bytes_value":
+            return value.bytes_value[:_MAX_VALUE_CHARS].hex()
+        case "array_value":
+            return [_plain(item, depth + 1) for item in value.array_value.values[:_MAX_ATTRIBUTES]]
+        case "kvlist_value":
+            return _mapping(value.kvlist_value.values, depth)
+        case None:
+            return None
+        case name:
+            return getattr(value, name)
+
+
+def write(media_type: MediaType, *, rejected: int = 0, error: str | None = None) -> bytes:
+    """Encode the reply: an ExportTraceServiceResponse, or a Status with the reason of a refusal."""
+    reply: Message
+    if error is not None:
+        reply = Status(message=error)
+    else:
+        reply = ExportTraceServiceResponse()
+        if rejected:
+            reply.partial_success.rejected_spans = rejected
+            reply.partial_success.error_message = "spans without valid ids"
+    if media_type == "application/json":
+        return json_format.MessageToJson(reply, indent=None).encode()
+    return reply.SerializeToString()

@@ -1,0 +1,196 @@
+"""Receives spans over OTLP/HTTP and lets a program wait for them; used by `toolbus trace`.
+
+A viewer for one machine, not a collector: memory is bounded, nothing is written to disk, nothing
+is forwarded. Needs the extra `otel`, and raises `MissingExtra` without it. Runs on uvicorn.
+
+::
+
+    async with SpanReceiver(port=0) as receiver:
+        ...  # a process with OTEL_EXPORTER_OTLP_ENDPOINT set to receiver.endpoint
+        spans = await receiver.wait_for(lambda spans: len(spans) >= 5, timeout_s=10)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from toolbus.telemetry.viewer.span_store import SpanStore, StoreLimits
+from toolbus.telemetry.viewer.trace_tree import SpanRecord
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from toolbus.telemetry.viewer.otlp_app import OtlpApp
+    from toolbus.telemetry.viewer.otlp_decoder import ReadSpans
+
+__all__ = ["MissingExtra", "ReceiverLimits", "SpanReceiver"]
+
+_CLOSE_S = 1
+
+
+class MissingExtra(ImportError):
+    """A package of the extra `otel` is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverLimits:
+    """The limits of one receiver."""
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    """Before and after decompression."""
+    body_timeout_s: float = 10.0
+    """How long a body may take to arrive."""
+    max_connections: int = 64
+    """Beyond that, requests get a 503."""
+    store: StoreLimits = field(default_factory=StoreLimits)
+    """How many spans are kept."""
+
+
+class SpanReceiver:
+    """An OTLP/HTTP endpoint that keeps received spans; an async context manager.
+
+    Args:
+        host: Address to listen on; every process that reaches it may send spans.
+        port: Port to listen on, 0 for a free one.
+        limits: What is accepted and kept.
+
+    Entering raises `MissingExtra`, or `OSError` if the address is not available.
+    """
+
+    def __init__(
+        self, *, host: str = "127.0.0.1", port: int = 4318, limits: ReceiverLimits | None = None
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._limits = limits or ReceiverLimits()
+        self._store = SpanStore(self._limits.store)
+        self._changed = asyncio.Event()
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The value for `OTEL_EXPORTER_OTLP_ENDPOINT`; the port is known once entered."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def dropped(self) -> int:
+        """How many spans were dropped because of the limits."""
+        return self._store.dropped
+
+    def spans(self) -> list[SpanRecord]:
+        """Return all kept spans, trace by trace, in the order of arrival."""
+        return [span for spans in self._store.traces().values() for span in spans]
+
+    def traces(self) -> dict[str, list[SpanRecord]]:
+        """Return the kept spans by trace id, oldest trace first."""
+        return self._store.traces()
+
+    def trace(self, trace_id: str) -> list[SpanRecord]:
+        """Return the spans of one trace; empty if it is not kept."""
+        return self._store.trace(trace_id)
+
+    def mark_shown(self, trace_id: str) -> None:
+        """Mark a trace as shown: dropping it later is not counted as a loss."""
+        self._store.mark_shown(trace_id)
+
+    def take_changed(self) -> set[str]:
+        """Return the ids of the traces that got spans since the last call."""
+        return self._store.take_changed()
+
+    async def wait_for_change(self) -> None:
+        """Wait until `take_changed` has ids to return."""
+        while not self._store.has_changed:
+            await self._changed.wait()
+
+    async def wait_for(
+        self, predicate: Callable[[Sequence[SpanRecord]], bool], *, timeout_s: float
+    ) -> list[SpanRecord]:
+        """Wait until the kept spans satisfy a predicate, and return them.
+
+        Raises:
+            TimeoutError: They did not in time; the message names the kept spans.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not predicate(spans := self.spans()):
+                    await self._changed.wait()
+        except TimeoutError:
+            names = sorted(f"{span.kind} {span.name}" for span in self.spans())
+            raise TimeoutError(f"waited {timeout_s} s for spans, have {names}") from None
+        return spans
+
+    async def __aenter__(self) -> SpanReceiver:
+        build_server = _server_builder()
+        listener = _listen(self._host, self._port)
+        self._port = listener.getsockname()[1]
+        self._server = build_server(self._accept, self._limits)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._server is None or self._serving is None:
+            return
+        self._server.should_exit = True
+        await self._serving
+
+    def _accept(self, read: ReadSpans) -> None:
+        self._store.add(read.spans)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def _server_builder() -> Callable[[Callable[[ReadSpans], None], ReceiverLimits], uvicorn.Server]:
+    try:
+        import uvicorn
+
+        from toolbus.telemetry.viewer.otlp_app import OtlpApp
+    except ImportError as error:
+        raise MissingExtra(
+            f"receiving spans needs {error.name}: pip install 'toolbus[otel]'", name=error.name
+        ) from error
+
+    class QuietServer(uvicorn.Server):
+        """Does not handle signals, which belong to the program."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    def build(deliver: Callable[[ReadSpans], None], limits: ReceiverLimits) -> uvicorn.Server:
+        app: OtlpApp = OtlpApp(
+            deliver, max_body_bytes=limits.max_body_bytes, body_timeout_s=limits.body_timeout_s
+        )
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=limits.max_connections,
+            timeout_graceful_shutdown=_CLOSE_S,
+        )
+        return QuietServer(config)
+
+    return build

@@ -1,0 +1,1 @@
+"""Tools and toolkits: signatures, schemas, validation, context, streams."""

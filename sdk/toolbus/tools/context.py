@@ -1,0 +1,134 @@
+"""The context of a running tool: the facts of its call, as its author sees them.
+
+The runner of the tool sets the facts. How far the run has come is in `tool_run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from toolbus.errors import RoomException, Unavailable
+from toolbus.tools.call_room import CallRoom
+from toolbus.tools.tool_run import OnChunk, RunSync, ToolRun
+
+__all__ = ["Participant", "ToolContext", "run_of"]
+
+_Error = TypeVar("_Error", bound=RoomException)
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A participant of a room, as the server identified it."""
+
+    id: str
+    """The id of its connection."""
+    name: str
+    """The token's `sub`."""
+    role: str = "user"
+    issuer: str = ""
+    """The token's `iss`; name and issuer together are the identity."""
+
+
+_LOCAL = Participant(id="local", name="local")
+
+
+class ToolContext:
+    """The call that a tool is running for.
+
+    A tool takes it as a parameter annotated `ToolContext`. `ToolContext()` is enough to run a tool
+    locally, in a test for instance.
+
+    Args:
+        room: The room, bound to this call: what it calls is this call's child.
+        caller: The caller; a participant named "local" by default.
+        on_behalf_of: The principal for whom the caller acts, if any.
+        caller_context: The caller's own data; not checked.
+        deadline_at: The deadline of the call, by `clock`; None if it has none.
+        clock: A monotonic clock in seconds; `time.monotonic` by default.
+        run_sync: Runs sync tools; `asyncio.to_thread` by default.
+        on_chunk: Receives the chunks of a streaming tool; without it there is no stream.
+        on_progress: Receives the plain value of each progress, on the thread that emits it.
+        run: The run behind the context, from a runner; made of the three above by default.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is one fact of a call, and all but two are by keyword
+        self,
+        room: CallRoom | None = None,
+        caller: Participant = _LOCAL,
+        *,
+        on_behalf_of: Participant | None = None,
+        caller_context: Mapping[str, Any] | None = None,
+        deadline_at: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        run_sync: RunSync = asyncio.to_thread,
+        on_chunk: OnChunk | None = None,
+        on_progress: Callable[[Any], None] | None = None,
+        run: ToolRun | None = None,
+    ) -> None:
+        self._room = room
+        self._caller = caller
+        self._on_behalf_of = on_behalf_of
+        self._caller_context = caller_context
+        self._deadline_at = deadline_at
+        self._clock = clock
+        self._run = run or ToolRun(run_sync, on_chunk, on_progress)
+
+    @property
+    def room(self) -> CallRoom:
+        """The room, bound to this call. Raises Unavailable if a local call has none."""
+        if self._room is None:
+            text = "this call has no room: pass one with ToolContext(room=...)"
+            raise Unavailable(text, executed="no", retryable=False)
+        return self._room
+
+    @property
+    def caller(self) -> Participant:
+        """Who made the call."""
+        return self._caller
+
+    @property
+    def on_behalf_of(self) -> Participant | None:
+        """The principal for whom the caller acts, or None."""
+        return self._on_behalf_of
+
+    @property
+    def caller_context(self) -> Mapping[str, Any] | None:
+        """The caller's own data, or None. It is not checked."""
+        return self._caller_context
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds left, never below 0; None where the call has no deadline."""
+        if self._deadline_at is None:
+            return None
+        return max(0.0, self._deadline_at - self._clock())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled. A sync tool on a thread checks it at intervals."""
+        return self._run.cancelled
+
+    def emit(self, value: Any) -> None:
+        """Send the progress of the call to the caller, from any thread and without waiting.
+
+        Only the latest value counts: one for which the connection has no room is dropped, and so
+        are all if the caller did not ask for progress. An encoded value has at most 16 KiB; a
+        larger one is dropped too. Raises `InvalidResult` for a value that cannot be sent.
+        """
+        self._run.emit(value)
+
+    def refuse(self, error: _Error) -> _Error:
+        """Record that the call is refused before its tool is entered; return the error to raise.
+
+        For overrides of `Toolkit.execute`: the caller is told that nothing ran.
+        """
+        return self._run.refuse(error)
+
+
+def run_of(context: ToolContext) -> ToolRun:
+    """Return the run behind a context, for runners."""
+    return context._run

@@ -1,0 +1,158 @@
+"""The definition of a tool: its name, schemas and options, and their checks.
+
+Independent of how a tool runs. A definition is checked and its schemas are compiled when its
+manifest is first read; later changes have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from toolbus.tools.schema_validation import JsonCheck
+from toolbus.wire.manifest import ToolManifest
+
+__all__ = ["CompiledDefinition", "ToolDefinition", "rules_of", "title_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDefinition:
+    """The manifest and the compiled schemas of a definition, made once."""
+
+    manifest: ToolManifest
+    arguments: JsonCheck
+    result: JsonCheck | None
+
+
+class ToolDefinition:
+    """The published part of a tool; `Tool` documents the fields."""
+
+    name: str = ""
+    input_schema: dict[str, Any]
+    title: str = ""
+    description: str = ""
+    rules: Sequence[str] = ()
+    thumbnail_url: str = ""
+    defs: Mapping[str, Any] | None = None
+    supports_context: bool = False
+    output_schema: dict[str, Any] | None = None
+    read_only: bool = False
+    idempotent: bool = False
+    streaming: bool = False
+    timeout_s: float | None = None
+    max_concurrency: int | None = None
+    affinity: str = "none"
+
+    _compiled: CompiledDefinition | None = None
+
+    def __init__(  # noqa: PLR0913 - the promised signature
+        self,
+        name: str | None = None,
+        input_schema: dict[str, Any] | None = None,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        rules: Sequence[str] | None = None,
+        thumbnail_url: str | None = None,
+        defs: Mapping[str, Any] | None = None,
+        supports_context: bool | None = None,
+        output_schema: dict[str, Any] | None = None,
+        read_only: bool | None = None,
+        idempotent: bool | None = None,
+        streaming: bool | None = None,
+        timeout_s: float | None = None,
+        max_concurrency: int | None = None,
+        affinity: str | None = None,
+    ) -> None:
+        given = {key: value for key, value in locals().items() if value is not None}
+        del given["self"]
+        for option, value in given.items():  # not through `vars`: that slows later attribute reads
+            setattr(self, option, value)
+        if input_schema is not None:
+            _require_schema(input_schema, f"{self._label}: input_schema")
+
+    @property
+    def _label(self) -> str:
+        """The name of this tool in error messages."""
+        return f"tool {self.name!r}" if self.name else type(self).__name__
+
+    def manifest(self) -> ToolManifest:
+        """Return the published manifest of this tool.
+
+        A toolkit reads it when it is made; from then on the definition is fixed. Raises `TypeError`
+        or `ValueError` that names the tool.
+        """
+        return (self._compiled or self._compile()).manifest
+
+    def _compile(self) -> CompiledDefinition:
+        """Check the definition and compile its schemas."""
+        schema = self._merged_schema()
+        if self.output_schema is not None:
+            _require_schema(self.output_schema, f"{self._label}: output_schema")
+        try:
+            manifest = _manifest(self, schema)
+            self._compiled = CompiledDefinition(
+                manifest,
+                JsonCheck(manifest.input_schema),
+                None if manifest.output_schema is None else JsonCheck(manifest.output_schema),
+            )
+        except ValueError as error:
+            raise ValueError(f"{self._label}: {error}") from error
+        return self._compiled
+
+    def _merged_schema(self) -> dict[str, Any]:
+        """Return the input schema with `defs` merged into the `$defs` it has."""
+        schema = _require_schema(
+            getattr(self, "input_schema", None), f"{self._label}: input_schema"
+        )
+        if schema.get("type", "object") != "object":
+            raise ValueError(f"{self._label}: the type of input_schema must be 'object'")
+        schema = {"type": "object", **schema}
+        if not self.defs:
+            return schema
+        merged = dict(schema.get("$defs", {}))
+        for name, definition in self.defs.items():
+            if merged.setdefault(name, definition) != definition:
+                raise ValueError(f"{self._label}: $defs has another definition of {name!r}")
+        schema["$defs"] = merged
+        return schema
+
+
+def title_of(name: str) -> str:
+    """Make a title for humans from a name."""
+    text = name.replace("_", " ").replace("-", " ").strip()
+    return text[:1].upper() + text[1:]
+
+
+def rules_of(rules: Sequence[str], label: str) -> tuple[str, ...]:
+    """Copy rules; a single string, which would become a rule per letter, is a `TypeError`."""
+    if isinstance(rules, str):
+        raise TypeError(f"{label}: rules must be a list of strings, not one string")
+    return tuple(rules)
+
+
+def _require_schema(schema: object, what: str) -> dict[str, Any]:
+    if not isinstance(schema, dict):
+        raise TypeError(f"{what} must be a dict, not {type(schema).__name__}")
+    return schema
+
+
+def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:
+    return ToolManifest(
+        name=tool.name,
+        title=tool.title or title_of(tool.name),
+        description=tool.description,
+        input_schema=deepcopy(schema),
+        output_schema=deepcopy(tool.output_schema),
+        rules=rules_of(tool.rules, tool._label),
+        thumbnail_url=tool.thumbnail_url,
+        supports_context=tool.supports_context,
+        read_only=tool.read_only,
+        idempotent=tool.idempotent,
+        streaming=tool.streaming,
+        timeout_s=tool.timeout_s,
+        max_concurrency=tool.max_concurrency,
+        affinity=tool.affinity,
+    )

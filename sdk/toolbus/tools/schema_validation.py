@@ -1,0 +1,152 @@
+"""Validates JSON values against a JSON Schema; reports the path and reason of a violation.
+
+A schema is compiled once, without network or files, and its patterns run in linear time, so an
+untrusted schema can neither access the network nor block its reader. Messages never contain the
+values, so arguments are not written to logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, time
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import jsonschema_rs
+from pydantic import ValidationError
+
+from toolbus.chunks.json_values import cut, json_pointer
+
+__all__ = ["JsonCheck", "Violation", "conversion_violation"]
+
+_Kind: TypeAlias = jsonschema_rs.ValidationErrorKind
+
+
+class Violation(NamedTuple):
+    """One part of a value that breaks the schema."""
+
+    path: str
+    """JSON pointer to it; of a missing or unknown field the pointer it would have."""
+    message: str
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The `details` of an error."""
+        return {"path": self.path, "message": self.message}
+
+
+def conversion_violation(error: ValidationError, arguments: dict[str, Any]) -> Violation:
+    """Return where and why pydantic could not convert arguments that match their schema."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return Violation(json_pointer(_existing(first["loc"], arguments)), cut(first["msg"]))
+
+
+def _existing(path: tuple[int | str, ...], value: Any) -> list[int | str]:
+    """Remove the parts of pydantic's path that name union members instead of keys."""
+    steps: list[int | str] = []
+    for part in path:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            continue
+        steps.append(part)
+    return steps
+
+
+class JsonCheck:
+    """A compiled JSON Schema.
+
+    Draft 2020-12 unless `$schema` names another. Formats are checked: a `date` must be a date;
+    times may lack an offset. Raises `ValueError` with the path in the schema for one that does not
+    compile, that refers to another document, or whose pattern needs look-around or
+    back-references.
+    """
+
+    __slots__ = ("_validator", "fits")
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._validator = _compiled(schema)
+        self.fits: Callable[[Any], bool] = self._validator.is_valid
+        """Whether a value matches. Raises `ValueError` for what is not JSON."""
+
+    def violation(self, value: Any) -> Violation | None:
+        """Return the first violation; the same one each time."""
+        try:
+            self._validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return _violation(error)
+        except ValueError as error:
+            return Violation("", cut(str(error)))
+        return None
+
+
+def _compiled(schema: dict[str, Any]) -> jsonschema_rs.Validator:
+    try:
+        return jsonschema_rs.validator_for(
+            schema,
+            formats=dict(_FORMATS),
+            validate_formats=True,
+            mask="the value",
+            pattern_options=jsonschema_rs.RegexOptions(),
+            offline=True,
+        )
+    except jsonschema_rs.ValidationError as error:
+        where = json_pointer(error.instance_path) or "/"
+        raise ValueError(f"at {where}: {cut(error.message)}") from None
+
+
+def _violation(error: jsonschema_rs.ValidationError) -> Violation:
+    path = error.instance_path
+    match error.kind:
+        case _Kind.Required(name):
+            return Violation(json_pointer([*path, name]), cut(f'"{name}" is required'))
+        case _Kind.AdditionalProperties([name, *_]):
+            return Violation(json_pointer([*path, name]), cut(f'"{name}" is not known'))
+        case _Kind.AnyOf(branches) | _Kind.OneOfNotValid(branches):
+            # For an optional value, report the violation of the one branch that is not null.
+            meant = [branch for branch in branches if not _wants_null(branch)]
+            if len(meant) == 1 and meant[0]:
+                return _violation(meant[0][0])
+    return Violation(json_pointer(path), cut(error.message))
+
+
+def _wants_null(branch: list[jsonschema_rs.ValidationError]) -> bool:
+    match branch:
+        case [jsonschema_rs.ValidationError(kind=_Kind.Type(["null"]))]:
+            return True
+    return False
+
+
+# RFC 3339 requires an offset; Python programs send times without one, and pydantic accepts them.
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?")
+_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?")
+# ISO 8601 with fractions and signs, as pydantic writes a timedelta.
+_DURATION = re.compile(
+    r"[+-]?P(?!$)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)", re.ASCII
+)
+
+
+def _is_date_time(text: str) -> bool:
+    return _DATE_TIME.fullmatch(text) is not None and _parses(datetime.fromisoformat, text)
+
+
+def _is_time(text: str) -> bool:
+    return _TIME.fullmatch(text) is not None and _parses(time.fromisoformat, text)
+
+
+def _is_duration(text: str) -> bool:
+    return _DURATION.fullmatch(text) is not None
+
+
+def _parses(parse: Callable[[str], object], text: str) -> bool:
+    try:
+        parse(text.upper())
+    except ValueError:
+        return False
+    return True
+
+
+_FORMATS: MappingProxyType[str, Callable[[str], bool]] = MappingProxyType(
+    {"date-time": _is_date_time, "time": _is_time, "duration": _is_duration}
+)

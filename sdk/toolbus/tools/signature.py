@@ -1,0 +1,370 @@
+"""Makes a JSON Schema of a function's signature, and converts checked arguments to Python values.
+
+Reads functions, bound methods, partials and callable objects; never calls them. A parameter that
+no schema can describe, such as `*args`, is refused when the tool is made, with the names of
+function and parameter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from types import MappingProxyType
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from typing_extensions import TypedDict, is_typeddict
+
+from toolbus.chunks.chunk_types import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
+from toolbus.chunks.json_values import PlainArguments
+from toolbus.tools.context import ToolContext
+from toolbus.tools.docstrings import read_docstring
+from toolbus.tools.input_stream import ATTACHMENT, InputParameter, InputStream, read_input_parameter
+
+__all__ = [
+    "ContextParameter",
+    "FunctionSignature",
+    "code_of",
+    "name_of",
+    "read_signature",
+    "yields",
+]
+
+_OURS = MappingProxyType(
+    {"ToolContext": ToolContext, "InputStream": InputStream, "FileChunk": FileChunk}
+)
+_ITERATORS = (AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator)
+_CHUNKS = (EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk)
+_UNSET = inspect.Parameter.empty
+_PLAIN = (str, int, bool)
+_NOT_BY_NAME: MappingProxyType[Any, str] = MappingProxyType(
+    {
+        inspect.Parameter.POSITIONAL_ONLY: "is positional-only, but arguments are passed by name",
+        inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: no schema can name them",
+        inspect.Parameter.VAR_KEYWORD: "takes arguments of any name: no schema can name them",
+    }
+)
+
+
+class ContextParameter(NamedTuple):
+    """The parameter that receives the `ToolContext`."""
+
+    name: str
+    positional: bool
+
+
+class FunctionSignature(NamedTuple):
+    """What was read from a signature and a docstring."""
+
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    """Only if the return annotation is a model, a dataclass or a TypedDict, or an iterator of such;
+    then it is the schema of each item."""
+    context: ContextParameter | None
+    convert: Callable[[Any], dict[str, Any]]
+    """Converts checked arguments to the function's keywords; raises `pydantic.ValidationError`."""
+    plain: PlainArguments | None
+    """Set if every parameter is a plain `str`, `int` or `bool` without further rules."""
+    input_parameter: InputParameter | None
+    """The parameter that receives the input of a call; not in the schema."""
+
+
+class _Parameter(NamedTuple):
+    name: str
+    annotation: Any
+    default: Any
+
+
+class _SchemaWriter(GenerateJsonSchema):
+    """Pydantic's schemas without generated titles and without warnings about odd defaults."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - its type
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def read_signature(function: Callable[..., Any]) -> FunctionSignature:
+    """Read a function's parameters, docstring and return annotation.
+
+    Raises `TypeError` with the names of function and parameter if they have no schema.
+    """
+    label = name_of(function)
+    context, input_parameter, parameters, returns = _split(function, label)
+    docs = read_docstring(_docstring(function))
+    adapter, schema = _arguments(label, parameters, docs.parameters)
+    return FunctionSignature(
+        description=docs.description,
+        input_schema=schema,
+        output_schema=_output_schema(label, _item_of(returns) if yields(function) else returns),
+        context=context,
+        convert=adapter.validator.validate_python,
+        plain=_plain(parameters),
+        input_parameter=input_parameter,
+    )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a callable for messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that has a callable's code: of a partial, or an object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return function
+    return type(function).__call__
+
+
+def yields(function: Callable[..., Any]) -> bool:
+    """Return whether a callable is a generator, async or not.
+
+    Raises `ValueError` for a plain function around a generator: it may collect the items, or return
+    the iterator.
+    """
+    code = code_of(function)
+    if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+        return True
+    inner = inspect.unwrap(code)
+    if inspect.iscoroutinefunction(code) or not (
+        inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)
+    ):
+        return False
+    text = "a function that yields is wrapped in one that does not: the wrapper must yield too"
+    raise ValueError(f"{name_of(function)}: {text}")
+
+
+def _docstring(function: Callable[..., Any]) -> str | None:
+    code = code_of(function)
+    found = inspect.getdoc(code)
+    return found if found or inspect.isroutine(function) else inspect.getdoc(type(function))
+
+
+def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
+    for each in parameters:
+        if each.annotation not in _PLAIN or isinstance(each.default, FieldInfo):
+            return None
+    return PlainArguments({each.name: each.annotation for each in parameters})
+
+
+def _split(
+    function: Callable[..., Any], label: str
+) -> tuple[ContextParameter | None, InputParameter | None, list[_Parameter], Any]:
+    """Split a signature: parameters of context and input, arguments, return annotation."""
+    signature = _signature(function, label)
+    names = _Names(function, label)
+    # Arguments set by a partial are fixed; a caller neither sees nor overrides them.
+    preset = function.keywords if isinstance(function, functools.partial) else {}
+    contexts: list[ContextParameter] = []
+    input_parameters: list[InputParameter] = []
+    parameters: list[_Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name in preset:
+            continue
+        annotation = names.resolve(parameter.annotation, f"parameter {parameter.name!r}")
+        if _is_context(annotation):
+            positional = parameter.kind is parameter.POSITIONAL_ONLY
+            contexts.append(ContextParameter(parameter.name, positional))
+            continue
+        if parameter.name == "context" and parameter.annotation is parameter.empty:
+            raise TypeError(
+                f"{label}: parameter 'context' has no annotation; did you mean"
+                " context: ToolContext? An argument of that name needs a type"
+            )
+        _refuse_odd(parameter, label, first=not parameters)
+        input_parameter = _input_parameter(parameter, annotation, label)
+        if input_parameter is not None:
+            input_parameters.append(input_parameter)
+        else:
+            parameters.append(_Parameter(parameter.name, annotation, parameter.default))
+    if len(contexts) > 1:
+        raise TypeError(f"{label}: {contexts[1].name!r} is a second ToolContext parameter")
+    if len(input_parameters) > 1:
+        raise TypeError(
+            f"{label}: {input_parameters[1].parameter!r} is a second parameter for the input"
+        )
+    returns = names.resolve(signature.return_annotation, "the return annotation")
+    return next(iter(contexts), None), next(iter(input_parameters), None), parameters, returns
+
+
+def _input_parameter(
+    parameter: inspect.Parameter, annotation: Any, label: str
+) -> InputParameter | None:
+    if parameter.name == ATTACHMENT and parameter.annotation is _UNSET:
+        annotation = FileChunk
+    required = parameter.default is _UNSET
+    return read_input_parameter(parameter.name, annotation, required=required, label=label)
+
+
+def read_method_input(execute: Callable[..., Any], label: str) -> InputParameter | None:
+    """Read the parameter `attachment` of a tool's own `execute`; None if it has none.
+
+    Its annotation is read as in a function; without one, or with one that is not an input type, it
+    receives unconverted chunks. Raises `TypeError` if the annotation is invalid.
+    """
+    parameter = _signature(execute, label).parameters.get(ATTACHMENT)
+    if parameter is None:
+        return None
+    annotation = _Names(execute, label).resolve(parameter.annotation, f"parameter {ATTACHMENT!r}")
+    required = parameter.default is _UNSET
+    found = read_input_parameter(ATTACHMENT, annotation, required=required, label=label)
+    return found or InputParameter(ATTACHMENT, required)
+
+
+def _signature(function: Callable[..., Any], label: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise TypeError(f"{label}: its signature cannot be read: {error}") from error
+
+
+def _refuse_odd(parameter: inspect.Parameter, label: str, *, first: bool) -> None:
+    reason = _NOT_BY_NAME.get(parameter.kind)
+    if reason is not None:
+        raise TypeError(f"{label}: parameter {parameter.name!r} {reason}")
+    if first and parameter.name in ("self", "cls") and parameter.annotation is _UNSET:
+        raise TypeError(
+            f"{label}: parameter {parameter.name!r} is unbound: pass the method of an instance"
+        )
+
+
+class _Names:
+    """Resolves the names in a function's annotations."""
+
+    def __init__(self, function: Callable[..., Any], label: str) -> None:
+        code = inspect.unwrap(code_of(function))
+        self._label = label
+        self._globals: dict[str, Any] = getattr(code, "__globals__", {})
+        # Types used only in annotations are often imported for type checkers only.
+        self._locals = {k: v for k, v in _OURS.items() if k not in self._globals}
+        self._locals |= _enclosed(code)
+
+    def resolve(self, annotation: Any, what: str) -> Any:
+        if annotation is _UNSET:
+            return Any
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return get_type_hints(holder, self._globals, self._locals, include_extras=True)["it"]
+        except NameError as error:
+            raise TypeError(
+                f"{self._label}: {what} cannot be resolved: {error} "
+                "(a name used in an annotation must exist at run time, in the module)"
+            ) from error
+        except (TypeError, SyntaxError, AttributeError) as error:
+            raise TypeError(f"{self._label}: {what} is not a type: {error}") from error
+
+
+def _enclosed(code: Any) -> dict[str, Any]:
+    """Return the names that a function uses from its enclosing functions."""
+    names = getattr(getattr(code, "__code__", None), "co_freevars", ())
+    cells = getattr(code, "__closure__", None) or ()
+    return dict(_filled(zip(names, cells, strict=True)))
+
+
+def _filled(cells: Any) -> Iterator[tuple[str, Any]]:
+    for name, cell in cells:
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def _is_context(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_context(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        members = [member for member in get_args(annotation) if member is not types.NoneType]
+        return len(members) == 1 and _is_context(members[0])
+    return isinstance(annotation, type) and issubclass(annotation, ToolContext)
+
+
+def _arguments(
+    label: str, parameters: list[_Parameter], docs: dict[str, str]
+) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    """Make the pydantic type of the arguments: a TypedDict, whose fields may have any name."""
+    fields = {each.name: _field(each, docs.get(each.name)) for each in parameters}
+    make: Any = TypedDict  # type checkers accept the functional form with a literal dict only
+    arguments = make("arguments", fields)
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+    try:
+        adapter = TypeAdapter(arguments)
+        schema = adapter.json_schema(schema_generator=_SchemaWriter)
+    except Exception as error:
+        for each in parameters:
+            _adapted(each.annotation, "validation", f"{label}: parameter {each.name!r}")
+        raise TypeError(f"{label}: its arguments have no JSON Schema: {error}") from error
+    del schema["title"]
+    return adapter, schema
+
+
+def _field(parameter: _Parameter, docs: str | None) -> Any:
+    """Add the default and the description of a parameter to its annotation."""
+    annotation, default = parameter.annotation, parameter.default
+    if isinstance(default, FieldInfo):  # def f(days: int = Field(3, ge=1))
+        annotation, default = Annotated[annotation, default], _UNSET
+    infos = [
+        info
+        for info in (get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
+        if isinstance(info, FieldInfo)
+    ]
+    if docs and not any(info.description for info in infos):
+        annotation = Annotated[annotation, Field(description=docs)]
+    if default is not _UNSET:
+        annotation = Annotated[annotation, Field(default=default)]
+    elif all(info.is_required() for info in infos):
+        return annotation
+    return NotRequired[annotation]
+
+
+def _item_of(returns: Any) -> Any:
+    """Return the item type of a generator's return annotation."""
+    while get_origin(returns) is Annotated:
+        returns = get_args(returns)[0]
+    return next(iter(get_args(returns)), Any) if get_origin(returns) in _ITERATORS else Any
+
+
+def _output_schema(label: str, returns: Any) -> dict[str, Any] | None:
+    while get_origin(returns) is Annotated:
+        returns = get_args(returns)[0]
+    if not isinstance(returns, type) or returns in _CHUNKS:
+        return None
+    structured = issubclass(returns, BaseModel) or dataclasses.is_dataclass(returns)
+    if not structured and not is_typeddict(returns):
+        return None
+    return _adapted(returns, "serialization", f"{label}: the return annotation")
+
+
+def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]:
+    try:
+        return TypeAdapter(annotation).json_schema(schema_generator=_SchemaWriter, mode=mode)
+    except PydanticUserError as error:
+        raise TypeError(f"{what} has no JSON Schema: {error.message.strip()}") from None

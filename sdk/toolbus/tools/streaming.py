@@ -1,0 +1,114 @@
+"""Runs tools that return a stream or take an input.
+
+Called by `Toolkit.execute` with checked arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from toolbus.chunks.chunk_types import Chunk, EmptyChunk
+from toolbus.errors import InvalidArguments, RoomException
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.input_stream import InputStream
+from toolbus.tools.tool import Tool
+from toolbus.tools.tool_run import ToolRun
+
+__all__ = ["run_with_streams"]
+
+_logger = logging.getLogger(__name__)
+_END = EmptyChunk()
+
+
+async def run_with_streams(
+    tool: Tool,
+    context: ToolContext,
+    arguments: dict[str, Any],
+    stream: InputStream[Any] | None,
+) -> Chunk:
+    """Run a tool with its input, and send the items that it yields.
+
+    Raises `InvalidArguments` before the tool is entered if its caller accepts no stream, sends an
+    input that the tool does not take, or sends none to a tool that requires one; and what
+    `Toolkit.execute` raises.
+    """
+    run = run_of(context)
+    try:
+        if tool.streaming and not run.streams:
+            raise _refusal(f"{tool.name} returns a stream: call it with room.stream")
+        arguments = await _with_input(tool, arguments, stream)
+    except RoomException as error:
+        if not run.is_recorded(error):
+            run.refuse(error)
+        raise
+    running = tool.execute(context, **arguments)
+    if not tool.marks_entry:
+        run.entered = True
+    if tool.streaming:
+        await _put_all(tool, run, running)
+        return _END
+    return _result(tool, run, await running)
+
+
+async def _with_input(
+    tool: Tool, arguments: dict[str, Any], stream: InputStream[Any] | None
+) -> dict[str, Any]:
+    input_parameter = tool.input_parameter
+    if stream is None:
+        if input_parameter is not None and input_parameter.required:
+            raise _needs_input(tool)
+        return arguments
+    if input_parameter is None:
+        raise _refusal(f"{tool.name} takes no attachment and no input")
+    if not isinstance(stream, InputStream):
+        raise TypeError(f"attachment must be an InputStream, not {type(stream).__name__}")
+    taken = await input_parameter.read(stream)
+    if taken is None:
+        if input_parameter.required:
+            raise _needs_input(tool)
+        return arguments
+    return {**arguments, input_parameter.parameter: taken}
+
+
+async def _put_all(tool: Tool, run: ToolRun, items: AsyncIterator[Any]) -> None:
+    """Send every item as it is yielded; in any case wait for the end of the tool."""
+    try:
+        async for item in items:
+            await run.put(_result(tool, run, item))
+    finally:
+        await _close(tool, items)
+
+
+async def _close(tool: Tool, items: Any) -> None:
+    close = getattr(items, "aclose", None)
+    if close is not None:
+        try:
+            await close()
+        except Exception:
+            # The result of the call is already determined.
+            _logger.exception("tool %s raised while its stream was closed", tool.name)
+
+
+def _result(tool: Tool, run: ToolRun, value: Any) -> Chunk:
+    try:
+        return tool.make_result(value)
+    except RoomException as error:
+        run.fail(error)
+        raise
+
+
+_NEEDED = {
+    "attachment": "an attachment: attachment= of room.invoke, --attach of `toolbus call`",
+    "input": "an input: input= of room.stream, --input of `toolbus call`",
+}
+
+
+def _needs_input(tool: Tool) -> InvalidArguments:
+    takes = "" if tool.input_parameter is None else tool.input_parameter.takes
+    return _refusal(f"{tool.name} needs {_NEEDED.get(takes, 'an input')}")
+
+
+def _refusal(message: str) -> InvalidArguments:
+    return InvalidArguments(message, details={"path": "", "message": message})

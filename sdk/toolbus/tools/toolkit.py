@@ -1,0 +1,277 @@
+"""A named set of tools, and the single entry point to run them.
+
+`Toolkit.execute` checks the arguments, runs a tool and returns a chunk, for local and remote
+callers. The runner handles deadlines, concurrency and replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from toolbus.auth.grants import is_toolkit_name
+from toolbus.chunks.chunk_types import Chunk, JsonChunk
+from toolbus.chunks.json_values import cut, plain_json
+from toolbus.errors import (
+    InvalidArguments,
+    InvalidResult,
+    NotFound,
+    RoomException,
+    TooLarge,
+    ToolFailed,
+)
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.definition import rules_of, title_of
+from toolbus.tools.input_stream import InputStream
+from toolbus.tools.streaming import run_with_streams
+from toolbus.tools.tool import FunctionTool, Tool
+from toolbus.tools.tool_run import ToolRun
+from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
+from toolbus.wire.codec import pack_json_chunk, unpack_map
+
+__all__ = [
+    "MAX_RESULT_BYTES",
+    "Toolkit",
+    "failure_of",
+    "packed_result",
+    "read_arguments",
+    "too_large",
+]
+
+MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
+"""The largest body of a result; its frame adds a few bytes of kind, id and length."""
+
+
+class Toolkit:
+    """Tools that belong together, under one name.
+
+    Args:
+        name: A lower-case letter, then up to 63 of `a-z 0-9 _ -`.
+        tools: Functions, decorated or not, bound methods, and instances of `Tool`.
+        rules: How a model should use the tools together.
+        title: A title for humans; made from the name by default.
+        description: What the toolkit is for.
+        thumbnail_url: A picture.
+        annotations: JSON values for programs.
+        version: The author's version of the definition.
+
+    Raises `TypeError` or `ValueError` for an invalid tool, for two of one name and for invalid
+    names. The definition is fixed once the toolkit is made.
+    """
+
+    def __init__(  # noqa: PLR0913 - the promised signature
+        self,
+        name: str,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        rules: Sequence[str] = (),
+        title: str | None = None,
+        description: str = "",
+        thumbnail_url: str = "",
+        annotations: Mapping[str, Any] | None = None,
+        version: str = "",
+    ) -> None:
+        self.name: str = _checked_name(name)
+        self.title: str = title_of(name) if title is None else title
+        self.description = description
+        self.rules: tuple[str, ...] = rules_of(rules, f"toolkit {name!r}")
+        self.thumbnail_url = thumbnail_url
+        self.annotations: dict[str, Any] = deepcopy(dict(annotations or {}))
+        self.version = version
+        self._tools = _by_name(name, tools)
+        self._manifest = ToolkitManifest(
+            name=name,
+            title=self.title,
+            description=description,
+            rules=self.rules,
+            thumbnail_url=thumbnail_url,
+            annotations=deepcopy(self.annotations),
+            version=version,
+            tools=tuple(each.manifest() for each in self._tools.values()),
+        )
+        self.in_process: Any = None
+        """The runner of its tools for callers in this process; made on first use."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, in the order of definition."""
+        return tuple(self._tools.values())
+
+    def manifest(self) -> ToolkitManifest:
+        """Return the published manifest of this toolkit. Not to be changed."""
+        return self._manifest
+
+    def get_tool(self, name: str) -> Tool:
+        """Return a tool by its name, or raise `NotFound`."""
+        found = self._tools.get(name)
+        if found is None:
+            raise NotFound(cut(f"there is no tool {self.name}.{name}"))
+        return found
+
+    async def make(self, room: Any, model: Any, config: Any) -> Toolkit:
+        """Return the toolkit itself: a toolkit is its own builder."""
+        return self
+
+    async def execute(
+        self,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: InputStream[Any] | None = None,
+    ) -> Chunk:
+        """Check the arguments, run a tool and return its result.
+
+        For a streaming tool each item is passed to the caller, and the result is empty.
+        `attachment` is the input of the call, if it has one.
+
+        This is the only entry point; an override gets every call and calls `super().execute`. An
+        override that refuses a call raises `context.refuse(error)`, so that the error states that
+        nothing ran. Raises `NotFound` and `InvalidArguments` before the tool's function is entered,
+        `InvalidResult` after it has ended, and what the function raises.
+        """
+        run = run_of(context)
+        try:
+            chosen = self.get_tool(name)
+            checked = chosen.read_arguments(arguments)
+        except RoomException as error:
+            run.refuse(error)
+            raise
+        if attachment is not None or not chosen.is_unary:
+            return await run_with_streams(chosen, context, checked, attachment)
+        awaited = chosen.execute(context, **checked)
+        if not chosen.marks_entry:
+            run.entered = True
+        result = await awaited
+        try:
+            return chosen.make_result(result)
+        except RoomException as error:
+            run.fail(error)
+            raise
+
+
+def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
+    """Unpack a call's arguments. Raises `InvalidArguments`, recorded: nothing ran."""
+    try:
+        arguments = unpack_map(packed)
+    except BadBody as error:
+        raise run.refuse(_invalid(error.path, error.reason)) from error
+    if type(arguments) is not dict:
+        raise run.refuse(_invalid("", "arguments must be one object"))
+    return arguments
+
+
+def _invalid(path: str, message: str) -> InvalidArguments:
+    return InvalidArguments(message, details={"path": path, "message": message})
+
+
+def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
+    """Pack the result of a tool as the body of its frame, for local and remote callers.
+
+    Args:
+        run: The run of the tool.
+        chunk: The return value of `Toolkit.execute`.
+
+    Raises `InvalidResult` if it cannot be sent and `TooLarge` if it does not fit into one frame,
+    recorded in the run.
+    """
+    try:
+        if type(chunk) is JsonChunk:
+            body = pack_json_chunk(chunk.json)
+        else:
+            body = pack_body(chunk.to_wire())
+    except BadBody as error:
+        unsendable = InvalidResult(error.reason, executed=run.executed)
+        raise run.fail(unsendable) from error
+    if len(body) > MAX_RESULT_BYTES:
+        raise too_large(run, body)
+    return body
+
+
+def too_large(run: ToolRun, body: bytes) -> TooLarge:
+    """Record that a result does not fit into one frame, and return the error to be raised."""
+    text = f"the result has {len(body)} bytes, at most {MAX_RESULT_BYTES} can be sent"
+    return run.fail(TooLarge(text, executed=run.executed))
+
+
+def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
+    """Return the error that the caller gets for an exception of `Toolkit.execute`.
+
+    An error that toolbus itself recorded, before the function was entered or after it had ended, is
+    returned unchanged. Any other exception is the tool's, also an error of toolbus from a nested
+    call: it becomes `ToolFailed`, with the tool's own text only if the tool raised `ToolFailed`.
+    `CancelledError` and `KeyboardInterrupt` are raised again.
+    """
+    if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
+        raise exception
+    if isinstance(exception, RoomException) and run.is_recorded(exception):
+        return exception
+    executed = run.executed
+    if isinstance(exception, ToolFailed):
+        return ToolFailed(
+            exception.message,
+            executed=executed,
+            retryable=exception.retryable,
+            details=_sendable(exception.details),
+            retry_after_s=exception.retry_after_s,
+        )
+    cause = cut(type(exception).__name__)
+    details = {"cause": cause}
+    if isinstance(exception, RoomException):
+        details["code"] = exception.code
+    return ToolFailed(f"the tool raised {cause}", executed=executed, details=details)
+
+
+def _sendable(details: object) -> dict[str, Any]:
+    """Convert a tool's details to JSON; empty if that is not possible."""
+    try:
+        written = plain_json(details)
+    except InvalidResult:
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    found: dict[str, Tool] = {}
+    if not isinstance(tools, Iterable):
+        raise TypeError(
+            f"toolkit {toolkit!r}: tools must be a list of tools;"
+            f' did you mean Toolkit("{toolkit}", [{getattr(tools, "__name__", "tool")}])?'
+        )
+    for each in tools:
+        made = _as_tool(toolkit, each)
+        if made.name in found:
+            raise ValueError(f"toolkit {toolkit!r} has two tools named {made.name!r}")
+        found[made.name] = made
+    return found
+
+
+def _checked_name(name: Any) -> str:
+    """Return a toolkit's name. Raises TypeError or ValueError with the right form."""
+    if callable(name) or isinstance(name, list | tuple):
+        first = name[0] if isinstance(name, list | tuple) and name else name
+        label = getattr(first, "__name__", "tool")
+        raise TypeError(
+            "a Toolkit takes its name first, then a list of tools;"
+            f' did you mean Toolkit("{cut(label)}", [{cut(label)}])?'
+        )
+    if is_toolkit_name(name):
+        return str(name)
+    near = re.sub(r"[^a-z0-9_-]+", "-", str(name).lower()).strip("-_")[:64]
+    hint = f"; did you mean {near!r}?" if is_toolkit_name(near) else ""
+    raise ValueError(
+        f"{cut(repr(name))} is not a toolkit name: a lower-case letter, then up to 63 of"
+        f" a-z 0-9 _ -{hint}"
+    )
+
+
+def _as_tool(toolkit: str, value: object) -> Tool:
+    if isinstance(value, Tool):
+        return value
+    if isinstance(value, type):
+        raise TypeError(f"toolkit {toolkit!r}: {value.__name__} is a class: pass an instance of it")
+    if callable(value):
+        return FunctionTool(value)
+    raise TypeError(f"toolkit {toolkit!r}: {cut(repr(value))} is not a function or a Tool")

@@ -1,0 +1,432 @@
+"""A websocket connection that delivers messages as they arrive and sends without awaiting.
+
+Both ends of the bus use it: the server's sessions and the participant's connection. It subclasses
+the asyncio connections of websockets, which do the handshake, keepalive and the closing handshake.
+It replaces three things: the parsing of ordinary messages (by `framing`), the queue between socket
+and reader (a message goes directly to its receiver) and the awaiting `send` (a message goes
+directly to the transport; answers to messages that arrived in a batch are written together, once
+per event-loop iteration). Flow control is done here: while the transport is congested, messages
+wait in a bounded, ordered queue.
+
+It does not interpret frames of the protocol, calls or rooms.
+tests/sdk/transport/test_websocket.py tests the contract with websockets 17.
+"""
+
+from __future__ import annotations
+
+from asyncio import BaseTransport, TimerHandle
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import perf_counter
+from typing import Any, ClassVar, Protocol
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import ServerConnection
+from websockets.frames import DATA_OPCODES, Frame, Opcode
+from websockets.protocol import Event, Side, State
+
+from toolbus.transport.framing import FrameCutter, masking, unmasked
+from toolbus.transport.send_queue import NotifyingTicket, SendQueue, Ticket
+
+__all__ = [
+    "CLOSE_TIMEOUT_S",
+    "NO_QUEUE",
+    "PING_INTERVAL_S",
+    "PING_TIMEOUT_S",
+    "WRITE_LIMIT_BYTES",
+    "ClientTransport",
+    "DiscardingReceiver",
+    "MessageConnection",
+    "NotifyingTicket",
+    "Receiver",
+    "ServerTransport",
+    "Ticket",
+]
+
+
+class Receiver(Protocol):
+    """Receives a connection's messages."""
+
+    def on_message(self, data: bytes) -> None:
+        """Handle one whole message. Must not raise."""
+
+    def on_close(self) -> None:
+        """React to the end of the connection; called once."""
+
+
+class DiscardingReceiver:
+    """Replaces the receiver of a connection that we have closed."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.on_close: Callable[[], None] = receiver.on_close
+
+    def on_message(self, data: bytes) -> None:
+        """Drop a message that arrived together with the reason for closing."""
+
+
+class _NoQueue:
+    """Replaces the message queue of websockets, which would never be read."""
+
+    def close(self) -> None:
+        """Do nothing; websockets calls it at the end."""
+
+
+NO_QUEUE = _NoQueue()
+
+
+WRITE_LIMIT_BYTES = 256 * 1024
+"""Size of the operating system's send buffer beyond which messages wait in the send queue."""
+PING_INTERVAL_S = 5.0
+PING_TIMEOUT_S = 9.0
+"""A peer that is silent for both times together is lost: within 15 s (PROTOCOL.md, CONN-7)."""
+CLOSE_TIMEOUT_S = 2.0
+"""How long the peer may take to close a connection after it was asked to."""
+
+_MAX_BATCH, _LARGE_BYTES = 16, 16 * 1024
+# Limits of one connection's slice of the event loop: time and bytes read.
+_SLICE_S = 0.001
+_MIN_SLICE_BYTES, _MAX_SLICE_BYTES = 256, 16 * 1024
+# A cheap part is followed by another one until this time has passed.
+_MIN_SLICE_S = 0.0002
+_REFUSABLE_BYTES = 4 * 1024 * 1024
+_MAX_QUEUE_BYTES = 8 * 1024 * 1024
+_MAX_FRAGMENTS = 1_024
+# Pings that a peer may send while it reads nothing, not even our pongs.
+_MAX_UNREAD_PONGS = 1_024
+# A peer that reads nothing for this time is lost: its pings wait behind the other messages.
+_STALL_TIMEOUT_S = 12.0
+_SLOW_CONSUMER = 4430
+_OPEN = State.OPEN
+
+
+class MessageConnection(Connection):
+    """What server and client connections share."""
+
+    __slots__ = (
+        "_cutter",
+        "_flush_is_due",
+        "_fragments",
+        "_is_busy",
+        "_is_closing",
+        "_is_cutting",
+        "_received",
+        "_send_queue",
+        "_stall_timer",
+        "_unread_pongs",
+        "batches",
+        "receiver",
+    )
+
+    _frame_of: Callable[[bytes], bytes]
+    batches: bool
+    """Whether the answers to messages that arrived in one batch are written together in the next
+    event-loop iteration; for a receiver with many concurrent calls."""
+    most_waiting_bytes: ClassVar[float] = _MAX_QUEUE_BYTES
+    """Limit of queued messages that cannot be refused; a peer that needs more is disconnected."""
+    receiver: Receiver | None
+    """Set it before the first message can arrive; on a server, in the handler's first step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.batches = False
+        self.receiver = None
+        limits = (self.protocol.max_message_size, self.protocol.max_fragment_size)
+        self._cutter = FrameCutter(
+            from_client=self.protocol.side is Side.SERVER,
+            max_bytes=min((limit for limit in limits if limit is not None), default=None),
+        )
+        self._is_closing = False
+        self._is_cutting = False
+        self._fragments: list[bytes] = []
+        self._received = 0
+        self._is_busy = False
+        self._flush_is_due = False
+        self._send_queue: SendQueue | None = None
+        self._unread_pongs = 0
+        self._stall_timer: TimerHandle | None = None
+
+    # Reading
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Start without the queue that websockets keeps for its own readers."""
+        super().connection_made(transport)
+        self.recv_messages = NO_QUEUE  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Read data, and record whether it held more than one message."""
+        self._received = 0
+        if self.receiver is not None and (self._is_cutting or self._start_cutting()):
+            for part in self._cutter.cut(data):
+                if isinstance(part, bytes):
+                    self._received += 1
+                    self.receiver.on_message(part)
+                else:
+                    super().data_received(part.data)
+                    if not self._is_cutting:  # websockets drops the rest
+                        break
+        else:
+            held = self._cutter.release()
+            self._cutter.skip(data)
+            super().data_received(held + data if held else data)
+        self._is_busy = self._received > 1
+
+    def _start_cutting(self) -> bool:
+        # Not if the handshake failed: after a refusal its body follows, not frames.
+        self._is_cutting = self.protocol.state is State.OPEN
+        return self._is_cutting
+
+    def process_event(self, event: Event) -> None:
+        """Handle a message, or a part of one, that websockets parsed; pass on all other events."""
+        if type(event) is Frame and event.opcode in DATA_OPCODES:
+            self._take_data(event)
+        else:
+            super().process_event(event)
+            if self.paused:
+                self._count_pong()
+
+    def _take_data(self, frame: Frame) -> None:
+        if self.protocol.state is State.CONNECTING:
+            self.transport.abort()
+        elif self.receiver is None:
+            self.close_with(1002, "a message before the handshake ended")
+        elif frame.opcode is Opcode.TEXT:
+            self.close_with(1003, "only binary messages")
+        elif frame.opcode is Opcode.BINARY or self._fragments:
+            self._collect(frame, self.receiver)
+
+    def _collect(self, frame: Frame, receiver: Receiver) -> None:
+        self._fragments.append(bytes(frame.data))
+        if frame.fin:
+            message, self._fragments = b"".join(self._fragments), []
+            self._received += 1
+            receiver.on_message(message)
+        elif len(self._fragments) > _MAX_FRAGMENTS:
+            self.close_with(1002, "too many fragments")
+
+    def _count_pong(self) -> None:
+        # websockets sends pongs without the send queue, so only this limits them.
+        self._unread_pongs += 1
+        if self._unread_pongs > _MAX_UNREAD_PONGS:
+            self.close_with(_SLOW_CONSUMER, "slow consumer")
+
+    # Writing
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message can still be sent."""
+        return self.protocol.state is _OPEN
+
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        """Send a message that cannot be refused; a peer too slow for it is closed with 4430.
+
+        If the connection is no longer open, the message is dropped; `on_close` reports that end
+        too.
+
+        Returns:
+            Whether the connection accepted it.
+        """
+        protocol = self.protocol
+        if protocol.state is not _OPEN:
+            return False
+        if self.paused or self._send_queue:
+            return self._enqueue(data, ticket)
+        if ticket is not None:
+            ticket.written = True
+        if not self._flush_is_due and not (self.batches and (self._is_busy or self._received > 1)):
+            self.transport.write(self._frame_of(data))
+            return True
+        protocol.writes.append(self._frame_of(data))
+        self.gather()
+        if len(protocol.writes) >= _MAX_BATCH or len(data) >= _LARGE_BYTES:
+            # The peer can start with the first of many messages while this side makes the rest.
+            self._write_gathered()
+        return True
+
+    def gather(self) -> None:
+        """Write small messages of this event-loop iteration together, in the next one."""
+        if self.batches and not self._flush_is_due:
+            self._flush_is_due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        """Write the collected messages of one event-loop iteration at once."""
+        parts = self.protocol.data_to_send()
+        if parts:
+            self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a message has to wait now because the peer reads more slowly than we write."""
+        return self.paused or bool(self._send_queue)
+
+    async def drained(self) -> None:
+        """Wait until the send queue is empty or the connection is closed."""
+        while self.is_behind and self.is_open:
+            with suppress(OSError):
+                await self.drain()
+
+    def send_bounded(self, data: bytes, ticket: NotifyingTicket) -> None:
+        """Send a message within its receiver's credit: its size never closes a slow peer."""
+        if not self.is_behind:
+            if self.send_message(data, ticket):
+                ticket.on_written()
+        elif self.is_open:
+            self._ensure_queue().put(data, ticket, 0)
+
+    def _enqueue(self, data: bytes, ticket: Ticket | None) -> bool:
+        waiting = self._ensure_queue()
+        waiting.put(data, ticket, len(data))
+        if waiting.bytes > self.most_waiting_bytes:
+            self.close_with(_SLOW_CONSUMER, "slow consumer")
+            return False
+        return True
+
+    def _ensure_queue(self) -> SendQueue:
+        if self._send_queue is None:
+            self._send_queue = SendQueue()
+        return self._send_queue
+
+    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
+        """Send a message, or refuse it at once if the peer is too far behind."""
+        queue = self._send_queue
+        if queue is not None and queue.bytes + len(data) > _REFUSABLE_BYTES:
+            return False
+        return self.send_message(data, ticket)
+
+    def pause_writing(self) -> None:
+        """Queue messages from now on; a peer that reads nothing for too long is disconnected."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(
+            _STALL_TIMEOUT_S, self.close_with, _SLOW_CONSUMER, "slow consumer"
+        )
+
+    def _cancel_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self._unread_pongs = 0
+
+    def resume_writing(self) -> None:
+        """Write queued messages until the transport is congested again."""
+        super().resume_writing()
+        self._cancel_stall_timer()
+        waiting, self._send_queue = self._send_queue, None
+        while waiting and not self.paused and self.is_open:
+            data, ticket = waiting.take()
+            if ticket is None or not ticket.ended:
+                self.send_message(data, ticket)
+                if isinstance(ticket, NotifyingTicket):
+                    ticket.on_written()
+        if waiting and self._send_queue:  # messages that were sent to this peer meanwhile
+            waiting.extend(self._send_queue)
+        self._send_queue = waiting or self._send_queue
+
+    # Closing
+
+    def send_data(self) -> None:
+        """Write what websockets has to send; limit the time of a closing handshake that begins."""
+        if not self._is_closing and self.protocol.close_expected():
+            # websockets limits it only in its own `close` and `send`: a peer that broke a rule and
+            # then keeps its socket would stay connected.
+            self._is_closing = True
+            self._is_cutting = False  # from here on websockets decides what is still read
+            self.loop.call_later(self.close_timeout or 0, self.transport.abort)
+            self.closing()
+        super().send_data()
+
+    def closing(self) -> None:
+        """React to the start of the closing handshake: the connection ends soon. Called once."""
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Close with a code and a reason. Later messages are dropped; returns at once."""
+        # Also if we are closing already: messages arrive until the peer has closed too.
+        if self.receiver is not None and type(self.receiver) is not DiscardingReceiver:
+            self.receiver = DiscardingReceiver(self.receiver)
+        if not self.is_open:
+            return
+        self.protocol.fail(code, reason)
+        self.send_data()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Notify the receiver, once."""
+        super().connection_lost(exc)
+        self.protocol.data_to_send()  # dropped: a flush may be due
+        self._send_queue = None
+        self._cancel_stall_timer()
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.on_close()
+
+
+class ServerTransport(MessageConnection, ServerConnection):
+    """A participant's connection on the server.
+
+    Connections take turns: a long read is processed in slices, so that thousands of small messages
+    from one peer do not delay others for long. The size of a slice depends on the measured cost per
+    byte: large messages are cheap, tiny fragments expensive. Bytes of an unfinished large message
+    cost nothing until it is complete and do not count.
+    """
+
+    __slots__ = ("_backlog", "_turn_bytes")
+
+    _frame_of = staticmethod(unmasked)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._backlog = memoryview(b"")
+        self._slice_bytes = _MIN_SLICE_BYTES
+
+    def data_received(self, data: bytes) -> None:
+        """Process data, at once if it is short."""
+        if self._backlog:
+            self._backlog = memoryview(bytes(self._backlog) + data)
+        elif len(data) <= max(_MIN_SLICE_BYTES, self._cutter.wanted):
+            super().data_received(data)
+        else:
+            self._backlog = memoryview(data)
+            self._process_slice()
+            if self._backlog:
+                self.transport.pause_reading()
+
+    def _process_slice(self) -> None:
+        if self.transport.is_closing():
+            self._backlog = memoryview(b"")
+            return
+        began = perf_counter()  # uvloop's own clock does not advance within an iteration
+        while self._backlog and perf_counter() - began < _MIN_SLICE_S:
+            self._process_part()
+        if self._backlog:
+            self.loop.call_soon(self._process_slice)
+        elif not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _process_part(self) -> None:
+        wanted = self._cutter.wanted
+        size = wanted or self._slice_bytes
+        part, self._backlog = self._backlog[:size], self._backlog[size:]
+        began = perf_counter()
+        super().data_received(bytes(part))
+        if not wanted:
+            fits = len(part) * _SLICE_S / max(perf_counter() - began, 1e-6)
+            self._slice_bytes = int(min(max(fits, _MIN_SLICE_BYTES), 2 * size, _MAX_SLICE_BYTES))
+
+
+class ClientTransport(MessageConnection, ClientConnection):
+    """A participant's connection to a server.
+
+    It may have many large calls or results to send at once, so its queue has no limit.
+    """
+
+    most_waiting_bytes = inf
+
+    __slots__ = ("_frame_of",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._frame_of = masking()

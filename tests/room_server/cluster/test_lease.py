@@ -1,0 +1,89 @@
+"""The script that renews a node's lease, called as nodes call it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.redis.server import RedisServer
+
+pytestmark = pytest.mark.redis
+KEYS = ("toolbus:nodes", "toolbus:nodes:version", "toolbus:gone")
+LIFE_MS = 60_000
+
+
+class Heartbeats:
+    """Renews leases of several nodes."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+        self._source = (files("toolbus_server.cluster") / "scripts" / "beat.lua").read_text()
+
+    async def beat(
+        self, node: str, known: int = -1, *, first: bool = True, family: str = ""
+    ) -> Any:
+        """Renew the lease of a node: its name, a space, its incarnation."""
+        arguments = (*node.split(), LIFE_MS, known, int(first), family)
+        return await self.client.eval(self._source, len(KEYS), *KEYS, *map(str, arguments))
+
+
+@pytest.fixture
+async def beats(redis: RedisServer) -> AsyncIterator[Heartbeats]:
+    async with Redis.from_url(redis.url) as client:
+        yield Heartbeats(client)
+
+
+async def test_refused_node_does_not_hide_an_expired_lease_from_others(beats: Heartbeats) -> None:
+    """The refused node removed the expired lease; other nodes have to see that."""
+    await beats.beat("one a")
+    await beats.beat("two b")
+    _, known, *_ = await beats.beat("one a", first=False)
+    await beats.client.zadd(KEYS[0], {"two b": 1})
+    assert (await beats.beat("one c"))[:2] == [0, b"one a"]
+    _, version, live, ended, _ = await beats.beat("one a", known, first=False)
+    assert (live, ended) == ([b"one a"], [b"two b"])
+    assert version > known
+
+
+async def test_first_renewal_ends_the_lease_of_a_former_node_of_the_family(
+    beats: Heartbeats,
+) -> None:
+    await beats.beat("lab-1 f1-a", family="f1-")
+    await beats.beat("lab-11 f1-b", family="f1-")
+    _, known, *_ = await beats.beat("other c")
+    got, _, _, ended, _ = await beats.beat("lab-1 f1-d", family="f1-")
+    assert (got, ended) == (1, [b"lab-1 f1-a"])  # the only node that cleans up after it
+    _, _, live, ended, _ = await beats.beat("other c", known, first=False)
+    assert (sorted(live), ended) == ([b"lab-1 f1-d", b"lab-11 f1-b", b"other c"], [])
+    assert await beats.beat("lab-1 f1-a", first=False, family="f1-") == [2]
+
+
+async def test_renewal_returns_when_the_first_lease_expires(beats: Heartbeats) -> None:
+    """So that a dead node is noticed as its lease expires, not at a later heartbeat."""
+    *_, alone_ms = await beats.beat("one a")
+    await beats.beat("two b")
+    seconds, micros = await beats.client.time()
+    now_ms = seconds * 1000 + micros // 1000
+    await beats.client.zadd(KEYS[0], {"two b": now_ms + 2_000})
+    *_, first_ms = await beats.beat("one a", first=False)
+    assert alone_ms == LIFE_MS
+    assert 0 < first_ms <= 2_000
+
+
+async def test_lease_of_another_family_is_left_alone(beats: Heartbeats) -> None:
+    for other, family in (("f2-a", "f2-"), ("a", "")):
+        await beats.beat(f"lab-1 {other}", family=family)
+        refused = await beats.beat("lab-1 f1-b", family="f1-")
+        assert refused[:2] == [0, f"lab-1 {other}".encode()]
+        assert 0 < refused[2] <= LIFE_MS
+        await beats.client.flushdb()
+
+
+async def test_first_renewal_may_be_repeated_after_a_lost_answer(beats: Heartbeats) -> None:
+    assert (await beats.beat("lab-1 f1-a", family="f1-"))[0] == 1
+    status, _, live, ended, _ = await beats.beat("lab-1 f1-a", family="f1-")
+    assert (status, live, ended) == (1, [b"lab-1 f1-a"], [])

@@ -1,0 +1,196 @@
+"""`toolbus serve` and `toolbus key`: what they refuse, what they write, and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from support.processes.command_line import CommandLine
+from toolbus.auth.keys import Key, KeyRing
+from toolbus_server.process.key_files import add_key, dev_keys
+
+
+@pytest.fixture
+def toolbus(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# serve
+
+
+def test_server_without_keys_refuses_to_start_and_names_the_remedy(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("serve", "--port", "0")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "toolbus key create" in outcome.err
+    assert "toolbus serve --dev" in outcome.err
+
+
+def test_error_for_a_wrong_value_names_the_valid_ones(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("serve", "--dev", "--metrics", "maybe")
+    assert outcome.code == 2
+    assert "'maybe' is not one of 'on', 'off'" in outcome.err
+    assert "Value error" not in outcome.err
+    assert "Value error" not in toolbus.run_here("key", "create", "--alg", "none").err
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.org"])
+def test_development_server_refuses_to_leave_loopback(toolbus: CommandLine, host: str) -> None:
+    outcome = toolbus.run_here("serve", "--dev", "--host", host, "--port", "0")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "loopback only" in outcome.err
+    assert not (toolbus.folder / "home").exists()
+
+
+def test_development_server_refuses_to_listen_everywhere(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("serve", "--dev", "--host", "0.0.0.0", "--port", "0")
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+def test_development_server_warns_and_does_not_print_its_key(
+    toolbus: CommandLine,
+) -> None:
+    with toolbus.start("serve", "--dev", "--port", "0") as server:
+        ready = server.line()
+        outcome = server.end()
+    path = toolbus.folder / "home" / "dev-keys.toml"
+    assert ready.startswith("listening on ws://127.0.0.1:")
+    assert not ready.endswith(":0\n")
+    assert outcome.code == 0
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("DEVELOPMENT SERVER")
+    assert mode_of(path) == 0o600
+    secret = next(iter(KeyRing.load(path))).secret
+    assert secret is not None
+    assert secret not in outcome.err + ready
+
+
+def test_ctrl_c_ends_the_server_with_0(toolbus: CommandLine) -> None:
+    with toolbus.serving() as (server, url):
+        assert url.startswith("ws://127.0.0.1:")
+        assert server.end(signal.SIGINT).code == 0
+
+
+def test_server_with_keys_accepts_their_tokens(toolbus: CommandLine) -> None:
+    assert toolbus.run_here("key", "create", "--out", str(toolbus.folder / "k.toml")).code == 0
+    made = toolbus.run_here(
+        *("token", "create", "--name", "eve", "--preset", "user"),
+        *("--keys", str(toolbus.folder / "k.toml")),
+    )
+    with toolbus.serving("--keys", "k.toml") as (_, url):
+        outcome = toolbus.at(url).run("tools", "--token", made.out.strip(), "--json")
+    assert (outcome.code, outcome.value) == (0, [])
+
+
+def test_port_in_use_is_reported_in_one_line(toolbus: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        add_key(toolbus.folder / "k.toml", Key.generate(kid="a", iss="b"))
+        outcome = toolbus.run("serve", "--keys", "k.toml", "--port", str(port))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == (
+        f"toolbus: port {port} is in use: stop what listens there, or choose another with --port\n"
+    )
+
+
+def test_missing_or_invalid_key_file_ends_with_2(toolbus: CommandLine) -> None:
+    missing = toolbus.run_here("serve", "--keys", "/no/keys.toml", "--json")
+    assert missing.code == 2
+    assert missing.error["code"] == "invalid_arguments"
+    (toolbus.folder / "k.toml").write_text("[[key]]\nkid = 1")
+    broken = toolbus.run_here("serve", "--keys", str(toolbus.folder / "k.toml"))
+    assert broken.code == 2
+    assert "k.toml" in broken.err
+
+
+def test_flags_override_variables_and_those_the_file(toolbus: CommandLine) -> None:
+    config = toolbus.folder / "server.toml"
+    config.write_text('host = "from.file"\nport = 1\n')
+    start = ("serve", "--dev", "--config", str(config))
+    by_file = toolbus.run_here(*start)
+    by_variable = toolbus.run_here(*start, TOOLBUS_LISTEN_HOST="from.variable")
+    by_flag = toolbus.run_here(*start, "--host", "from.flag", TOOLBUS_LISTEN_HOST="from.variable")
+    assert "'from.file'" in by_file.err
+    assert "'from.variable'" in by_variable.err
+    assert "'from.flag'" in by_flag.err
+
+
+@pytest.mark.parametrize("text", ["hots = 1", "port = 'x'", "not toml", None])
+def test_invalid_settings_file_ends_with_2(toolbus: CommandLine, text: str | None) -> None:
+    config = toolbus.folder / "server.toml"
+    if text is not None:
+        config.write_text(text)
+    assert toolbus.run_here("serve", "--dev", "--config", str(config)).code == 2
+
+
+# Key files
+
+
+def test_development_key_is_reused(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "dev-keys.toml"
+    first, again = dev_keys(path), dev_keys(path)
+    assert first.to_toml() == again.to_toml()
+    assert [each.name for each in path.parent.iterdir()] == ["dev-keys.toml"]
+
+
+def test_processes_that_start_at_once_get_one_development_key(tmp_path: Path) -> None:
+    path = tmp_path / "dev-keys.toml"
+    with ThreadPoolExecutor(8) as threads:
+        rings = list(threads.map(dev_keys, [path] * 8))
+    assert len({ring.to_toml() for ring in rings}) == 1
+
+
+def test_key_file_is_readable_by_its_owner_only(toolbus: CommandLine) -> None:
+    path = toolbus.folder / "k.toml"
+    outcome = toolbus.run_here("key", "create", "--out", str(path), "--kid", "one", "--iss", "us")
+    assert (outcome.code, outcome.out) == (0, "one\n")
+    assert mode_of(path) == 0o600
+    key = KeyRing.load(path).signing_key
+    assert key is not None
+    assert (key.kid, key.iss, key.alg) == ("one", "us", "HS256")
+    assert key.secret is not None
+    assert key.secret not in outcome.err
+
+
+@pytest.mark.parametrize("alg", ["EdDSA", "ES256", "RS256"])
+def test_second_key_is_appended_and_gets_the_issuer_of_the_first(
+    toolbus: CommandLine, alg: str
+) -> None:
+    path = toolbus.folder / "k.toml"
+    add_key(path, Key.generate(kid="one", iss="us"))
+    before = "# mine\n" + path.read_text()
+    path.write_text(before)
+    outcome = toolbus.run_here(
+        "key", "create", "--out", str(path), "--kid", "two", "--alg", alg, "--json"
+    )
+    facts = {"kid": "two", "alg": alg, "iss": "us", "file": str(path), "signs": False}
+    assert json.loads(outcome.out) == facts
+    assert path.read_text().startswith(before)
+    assert [key.kid for key in KeyRing.load(path)] == ["one", "two"]
+    assert mode_of(path) == 0o600
+
+
+def test_key_with_an_existing_id_is_refused_and_the_file_unchanged(toolbus: CommandLine) -> None:
+    path = toolbus.folder / "k.toml"
+    add_key(path, Key.generate(kid="one", iss="us"))
+    before = path.read_text()
+    outcome = toolbus.run_here("key", "create", "--out", str(path), "--kid", "one")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert path.read_text() == before
+    assert [each.name for each in toolbus.folder.iterdir()] == ["k.toml"]
+
+
+def test_file_that_is_not_a_key_file_is_not_changed(toolbus: CommandLine) -> None:
+    path = toolbus.folder / "k.toml"
+    path.write_text("title = 'notes'\n")
+    assert toolbus.run_here("key", "create", "--out", str(path)).code == 2
+    assert path.read_text() == "title = 'notes'\n"

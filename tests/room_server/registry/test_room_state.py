@@ -1,0 +1,571 @@
+"""The state of a room, without sockets: names, hosts and lists."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from support.parts.facts import definition, member, scope
+from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound, PermissionDenied
+from toolbus.wire import ToolManifest
+from toolbus_server.registry.call_checks import affinity_of, check_grant
+from toolbus_server.registry.models import (
+    Participant,
+    RegisteredToolkit,
+    searchable_texts,
+)
+from toolbus_server.registry.room_state import MAX_RESERVED, RoomState
+from toolbus_server.registry.toolkit_definition import Definition
+
+V1 = definition(version="1")
+V2 = definition(version="2")
+
+
+def room_with(*members: Participant) -> RoomState:
+    state = RoomState("lab", Random(1))
+    for each in members:
+        state.join(each)
+    return state
+
+
+def listed(state: RoomState, reader: Participant, search: str | None = None) -> list[str]:
+    return [
+        each.name
+        for each in state.visible_toolkits(reader, after=None)
+        if search is None or _is_found(search, searchable_texts(each, reader))
+    ]
+
+
+def _is_found(search: str, texts: list[str]) -> bool:
+    return any(search.casefold() in text.casefold() for text in texts)
+
+
+# Names
+
+
+def test_a_bare_name_means_my_own_private_toolkit_before_the_public_one() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    public = state.register(bob, V1, public=True).toolkit
+    private = state.register(alice, V2, public=False).toolkit
+
+    assert state.resolve(alice, "t") is private
+    assert state.resolve(bob, "t") is public
+    assert state.resolve(alice, "t", "bob") is public
+
+
+@pytest.mark.row(37)
+def test_anothers_private_toolkit_gives_the_same_error_as_a_missing_one() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+
+    def refusal(participant: str | None) -> str:
+        with pytest.raises(NotFound) as caught:
+            state.resolve(bob, "t", participant)
+        return str(caught.value)
+
+    def refusals() -> list[str]:
+        return [refusal(participant) for participant in (None, "alice", "nobody")]
+
+    before = refusals()
+    state.register(alice, V1, public=False, shared_with=frozenset({"name:carol", "role:admin"}))
+
+    assert refusals() == before
+    assert listed(state, bob) == []
+
+
+@pytest.mark.parametrize("share", ["name:bob", "role:clerk", "*"])
+def test_a_shared_toolkit_is_found_by_its_owner_and_never_by_its_bare_name(share: str) -> None:
+    alice, bob = member("alice"), member("bob", role="clerk")
+    state = room_with(alice, bob)
+    toolkit = state.register(alice, V1, public=False, shared_with=frozenset({share})).toolkit
+
+    assert state.resolve(bob, "t", "alice") is toolkit
+    assert listed(state, bob) == ["t"]
+    with pytest.raises(NotFound):
+        state.resolve(bob, "t")
+
+
+def test_of_one_owner_the_private_toolkit_comes_first() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    public = state.register(alice, V1, public=True).toolkit
+    private = state.register(alice, V2, public=False, shared_with=frozenset({"name:bob"})).toolkit
+
+    assert state.resolve(bob, "t", "alice") is private
+    state.unregister(alice, "t", public=False)
+    assert state.resolve(bob, "t", "alice") is public
+
+
+def test_an_identity_is_issuer_and_name() -> None:
+    alice, other = member("alice"), member("alice", issuer="evil")
+    state = room_with(alice, other)
+    state.register(alice, V1, public=False)
+
+    with pytest.raises(NotFound):
+        state.resolve(other, "t")
+    with pytest.raises(NotFound):
+        state.resolve(other, "t", "alice")
+
+
+@pytest.mark.row(36)
+def test_a_public_name_belongs_to_one_identity_until_it_is_unregistered() -> None:
+    alice, bob, evil = member("alice"), member("bob"), member("alice", issuer="evil")
+    state = room_with(alice, bob, evil)
+    state.register(alice, V1, public=True)
+
+    for other in (bob, evil):
+        with pytest.raises(AlreadyExists):
+            state.register(other, V1, public=True)
+    state.unregister(alice, "t", public=True)
+    assert state.register(bob, V1, public=True).toolkit.owner == bob.identity
+
+
+def test_each_identity_may_have_a_private_toolkit_of_one_name() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    mine = state.register(alice, V1, public=False).toolkit
+    yours = state.register(bob, V1, public=False).toolkit
+
+    assert state.resolve(alice, "t") is mine
+    assert state.resolve(bob, "t") is yours
+
+
+def test_only_a_host_can_unregister_its_toolkit() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(alice, V1, public=True)
+
+    for who, public in ((bob, True), (alice, False)):
+        with pytest.raises(NotFound):
+            state.unregister(who, "t", public=public)
+    assert state.resolve(bob, "t")
+
+
+# Tools
+
+
+def test_a_tool_is_missing_forbidden_or_found() -> None:
+    alice = member("alice")
+    bob = member("bob", api=scope(call=True, allow=["t.run"]))
+    state = room_with(alice, bob)
+    toolkit = state.register(alice, definition("t", "run", "stop"), public=True).toolkit
+
+    assert check_grant(bob, toolkit, "run").name == "run"
+    with pytest.raises(PermissionDenied):
+        check_grant(bob, toolkit, "stop")
+    with pytest.raises(NotFound):
+        check_grant(bob, toolkit, "fly")
+
+
+# Generations
+
+
+@pytest.mark.row(35)
+def test_replicas_of_one_digest_form_one_pool() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    state = room_with(one, two)
+    first = state.register(one, V1, public=True)
+    second = state.register(two, V1, public=True)
+
+    assert second.toolkit is first.toolkit
+    assert second.generation is first.generation
+    assert first.toolkit.serving.hosts == [one, two]
+
+
+@pytest.mark.row(36)
+def test_a_new_digest_serves_and_the_old_hosts_stay_in_reserve() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    state = room_with(one, two)
+    toolkit = state.register(one, V1, public=True).toolkit
+    newer = state.register(two, V2, public=True).generation
+
+    assert toolkit.serving is newer
+    assert toolkit.serving.definition.digest == V2.digest
+    assert {state.choose_host(toolkit).id for _ in range(20)} == {two.id}
+
+    changes = state.leave(two)
+    assert [change.kind for change in changes] == ["toolkit_changed"]
+    assert toolkit.serving.definition.digest == V1.digest
+    assert state.choose_host(toolkit) is one
+
+
+def test_an_instance_with_an_older_live_digest_joins_the_reserve() -> None:
+    one, two, three = (member("alice", each) for each in "123")
+    state = room_with(one, two, three)
+    old = state.register(one, V1, public=True).generation
+    toolkit = state.register(two, V2, public=True).toolkit
+
+    assert state.register(three, V1, public=True).generation is old
+    assert toolkit.serving.hosts == [two]
+
+
+def test_a_digest_without_hosts_supersedes_like_a_rollback() -> None:
+    one, two, three = (member("alice", each) for each in "123")
+    state = room_with(one, two, three)
+    toolkit = state.register(one, V1, public=True).toolkit
+    state.register(two, V2, public=True)
+    state.leave(one)
+
+    back = state.register(three, V1, public=True).generation
+    assert toolkit.serving is back
+    assert back.number > toolkit.generations[0].number
+
+
+def test_a_host_that_reconnects_with_its_generation_keeps_it_at_a_new_server() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    state = room_with(one, two)
+    toolkit = state.register(two, V2, public=True, generation=7).toolkit
+    state.register(one, V1, public=True, generation=3)
+
+    assert toolkit.serving.definition.digest == V2.digest
+    assert [each.number for each in toolkit.generations] == [3, 7]
+    assert state.register(one, definition("other"), public=True).generation.number == 8
+
+
+@pytest.mark.parametrize("order", [(V1, V2), (V2, V1)])
+def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_whatever_order(
+    order: tuple[Definition, Definition],
+) -> None:
+    hosts = member("alice", "1"), member("alice", "2")
+    state = room_with(*hosts)
+    for host, version in zip(hosts, order, strict=True):
+        toolkit = state.register(host, version, public=True, generation=4).toolkit
+    assert toolkit.serving.definition.digest == max(V1.digest, V2.digest)
+
+
+@pytest.mark.row(37)
+def test_generations_reveal_nothing_of_what_others_registered() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(bob, definition("hidden"), public=False)
+    state.register(bob, definition("hidden", version="2"), public=False)
+    assert state.register(alice, V1, public=True).generation.number == 1
+    state.unregister(alice, V1.manifest.name, public=True)
+    assert state.register(alice, V2, public=True).generation.number == 2
+
+
+def test_no_claim_uses_up_the_numbers_of_others() -> None:
+    mallory, alice = member("mallory"), member("alice")
+    state = room_with(mallory, alice)
+    greedy = state.register(mallory, definition("m"), public=True, generation=2**48 - 1)
+    mine = state.register(alice, V1, public=True).generation
+    again = state.register(mallory, definition("m", version="2"), public=True).generation
+
+    assert mine.number < 2**41
+    assert again.number > greedy.generation.number
+    assert greedy.toolkit.serving is again
+
+
+def test_a_new_registration_of_a_host_leaves_its_old_generation() -> None:
+    one = member("alice")
+    state = room_with(one)
+    toolkit = state.register(one, V1, public=True).toolkit
+    state.register(one, V2, public=True)
+    state.register(one, V2, public=True)
+
+    assert [each.definition.digest for each in toolkit.generations] == [V2.digest]
+    assert toolkit.serving.hosts == [one]
+    assert one.toolkits == [toolkit]
+
+
+def test_a_host_in_reserve_does_not_open_what_the_serving_one_closed() -> None:
+    one, two = member("alice", "1"), member("alice", "2")
+    bob = member("bob")
+    state = room_with(one, two, bob)
+    opened = frozenset({"*"})
+    number = state.register(one, V1, public=False, shared_with=opened).generation.number
+    toolkit = state.register(two, V2, public=False).toolkit
+    assert not toolkit.is_visible_to(bob)
+
+    state.register(one, V1, public=False, shared_with=opened, generation=number)
+    assert not toolkit.is_visible_to(bob)
+
+
+# Succession and leaving
+
+
+@pytest.mark.row(16)
+def test_a_newer_connection_takes_the_toolkits_over_in_one_step() -> None:
+    old, new = member("alice"), member("alice", "1b")
+    state = room_with(old)
+    toolkit = state.register(old, V1, public=True).toolkit
+    state.register(old, V2, public=False)
+
+    assert state.replace(old, new) == []
+    assert toolkit.serving.hosts == [new]
+    assert len(new.toolkits) == 2
+    assert old.toolkits == []
+
+
+def test_a_newer_connection_with_fewer_grants_takes_over_only_what_it_may_register() -> None:
+    old = member("alice")
+    new = member("alice", "1b", api=scope(register_private_toolkit=True))
+    state = room_with(old)
+    state.register(old, V1, public=True)
+    private = state.register(old, V2, public=False).toolkit
+
+    changes = state.replace(old, new)
+    assert [(each.kind, each.toolkit.public) for each in changes] == [("toolkit_removed", True)]
+    assert new.toolkits == [private]
+    with pytest.raises(NotFound):
+        state.resolve(member("bob"), "t")
+
+
+def test_a_toolkit_without_hosts_is_removed_and_leaves_nothing_behind() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(alice, V1, public=True)
+    state.register(alice, V2, public=False)
+    state.register(alice, definition("u"), public=True)
+
+    assert {change.kind for change in state.leave(alice)} == {"toolkit_removed"}
+    assert listed(state, bob) == []
+    assert alice.toolkits == []
+    assert not state.is_empty
+    state.leave(bob)
+    assert state.is_empty
+    tables = (state._public, state._private, state._owned, state._order, state._by_order)
+    assert not any(tables)
+
+
+# Reservation
+
+
+def left_by_its_last_host(
+    *others: Participant, **offer: Any
+) -> tuple[RoomState, RegisteredToolkit]:
+    """Make a room in which alice's toolkit "t" is reserved for her."""
+    alice = member("alice")
+    state = room_with(alice, *others)
+    toolkit = state.register(alice, V1, **{"public": True, **offer}).toolkit
+    [change] = state.leave(alice, reserve=True)
+    assert change.kind == "toolkit_changed"
+    assert toolkit.reservation is not None
+    return state, toolkit
+
+
+@pytest.mark.row(47)
+def test_a_lost_toolkit_is_listed_without_hosts_and_no_other_identity_takes_its_name() -> None:
+    bob = member("bob")
+    state, toolkit = left_by_its_last_host(bob)
+
+    assert listed(state, bob) == ["t"]
+    assert state.resolve(bob, "t") is toolkit
+    with pytest.raises(NoHost):
+        state.choose_host(toolkit)
+    with pytest.raises(AlreadyExists):
+        state.register(bob, V2, public=True)
+
+
+@pytest.mark.parametrize("again", [V1, V2])
+def test_an_owner_that_reconnects_registers_its_reserved_name_again(again: Definition) -> None:
+    state, toolkit = left_by_its_last_host(member("bob"))
+    reservation = toolkit.reservation
+    assert reservation is not None
+    alice = member("alice", "2")
+    state.join(alice)
+    done = state.register(alice, again, public=True)
+
+    assert (done.toolkit, [change.kind for change in done.changes]) == (
+        toolkit,
+        ["toolkit_changed"],
+    )
+    assert state.choose_host(toolkit) is alice
+    assert reservation.ended
+    assert state.release(reservation) == []
+    assert state.resolve(alice, "t") is toolkit
+
+
+def test_a_reservation_that_ends_frees_the_name_and_leaves_nothing_behind() -> None:
+    bob = member("bob")
+    state, toolkit = left_by_its_last_host(bob, public=False, shared_with=frozenset({"*"}))
+    assert listed(state, bob) == ["t"]
+    assert toolkit.reservation is not None
+    reservation = toolkit.reservation
+
+    assert [change.kind for change in state.release(reservation)] == ["toolkit_removed"]
+    assert state.release(reservation) == []
+    assert listed(state, bob) == []
+    tables = (state._public, state._private, state._owned, state._order, state._by_order)
+    assert not any((*tables, state._reserved))
+
+
+def test_a_clean_unregister_frees_the_name_at_once() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    state.register(alice, V1, public=True)
+    state.unregister(alice, "t", public=True)
+
+    assert state.register(bob, V2, public=True).toolkit.owner == bob.identity
+
+
+def test_a_reservation_keeps_no_room_alive() -> None:
+    state, _ = left_by_its_last_host()
+    assert state.is_empty
+
+
+def test_the_names_that_one_identity_can_keep_are_bounded() -> None:
+    bob = member("bob")
+    state = room_with(bob)
+    for number in range(MAX_RESERVED + 3):
+        alice = member("alice", str(number))
+        state.join(alice)
+        state.register(alice, definition(f"t{number}"), public=True)
+        state.leave(alice, reserve=True)
+
+    assert len(listed(state, bob)) == MAX_RESERVED
+    assert state.register(bob, definition(f"t{MAX_RESERVED}"), public=True).changes
+
+
+# Choosing a host
+
+
+def affine(name: str) -> ToolManifest:
+    return ToolManifest(name="run", input_schema={}, affinity=name)
+
+
+def pool_of(*instances: str) -> tuple[RoomState, RegisteredToolkit]:
+    hosts = [member("alice", instance) for instance in instances]
+    state = room_with(*hosts)
+    for host in hosts:
+        toolkit = state.register(host, V1, public=True).toolkit
+    return state, toolkit
+
+
+def test_an_affinity_selects_one_host_at_any_server_however_busy_it_is() -> None:
+    state, toolkit = pool_of("1", "2", "3")
+    keys = [f"customer-{number}" for number in range(60)]
+    first = {key: state.choose_host(toolkit, key).instance for key in keys}
+    assert set(first.values()) == {"1", "2", "3"}
+    for host in toolkit.serving.hosts:
+        host.inflight = ord(host.instance) * 7 % 5
+
+    restarted, same = pool_of("3", "1", "2")
+    assert {key: state.choose_host(toolkit, key).instance for key in keys} == first
+    assert {key: restarted.choose_host(same, key).instance for key in keys} == first
+
+
+def test_a_host_that_leaves_moves_only_its_own_affinities() -> None:
+    state, toolkit = pool_of("1", "2", "3")
+    keys = [f"customer-{number}" for number in range(60)]
+    before = {key: state.choose_host(toolkit, key).instance for key in keys}
+    state.leave(toolkit.serving.hosts[0])
+    after = {key: state.choose_host(toolkit, key).instance for key in keys}
+
+    moved = {key for key in keys if before[key] != after[key]}
+    assert moved == {key for key in keys if before[key] == "1"}
+
+
+def test_the_affinity_of_a_call_is_the_caller_or_derived_from_the_argument() -> None:
+    alice, other = member("alice"), member("alice", issuer="other")
+    assert affinity_of(affine("none"), alice, "x") is None
+    assert affinity_of(affine("caller"), alice, None) != affinity_of(affine("caller"), other, None)
+    assert affinity_of(affine("customer"), alice, "7f") == "7f"
+    for given in (None, "", "x" * 129):
+        with pytest.raises(InvalidArguments) as refused:
+            affinity_of(affine("customer"), alice, given)
+        assert refused.value.details["path"] == "/affinity"
+        assert refused.value.details["argument"] == "customer"
+
+
+@pytest.mark.row(62)
+def test_of_two_hosts_drawn_at_random_the_one_with_fewer_calls_is_chosen() -> None:
+    slow, *fast = hosts = [member("alice", str(number)) for number in range(4)]
+    state = room_with(*hosts)
+    for host in hosts:
+        toolkit = state.register(host, V1, public=True).toolkit
+    slow.inflight = 10
+
+    chosen = [state.choose_host(toolkit) for _ in range(200)]
+    assert slow not in chosen
+    assert set(fast) == set(chosen)
+    for host in fast:
+        host.inflight = 10
+    assert slow in [state.choose_host(toolkit) for _ in range(50)]
+
+
+@pytest.mark.row(71)
+def test_a_host_at_a_draining_node_gets_calls_only_if_there_is_no_other() -> None:
+    """LEAVE-10: also for calls with an affinity."""
+    parting, staying = members = [member("alice", str(number)) for number in range(2)]
+    state = room_with(*members)
+    for host in members:
+        toolkit = state.register(host, V1, public=True).toolkit
+    state.mark_node_draining(parting)
+    assert {state.choose_host(toolkit) for _ in range(20)} == {staying}
+    assert {state.choose_host(toolkit, str(key)) for key in range(20)} == {staying}
+    state.leave(staying)
+    assert state.choose_host(toolkit) is parting
+    state.leave(parting)
+    assert state.on_draining_node_count == 0
+
+
+@pytest.mark.row(47)
+def test_a_call_to_a_toolkit_without_a_host_is_retryable() -> None:
+    alice = member("alice")
+    state = room_with(alice)
+    toolkit = state.register(alice, V1, public=True).toolkit
+    state.leave(alice)
+
+    with pytest.raises(NoHost) as caught:
+        state.choose_host(toolkit)
+    assert (caught.value.executed, caught.value.retryable) == ("no", True)
+
+
+# Lists
+
+
+def test_a_list_is_sorted_by_name_and_continues_after_a_cursor() -> None:
+    alice, bob = member("alice"), member("bob")
+    state = room_with(alice, bob)
+    for name in ("c", "a", "b"):
+        state.register(bob, definition(name), public=True)
+    state.register(bob, definition("b"), public=False)
+    state.register(alice, definition("b"), public=False, shared_with=frozenset({"name:bob"}))
+
+    whole = list(state.visible_toolkits(bob, after=None))
+    assert [(t.name, t.public, t.owner.name) for t in whole] == [
+        ("a", True, "bob"),
+        ("b", True, "bob"),
+        ("b", False, "alice"),
+        ("b", False, "bob"),
+        ("c", True, "bob"),
+    ]
+    for place, toolkit in enumerate(whole):
+        rest = state.visible_toolkits(bob, after=toolkit.order)
+        assert list(rest) == whole[place + 1 :]
+
+
+def test_a_cursor_whose_toolkit_was_removed_still_has_a_position() -> None:
+    alice = member("alice")
+    state = room_with(alice)
+    for name in ("a", "b", "c"):
+        state.register(alice, definition(name), public=True)
+    cursor = state.resolve(alice, "b").order
+    state.unregister(alice, "b", public=True)
+
+    assert [t.name for t in state.visible_toolkits(alice, after=cursor)] == ["c"]
+
+
+def test_a_search_finds_only_what_the_reader_can_see() -> None:
+    alice = member("alice")
+    bob = member("bob", api=scope(use_tools=True, deny=["t.secret"]))
+    state = room_with(alice, bob)
+    state.register(alice, definition("t", "open", "secret", description="Über Wetter"), public=True)
+
+    assert listed(state, bob, "SECRET") == []
+    assert listed(state, alice, "SECRET") == ["t"]
+    assert listed(state, bob, "über") == ["t"]
+    assert listed(state, bob, "nothing") == []
+
+
+def test_a_toolkit_without_visible_tools_is_not_listed() -> None:
+    alice = member("alice")
+    state = room_with(alice)
+    state.register(alice, V1, public=True)
+
+    assert listed(state, member("bob", api=scope(use_tools=True, allow=["other"]))) == []
+    assert listed(state, member("carol", api=scope(call=True))) == []

@@ -1,0 +1,312 @@
+"""Two participants send arbitrary frames, and no other participant is affected.
+
+A real server over real sockets. After each step it lives, a third participant gets an answer to a
+call, and the one who did not speak is as it was, unless the rules say otherwise. At the end nothing
+of the two is left. A failing run prints its steps, and a line that repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+import msgpack
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from support.clients.mutated_frames import (
+    CALL_IDS,
+    DISPATCH,
+    NEXT_ID,
+    OTHER_TOKEN,
+    OWN_TOKEN,
+    calls,
+    frames,
+    replies,
+    settled,
+)
+from support.clients.raw_client import CLOSE, RawClient, raw_participant
+from support.clients.wire_talk import ask, offer, toolkit_of
+from support.rooms.bystanders import (
+    check_call,
+    connections_of,
+    nothing_complains,
+    say,
+    strangers_gone,
+)
+from toolbus import ApiScope, KeyRing, Toolkit
+from toolbus.wire import (
+    Admin,
+    BadFrame,
+    Call,
+    Cancel,
+    Credit,
+    Event,
+    Failed,
+    Frame,
+    Input,
+    Participants,
+    Progress,
+    Result,
+    StreamChunk,
+    Subscribe,
+    decode_from_client,
+    pack_body,
+)
+from toolbus_server import ServerSettings
+from toolbus_server.calls.call_state import Connection
+from toolbus_server.limits import Limits
+from toolbus_server.rooms.hub import OpenRoom
+from toolbus_server.testing import TestServer, running_server
+
+_UNANSWERED = (Result, Failed, Cancel, StreamChunk, Input, Credit, Progress)
+EXAMPLES, STEPS = 40, 35
+"""Some 15 s."""
+T = TypeVar("T")
+
+
+class Person:
+    """One of the two participants, with its current connection."""
+
+    def __init__(self, name: str, server: TestServer) -> None:
+        self.name = name
+        self.token = server.token(name, api=ApiScope.full())
+        self.calls = dict.fromkeys(CALL_IDS, 0)
+        """How many calls of an id have not ended."""
+        self.received = 0
+        """The number of the last event."""
+        self.client: RawClient
+        self._server = server
+        self._epochs = itertools.count(1)
+        self._connection = AsyncExitStack()
+
+    @property
+    def room(self) -> OpenRoom:
+        return self._server.server.hub.rooms["lab"]
+
+    @property
+    def connection(self) -> Connection:
+        assert self.client.welcome is not None
+        return self.room.room.connections[self.client.welcome.participant]
+
+    async def join(self) -> None:
+        """Connect, replacing the connection before."""
+        older, self._connection = self._connection, AsyncExitStack()
+        self.client = await self._connection.enter_async_context(
+            raw_participant(
+                self._server,
+                token=self.token,
+                instance=self.name,
+                epoch=next(self._epochs),
+            )
+        )
+        self.calls = dict.fromkeys(CALL_IDS, 0)
+        await older.aclose()
+        kit = {"mallory": "home", "trudy": "den"}[self.name]
+        await ask(self.client, offer(toolkit_of(kit, "wait"), 900))
+        await ask(self.client, Subscribe(901, ["toolkits", "participants", "messages"]))
+        self.received = 0
+
+    async def leave(self) -> None:
+        await self._connection.aclose()
+
+    async def receive(self, probe_id: int) -> list[Frame]:
+        """Send a request, and read all frames before its reply."""
+        self.client.send_frame(Participants(probe_id, {"limit": 1}))
+        received: list[Frame] = []
+        while True:
+            frame = await self.client.read_frame()
+            if isinstance(frame, Result | Failed):
+                if frame.id == probe_id:
+                    return received
+                if frame.id in self.calls:
+                    self.calls[frame.id] -= 1
+            elif isinstance(frame, Event):
+                assert frame.number in {self.received + 1, 1}, "a hole, and no new subscription"
+                self.received = frame.number
+            received.append(frame)
+
+    def facts(self, speaker: Connection) -> tuple[Any, ...]:
+        """State that no other participant may change; of its calls those without the speaker."""
+        connection, member = self.connection, self.connection.member
+        return (
+            connection,
+            [(each.name, each.public) for each in member.toolkits],
+            pack_body(member.attributes),
+            pack_body(member.offers),
+            self.room.feeds._feeds.get(member.id),
+            {each.call_id for each in connection.calls.values() if each.host is not speaker},
+            {each.call_id for each in connection.dispatched.values() if each.caller is not speaker},
+        )
+
+
+class Conversation(RuleBasedStateMachine):
+    """Steps of the two, and the invariants after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.ids = itertools.count(1_000)
+        self.run(self.begin())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def bounded() -> T:
+            async with asyncio.timeout(20):
+                return await work
+
+        return self.runner.run(bounded())
+
+    async def begin(self) -> None:
+        self.stack.enter_context(nothing_complains())
+        # A reserved name would still exist at the end.
+        limits = Limits(reservation_ms=1, max_calls=6, max_toolkits=3)
+        chosen = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, limits=limits)
+        self.server = await self.stack.enter_async_context(running_server(settings=chosen))
+        host = await self.stack.enter_async_context(self.server.room("host"))
+        await self.stack.enter_async_context(host.host(Toolkit("echo", [say])))
+        self.carol = await self.stack.enter_async_context(self.server.room("carol"))
+        await check_call(self.carol)
+        self.tasks, self.connections = asyncio.all_tasks(), connections_of(self.server)
+        self.counted = dict(self.server.server.admission.quotas._counts)
+        self.speakers = [Person(name, self.server) for name in ("mallory", "trudy")]
+        for person in self.speakers:
+            await person.join()
+
+    def teardown(self) -> None:
+        try:
+            self.run(self.end())
+        finally:
+            self.runner.close()
+
+    # Steps
+
+    @rule(who=st.integers(0, 1), array=frames())
+    def speaks(self, who: int, array: list[Any]) -> None:
+        self.run(self.speak(self.speakers[who], self.speakers[1 - who], array))
+
+    @rule(who=st.integers(0, 1), chance=st.integers(0, 5))
+    def may_come_again(self, who: int, chance: int) -> None:
+        if chance == 5:
+            self.run(self.reconnect(self.speakers[who], self.speakers[1 - who]))
+
+    @rule(who=st.integers(0, 1), array=calls(), reply=replies())
+    def calls_and_is_answered(self, who: int, array: list[Any], reply: list[Any]) -> None:
+        """A call, which the other may run, and a reply of the other, which may be for it."""
+        self.run(self.speak(self.speakers[who], self.speakers[1 - who], array))
+        self.run(self.speak(self.speakers[1 - who], self.speakers[who], reply))
+
+    async def reconnect(self, who: Person, other: Person) -> None:
+        before, client = other.facts(who.connection), who.client
+        older = who.connection
+        await who.join()
+        assert not older.calls
+        assert not older.dispatched
+        assert await client.close_code() in {4409, 1006}
+        await self.check(other, before, older)
+
+    async def speak(self, who: Person, other: Person, array: list[Any]) -> None:
+        running = list(who.connection.dispatched)
+        request_id = next(self.ids)
+        values = {
+            NEXT_ID: request_id,
+            DISPATCH: running[0] if running else 7,
+            OWN_TOKEN: who.token,
+            OTHER_TOKEN: other.token,
+        }
+        data = msgpack.packb(settled(array, values))
+        speaker = who.connection
+        before = other.facts(speaker)
+        ends = ending_of(data)
+        evict = sends_away(data)
+        asks = not isinstance(ends, (int, *_UNANSWERED))
+        if asks and ends.id in who.calls:
+            who.calls[ends.id] += 1
+        who.client.send_message(data)
+        if isinstance(ends, int) or evict == who.name:
+            assert await close_code(who.client) == (ends if isinstance(ends, int) else 4440)
+            await who.join()
+        else:
+            received = await who.receive(next(self.ids))
+            if asks and ends.id is not None and not isinstance(ends, Call):
+                answers = [each for each in received if is_reply(each, ends.id)]
+                assert len(answers) == 1 or ends.id in CALL_IDS
+            assert min(who.calls.values()) >= 0, "a call has ended twice"
+        if evict == other.name:
+            assert await close_code(other.client) == 4440
+            await other.join()
+            before = other.facts(speaker)
+        await self.check(other, before, speaker)
+
+    # Invariants
+
+    async def check(self, other: Person, before: tuple[Any, ...], speaker: Connection) -> None:
+        """No other participant was affected."""
+        await other.receive(next(self.ids))
+        assert other.facts(speaker) == before
+        await check_call(self.carol)
+
+    async def end(self) -> None:
+        """Both leave, and nothing of them is left."""
+        for person in self.speakers:
+            await person.leave()
+        current = asyncio.current_task()
+        assert current is not None
+        await strangers_gone(self.tasks | {current})
+        hub, room = self.server.server.hub, self.server.server.hub.rooms["lab"]
+        while room.room.state.toolkit_count > 1:  # their names stay reserved for a millisecond
+            await check_call(self.carol)
+        await check_call(self.carol)
+        assert connections_of(self.server) == self.connections
+        assert hub.router.in_flight == 0
+        assert room.feeds._feeds == {}
+        assert [
+            connection
+            for connection in room.room.connections.values()
+            if connection.calls or connection.dispatched
+        ] == []
+        assert self.server.server.admission.quotas._counts == self.counted
+        await self.stack.aclose()
+
+
+def ending_of(data: bytes) -> Any:
+    """The frame that the server reads, or the code with which it must close."""
+    try:
+        return decode_from_client(data)
+    except BadFrame as error:
+        return error.close_code
+
+
+def sends_away(data: bytes) -> str | None:
+    """The participants that this frame evicts, by the rules."""
+    frame = ending_of(data)
+    if not isinstance(frame, Admin) or frame.action != "kick":
+        return None
+    return frame.options.get("participant") if frame.options.get("room") == "lab" else None
+
+
+def is_reply(frame: Frame, request_id: int) -> bool:
+    return isinstance(frame, Result | Failed) and frame.id == request_id
+
+
+async def close_code(client: RawClient) -> int:
+    """Read until the connection is closed."""
+    while (raw := await client.read_raw()).opcode != CLOSE:
+        pass
+    return int.from_bytes(raw.payload[:2], "big")
+
+
+TestConversation = Conversation.TestCase
+TestConversation.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    print_blob=True,
+    # Shrinking the steps might take longer than a test may.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,305 @@
+"""Many events at once: each subscriber gets all of them, and no call waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from support.clients.wire_talk import offer, toolkit_of
+from support.parts.facts import member, scope
+from toolbus.auth.grants import ApiScope
+from toolbus.transport.websocket import NotifyingTicket, Ticket
+from toolbus.wire import (
+    Attributes,
+    Call,
+    CallId,
+    Dispatch,
+    Event,
+    RequestId,
+    Result,
+    Subscribe,
+    decode_from_server,
+)
+from toolbus_server.calls.router import Connection
+from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.limits import Limits
+from toolbus_server.rooms import event_feed as feed
+from toolbus_server.rooms import fair_scheduler as scheduler
+from toolbus_server.rooms.hub import Hub, OpenRoom
+
+HOSTS, SUBSCRIBERS = 1_000, 100
+STEPS = 20
+"""Events that the scheduler sends within its slice of an iteration."""
+MOST_EVENTS = 4 * STEPS
+"""During a call, which takes two iterations."""
+
+
+class FakeSession:
+    """A participant whose connection only records."""
+
+    def __init__(self, name: str, instance: str, api: ApiScope | None) -> None:
+        self.connection = Connection(member(name, instance, api=api), self)
+        self.sent: list[bytes] = []
+        self.received = asyncio.Event()
+
+    def send_message(self, data: bytes, ticket: Ticket | None = None) -> bool:
+        self.sent.append(data)
+        self.received.set()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    def offer_message(self, data: bytes, ticket: Ticket) -> bool:
+        return self.send_message(data, ticket)
+
+    def send_bounded(self, data: bytes, ticket: NotifyingTicket) -> None:
+        self.send_message(data, ticket)
+
+    is_behind = False
+
+    def gather(self) -> None: ...
+
+    def replaced(self) -> None: ...
+
+    def evict(self) -> None: ...
+
+    @property
+    def events(self) -> list[Event]:
+        """All events that it was sent, numbered from 1 on."""
+        received = [
+            frame for frame in map(decode_from_server, self.sent) if isinstance(frame, Event)
+        ]
+        assert [event.number for event in received] == list(range(1, len(received) + 1))
+        return received
+
+
+class BusyRoom:
+    """A room with many participants, on a running loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.hub = Hub(self.loop, Limits(), ServerTelemetry(), Random(1))
+        self.room: OpenRoom
+        self._instances = map(str, count())
+
+    def session(self, name: str, api: ApiScope | None = None) -> FakeSession:
+        session = FakeSession(name, next(self._instances), api)
+        self.room = self.hub.join("lab", session)
+        return session
+
+    def subscriber(self, *topics: str, api: ApiScope | None = None) -> FakeSession:
+        session = self.session("subscriber", api)
+        event_feed = feed.EventFeed(session.connection, self.loop, self.hub.scheduler)
+        self.room.toolkit_requests.subscribe(
+            session.connection, event_feed, Subscribe(1, [*topics])
+        )
+        return session
+
+    def host(self, session: FakeSession, name: str, *tools: str, **fields: Any) -> None:
+        manifest = toolkit_of(name, *(tools or ("run",)), **fields)
+        self.room.toolkit_requests.register(session.connection, offer(manifest))
+
+    async def call(self, caller: FakeSession, host: FakeSession, number: int) -> None:
+        """Make a call and take its reply, with loop iterations between them as sockets need."""
+        frame = Call(RequestId(number), CallId(f"c{number}"), "t", "run", None, b"\x80", None)
+        caller.sent.clear()
+        self.hub.router.call(self.room.room, caller.connection, frame)
+        await asyncio.sleep(0)
+        dispatch = decode_from_server(host.sent.pop())
+        assert isinstance(dispatch, Dispatch)
+        self.hub.router.answer(host.connection, Result(dispatch.id, b"\x91\x00"))
+        await asyncio.sleep(0)
+        assert isinstance(decode_from_server(caller.sent.pop()), Result)
+
+
+async def until_received(session: FakeSession, events: int) -> None:
+    """Run the loop until a subscriber was sent so many events."""
+    async with asyncio.timeout(30):
+        while len(session.sent) < events:
+            session.received.clear()
+            await session.received.wait()
+
+
+@pytest.fixture
+def _twenty_steps_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the clock of the scheduler go on by a twentieth of a slice with each look at it."""
+    clock = count(0.0, scheduler.SLICE_S / STEPS)
+    monkeypatch.setattr(scheduler, "perf_counter", lambda: next(clock))
+
+
+@pytest.fixture
+def _one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
+
+
+@pytest.mark.row(82)
+@pytest.mark.usefixtures("_twenty_steps_a_turn")
+async def test_calls_go_on_while_events_of_a_thousand_hosts_go_to_a_hundred_subscribers() -> None:
+    """EVENT-2, EVENT-3: no event is missing, and no number."""
+    room = BusyRoom()
+    caller, host = room.session("caller"), room.session("host")
+    room.host(host, "t")
+    subscribers = [room.subscriber("toolkits", "participants") for _ in range(SUBSCRIBERS)]
+    await until_received(subscribers[0], SUBSCRIBERS - 1)  # for those that joined after it
+    for number in range(HOSTS):
+        room.host(room.session("host"), f"t{number}")
+    calls = 0
+    # Each gets hosts, toolkits and the subscribers that joined after it.
+    expected = [(each, 2 * HOSTS + later) for later, each in enumerate(reversed(subscribers))]
+    async with asyncio.timeout(60):
+        while any(len(subscriber.sent) < events for subscriber, events in expected):
+            before = sum(len(each.sent) for each in subscribers)
+            await room.call(caller, host, calls)
+            calls += 1
+            assert sum(len(each.sent) for each in subscribers) - before <= MOST_EVENTS
+    assert calls > 100
+    for subscriber in subscribers:
+        came = [event for event in subscriber.events if event.name != "participant_changed"]
+        hosts = [event for event in came if event.data.get("participant", {}).get("name") == "host"]
+        toolkits = [each.data["toolkit"]["name"] for each in came if each.name == "toolkit_added"]
+        assert len(hosts) == HOSTS
+        assert toolkits == [f"t{number}" for number in range(HOSTS)]
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_a_change_is_sent_with_the_state_at_the_time_of_sending() -> None:
+    """EVENT-3: one that left meanwhile causes no event, one that changed causes one."""
+    room = BusyRoom()
+    subscriber = room.subscriber("participants")
+    first, second, third = (room.session(name) for name in ("first", "second", "third"))
+    await until_received(subscriber, 1)
+    for session in (first, second):
+        room.room.participant_requests.attributes(
+            session.connection, Attributes(1, {"status": "busy"})
+        )
+    room.hub.leave("lab", third)
+    await until_received(subscriber, 3)
+    last = room.session("last")
+    await until_received(subscriber, 4)
+    received = [(event.name, event.data["participant"]["name"]) for event in subscriber.events]
+    assert received == [
+        ("participant_joined", "first"),
+        ("participant_joined", "second"),
+        ("participant_changed", "first"),
+        ("participant_joined", "last"),
+    ]
+    attributes = [event.data["participant"]["attributes"] for event in subscriber.events]
+    assert attributes == [{}, {"status": "busy"}, {"status": "busy"}, {}]
+    assert last.sent == []
+
+
+async def test_subscribers_with_the_same_rights_share_a_packed_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REG-14: each event has the tools that its receiver may see."""
+    made: list[Connection] = []
+    summary = feed.toolkit_summary
+
+    def counted(toolkit: Any, connection: Connection) -> dict[str, Any]:
+        made.append(connection)
+        return summary(toolkit, connection)
+
+    monkeypatch.setattr(feed, "toolkit_summary", counted)
+    room = BusyRoom()
+    grants = {
+        "ab": scope(use_tools=True),
+        "a": scope(use_tools=True, allow=["t.a"]),
+        "b": scope(use_tools=True, deny=["t.a"]),
+    }
+    subscribers = {
+        name: [room.subscriber("toolkits", api=api) for _ in range(5)]
+        for name, api in grants.items()
+    }
+    blind = room.subscriber("toolkits", api=scope(use_tools=True, deny=["t"]))
+    now = room.loop.time()
+    with monkeypatch.context() as still:  # all are due at once
+        still.setattr(room.loop, "time", lambda: now)
+        room.host(room.session("host"), "t", "a", "b")
+    for name, alike in subscribers.items():
+        for subscriber in alike:
+            await until_received(subscriber, 1)
+            (event,) = subscriber.events
+            assert "".join(event.data["toolkit"]["tools"]) == name
+    assert len(made) == len(grants)
+    assert blind.sent == []
+    async with asyncio.timeout(5):  # the last event may be sent before that
+        while room.hub.scheduler._packed:  # noqa: ASYNC110 - a plain dict
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_a_packed_event_is_not_sent_after_a_change() -> None:
+    room = BusyRoom()
+    subscribers = [room.subscriber("toolkits") for _ in range(3)]
+    host = room.session("host")
+    room.host(host, "t", version="1")
+    await until_received(subscribers[0], 1)
+    room.host(host, "t", version="2")
+    await until_received(subscribers[0], 2)
+    received = [[event.data["toolkit"]["version"] for event in each.events] for each in subscribers]
+    assert received == [["1", "2"], ["2"], ["2"]]
+    room.hub.leave("lab", host)  # its name stays reserved
+    await until_received(subscribers[2], 2)
+    assert subscribers[2].events[-1].data["toolkit"]["hosts"] == 0
+
+
+async def test_the_memory_for_packed_events_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_MAX_KEPT_BYTES", 2_000)
+    monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
+    room = BusyRoom()
+    subscribers = [room.subscriber("toolkits") for _ in range(2)]
+    host = room.session("host")
+    for number in range(30):
+        room.host(host, f"t{number}")
+    while len(subscribers[1].sent) < 30:
+        await until_received(subscribers[1], len(subscribers[1].sent) + 1)
+        assert sum(len(kinds) for kinds in room.hub.scheduler._packed.values()) < 8
+    assert [event.data["toolkit"]["name"] for event in subscribers[1].events] == [
+        f"t{number}" for number in range(30)
+    ]
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_a_subscriber_that_unsubscribes_during_sending_is_sent_no_more() -> None:
+    room = BusyRoom()
+    leaving, staying = room.subscriber("toolkits"), room.subscriber("toolkits")
+    host = room.session("host")
+    for number in range(5):
+        room.host(host, f"t{number}")
+    await until_received(leaving, 2)
+    room.room.feeds.remove(leaving.connection.member)
+    await until_received(staying, 5)
+    assert len(leaving.sent) == 2
+
+
+async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    summary = feed.toolkit_summary
+
+    def broken(toolkit: Any, connection: Connection) -> dict[str, Any]:
+        if toolkit.name == "bad" and connection is unlucky.connection:
+            raise RuntimeError("a bug")
+        return summary(toolkit, connection)
+
+    monkeypatch.setattr(feed, "toolkit_summary", broken)
+    room = BusyRoom()
+    unlucky = room.subscriber("toolkits", api=scope(use_tools=True))
+    others = room.subscriber("toolkits")
+    host = room.session("host")
+    for name in ("bad", "good"):
+        room.host(host, name)
+    with caplog.at_level(logging.ERROR, "toolbus_server.rooms.event_feed"):
+        await until_received(others, 2)
+        await until_received(unlucky, 1)
+    assert [record.message for record in caplog.records] == [
+        "events of its room could not be sent to 'subscriber'"
+    ]
+    assert [event.data["toolkit"]["name"] for event in unlucky.events] == ["good"]

@@ -1,0 +1,77 @@
+"""Fairness: how much one participant can delay all others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from support.clients.raw_client import CONT, raw_participant, websocket_frame
+from support.rooms.bystanders import unharmed_server
+from toolbus import InvalidArguments, RoomClient, Tool, Toolkit
+from toolbus.wire import Cancel, RequestId, encode
+from toolbus_server.testing import running_server
+
+FLOOD = 60_000
+"""Frames; a loop reads up to 256 KiB, about 16,000 of them, before it serves others."""
+
+
+@pytest.mark.row(30)
+async def test_flood_of_tiny_frames_does_not_delay_others_until_its_end() -> None:
+    async with unharmed_server() as server, server.room("carol") as carol:
+        router = server.server.hub.router
+        async with raw_participant(server) as mallory:
+            tiny = websocket_frame(encode(Cancel(RequestId(1), "")))
+            mallory.send(tiny * FLOOD)
+            await asyncio.sleep(0)
+            async with asyncio.timeout(30):
+                assert await carol.call("echo.say", text="still here")
+                assert router.dropped < FLOOD
+                await mallory.flush()
+
+
+@pytest.mark.row(30)
+async def test_tiny_fragments_get_as_little_time_as_anything_else() -> None:
+    """A share is measured in time, not in bytes: tiny fragments cost most for their size."""
+    pieces = 1_000
+    empty = websocket_frame(b"", opcode=CONT, fin=False) * pieces
+    last = websocket_frame(encode(Cancel(RequestId(1), "")), opcode=CONT)
+    async with unharmed_server() as server, server.room("carol") as carol:
+        router = server.server.hub.router
+        async with raw_participant(server) as mallory:
+            mallory.send((websocket_frame(b"", fin=False) + empty + last) * 100)
+            async with asyncio.timeout(30):
+                while not router.dropped:
+                    await carol.call("echo.say", text="still here")
+                before = router.dropped
+                for _ in range(10):
+                    await carol.call("echo.say", text="still here")
+                # Each call takes some six loop iterations, and mallory is served in each.
+                assert (router.dropped - before) * pieces < 10 * 6 * 1_000
+                assert router.dropped < 100  # the flood went on all the while
+                await mallory.flush()
+
+
+class Checked(Tool):
+    """A tool whose schema has a pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}}
+        super().__init__("checked", schema)
+
+    async def execute(self, context: object, /, *_: object, **arguments: object) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.row(38)
+async def test_pattern_that_is_costly_to_compile_is_refused_with_its_path() -> None:
+    async with running_server() as server, server.room("host") as host:
+        with pytest.raises(InvalidArguments) as refused:
+            await registered(host, Checked("(?:a{1,1000}){1,50}"))
+        assert refused.value.details["path"] == "/tools/0/input_schema"
+        await registered(host, Checked(r"^\d{4}-\d{2}-\d{2}$"))
+
+
+async def registered(host: RoomClient, tool: Tool) -> None:
+    async with host.host(Toolkit("forms", [tool])):
+        pass

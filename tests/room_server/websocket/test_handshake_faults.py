@@ -1,0 +1,348 @@
+"""Refused handshakes: bad tokens, wrong rooms, broken requests; fault matrix, part A.
+
+Each refusal is tested as a program gets it, an HTTP response before the upgrade, and as a browser
+does, a close code. The server is a real one, and its participants must not be affected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+from support.clients.forged_tokens import ABSENT, CLAIMS, HEADER, KEY, SECRET, segment, signed
+from support.clients.handshakes import ask, claims, code_for_browser, handshake_server
+from support.clients.raw_client import (
+    BINARY,
+    bearer,
+    browser_bearer,
+    raw_connection,
+    raw_participant,
+    upgrade_request,
+)
+from support.rooms.bystanders import nothing_complains, unharmed_server
+from toolbus import Key, KeyRing, ParticipantToken
+from toolbus.auth.tokens import MAX_JWT_BYTES
+from toolbus.wire import SUBPROTOCOL
+from toolbus_server import RoomServer, ServerSettings
+from toolbus_server.testing import running_server
+
+BAD_TOKEN = "The token is missing, malformed, expired or from an unknown key.\n"
+OTHER_KEY = Key(kid="k1", alg="HS256", iss="acme", secret="another-" + "y" * 32)
+
+
+def with_claims(**changes: Any) -> Callable[[], str]:
+    return lambda: signed(HEADER, claims(**changes))
+
+
+def with_header(**header: Any) -> Callable[[], str]:
+    return lambda: signed({**HEADER, **header}, claims())
+
+
+def aged(issued_ago_s: float, life_s: float, **changes: Any) -> Callable[[], str]:
+    def make() -> str:
+        iat = time.time() - issued_ago_s
+        return signed(HEADER, claims(iat=iat, exp=iat + life_s, **changes))
+
+    return make
+
+
+def row(number: int, name: str, make: Callable[[], str], reason: str) -> Any:
+    return pytest.param(make, reason, marks=pytest.mark.row(number), id=f"row{number}-{name}")
+
+
+def _unsigned(alg: str) -> Callable[[], str]:
+    return lambda: f"{segment({'alg': alg, 'kid': 'k1'})}.{segment(claims())}."
+
+
+def _of_another_key() -> str:
+    return ParticipantToken(name="eve", room=["lab"]).to_jwt(OTHER_KEY)
+
+
+def _nested(depth: int) -> str:
+    body = json.dumps(claims(api=0)).replace('"api": 0', f'"api": {"[" * depth}{"]" * depth}')
+    return signed(HEADER, body.encode())
+
+
+REFUSED = [
+    row(1, "empty", lambda: "", "malformed"),
+    row(1, "garbage", lambda: "garbage", "malformed"),
+    row(1, "three-parts", lambda: "a.b.c", "malformed"),
+    row(1, "signed-by-another-key", _of_another_key, "bad_signature"),
+    row(2, "none", _unsigned("none"), "alg_none"),
+    row(2, "None", _unsigned("None"), "alg_none"),
+    row(2, "nOnE", _unsigned("nOnE"), "alg_none"),
+    row(4, "kid-path", with_header(kid="../../etc/passwd"), "unknown_kid"),
+    row(4, "kid-sql", with_header(kid="k1' OR '1'='1"), "unknown_kid"),
+    row(4, "kid-list", with_header(kid=["k1"]), "bad_header"),
+    row(5, "unknown-kid", with_header(kid="k2"), "unknown_kid"),
+    row(5, "no-kid", lambda: signed({"alg": "HS256"}, claims()), "no_kid"),
+    row(6, "crit", with_header(crit=["exp"]), "bad_header"),
+    row(6, "crit-b64", with_header(crit=["b64"], b64=True), "bad_header"),
+    row(7, "no-aud", with_claims(aud=ABSENT), "wrong_audience"),
+    row(7, "wrong-aud", with_claims(aud="other"), "wrong_audience"),
+    row(7, "aud-prefix", with_claims(aud="toolbus2"), "wrong_audience"),
+    row(7, "list-without-ours", with_claims(aud=["toolbus2", "other"]), "wrong_audience"),
+    row(8, "iss-longer", with_claims(iss="acme2"), "wrong_issuer"),
+    row(8, "iss-shorter", with_claims(iss="acm"), "wrong_issuer"),
+    row(8, "no-iss", with_claims(iss=ABSENT), "wrong_issuer"),
+    row(9, "expired", aged(3600, 3600 - 61), "expired"),
+    row(9, "not-yet", lambda: with_claims(nbf=time.time() + 120)(), "not_yet_valid"),
+    row(9, "issued-in-future", aged(-120, 3600), "issued_in_future"),
+    row(10, "no-exp", with_claims(exp=ABSENT), "bad_time"),
+    row(10, "no-iat", with_claims(iat=ABSENT), "bad_time"),
+    row(10, "longer-than-a-day", aged(0, 24 * 3600 + 1), "life_too_long"),
+    row(17, "nested-claims", lambda: _nested(200), "bad_grants"),
+    row(17, "too-long-to-decode", lambda: "a" * (MAX_JWT_BYTES + 1), "too_long"),
+    row(17, "just-below-8-KiB", lambda: with_claims(pad="x" * 5700)(), "too_long"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED)
+async def test_bad_token_is_refused_with_a_constant_text_and_counted(
+    make: Callable[[], str], reason: str
+) -> None:
+    async with handshake_server() as server:
+        head = await ask(server, "/rooms/den", bearer(make()))
+        code = await code_for_browser(server, "/rooms/den", make())
+
+        assert (head.status, head.body, code) == (401, BAD_TOKEN, 4401)
+        assert server.server.admission.refused == {reason: 2}
+
+
+@pytest.mark.row(17)
+@pytest.mark.parametrize("depth", [1_000, 2_500])
+async def test_claims_nested_deeply_are_refused(depth: int) -> None:
+    async with handshake_server() as server:
+        # Some Python versions decode them; all refuse them.
+        assert (await ask(server, "/rooms/den", bearer(_nested(depth)))).status == 401
+
+
+@pytest.mark.row(1)
+async def test_request_without_token_is_refused() -> None:
+    only_protocol = [("Sec-WebSocket-Protocol", SUBPROTOCOL)]
+    async with handshake_server() as server:
+        for extra in ([], [("Authorization", "Basic YTpi")], [("Authorization", "Bearer")]):
+            head = await ask(server, "/rooms/den", [*only_protocol, *extra])
+
+            assert (head.status, head.body) == (401, BAD_TOKEN)
+        assert await code_for_browser(server, "/rooms/den", "") == 4401
+        assert server.server.admission.refused.total() == 4
+
+
+@pytest.mark.row(1)
+async def test_two_authorization_headers_count_as_none() -> None:
+    async with handshake_server() as server:
+        good = ("Authorization", f"Bearer {server.token('mallory', room='*')}")
+        headers = [("Sec-WebSocket-Protocol", SUBPROTOCOL), good, good]
+
+        assert (await ask(server, "/rooms/den", headers)).status == 401
+
+
+@pytest.mark.row(3)
+async def test_token_signed_with_a_public_key_is_refused() -> None:
+    pair = Key.generate(kid="k1", iss="acme", alg="RS256")
+    public = pair.public_half().public
+    assert public is not None
+    for alg, reason in (("HS256", "wrong_alg"), ("RS256", "bad_signature")):
+        forged = signed({"alg": alg, "kid": "k1"}, claims(), public.encode())
+        async with handshake_server(pair) as server:
+            head = await ask(server, "/rooms/den", bearer(forged))
+
+            assert (head.status, head.body) == (401, BAD_TOKEN)
+            assert await code_for_browser(server, "/rooms/den", forged) == 4401
+            assert server.server.admission.refused == {reason: 2}
+
+
+@pytest.mark.row(4, 5)
+async def test_nothing_that_a_token_names_is_fetched() -> None:
+    visits = 0
+
+    def count(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visits
+        visits += 1
+        writer.close()
+
+    async with await asyncio.start_server(count, "127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/keys"
+        jwk = {"kty": "oct", "k": segment(b"m1ne" * 10), "kid": "k1"}
+        async with handshake_server() as server:
+            for header in (
+                {"kid": url},
+                {"jku": url},
+                {"x5u": url},
+                {"jwk": jwk},
+                {"kid": "k2", "jku": url},
+            ):
+                forged = signed({**HEADER, **header}, claims(), b"m1ne" * 10)
+
+                assert (await ask(server, "/rooms/den", bearer(forged))).status == 401
+    assert visits == 0
+
+
+GOOD = [
+    pytest.param(with_claims(), id="as-it-is"),
+    pytest.param(
+        with_claims(aud=["other", "toolbus"]), marks=pytest.mark.row(7), id="row7-aud-list"
+    ),
+    pytest.param(aged(3600, 3600 - 30), marks=pytest.mark.row(9), id="row9-expired-30-s-ago"),
+    pytest.param(aged(-30, 3600), marks=pytest.mark.row(9), id="row9-issued-in-30-s"),
+    pytest.param(
+        lambda: with_claims(nbf=time.time() + 30)(),
+        marks=pytest.mark.row(9),
+        id="row9-valid-in-30-s",
+    ),
+    pytest.param(aged(0, 24 * 3600), marks=pytest.mark.row(10), id="row10-one-day"),
+    pytest.param(
+        with_header(jku="http://127.0.0.1:1"), marks=pytest.mark.row(4), id="row4-jku-ignored"
+    ),
+]
+
+
+@pytest.mark.parametrize("make", GOOD)
+async def test_good_token_is_accepted_in_the_header_and_in_the_subprotocol(
+    make: Callable[[], str],
+) -> None:
+    async with handshake_server() as server:
+        for headers in (bearer(make()), browser_bearer(make())):
+            async with raw_connection(server.url) as client:
+                assert (await client.upgrade("/rooms/lab", headers)).status == 101
+                assert (await client.read_raw()).opcode == BINARY
+
+
+@pytest.mark.row(13)
+async def test_token_for_another_room_is_refused() -> None:
+    async with handshake_server() as server:
+        token = server.token("mallory", room="lab")
+        head = await ask(server, "/rooms/den", bearer(token))
+
+        assert (head.status, head.body) == (403, "The token is not for this room.\n")
+        assert await code_for_browser(server, "/rooms/den", token) == 4403
+        assert server.server.admission.refused == {"wrong_room": 2}
+
+
+@pytest.mark.row(14)
+async def test_old_and_new_key_are_trusted_until_the_old_one_is_removed() -> None:
+    new = Key.generate(kid="k2", iss="acme")
+    both = ServerSettings(keys=KeyRing([new]), port=0, drain_s=1.0)
+    minted = {key: ParticipantToken(name="bob", room=["lab"]).to_jwt(key) for key in (KEY, new)}
+    async with unharmed_server(settings=both, key=KEY) as server:
+        async with (
+            raw_participant(server, token=minted[KEY]),
+            raw_participant(server, token=minted[new]),
+        ):
+            pass
+    async with running_server(key=new) as later, raw_participant(later, token=minted[new]):
+        assert (await ask(later, "/rooms/lab", bearer(minted[KEY]))).status == 401
+
+
+@pytest.mark.row(17)
+@pytest.mark.parametrize("size", [8_192, 10 * 1024 * 1024])
+async def test_token_beyond_the_header_limit_is_refused_while_it_arrives(size: int) -> None:
+    async with handshake_server() as server:
+        for headers in (bearer("a" * size), browser_bearer("a" * size)):
+            async with raw_connection(server.url) as client:
+                assert (await client.upgrade("/rooms/den", headers)).status == 431
+        assert server.server.admission.refused.total() == 0
+
+
+@pytest.mark.row(17)
+async def test_thousands_of_headers_are_refused() -> None:
+    async with handshake_server() as server:
+        headers = [*bearer(server.token("mallory", room="*")), *[("X-A", "b")] * 5_000]
+
+        assert (await ask(server, "/rooms/den", headers)).status == 431
+
+
+@pytest.mark.row(18)
+@pytest.mark.parametrize("secret", ["", "s3cret-" + "x" * 24])
+def test_server_with_a_weak_secret_or_no_key_does_not_start(secret: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[[key]]\nkid = "k1"\nalg = "HS256"\niss = "acme"\nsecret = "{secret}"\n')
+
+    with pytest.raises(ValueError, match="secret"):
+        KeyRing.load(keys)
+    with pytest.raises(ValueError, match="at least one key"):
+        RoomServer(ServerSettings(keys=KeyRing([])))
+
+
+@pytest.mark.row(19)
+async def test_query_token_is_read_only_if_enabled() -> None:
+    only_protocol = [("Sec-WebSocket-Protocol", SUBPROTOCOL)]
+    for enabled, status in ((False, 401), (True, 101)):
+        async with handshake_server(query_token=enabled) as server:
+            path = f"/rooms/lab?token={server.token('mallory')}"
+
+            assert (await ask(server, path, only_protocol)).status == status
+
+
+@pytest.mark.row(19)
+async def test_no_token_reaches_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("websockets", "websockets.server", "websockets.client", "asyncio"):
+        caplog.set_level(logging.DEBUG, logger=name)
+    async with handshake_server(query_token=True) as server:
+        token = server.token("mallory")
+        only_protocol = [("Sec-WebSocket-Protocol", SUBPROTOCOL)]
+        for path, headers in (
+            (f"/rooms/lab?token={token}", only_protocol),
+            (f"/rooms/den?token={token}", only_protocol),
+            (f"//[{token}", bearer(token)),
+            ("/rooms/lab", bearer(token)),
+            ("/rooms/den", bearer(token)),
+            ("/rooms/lab", browser_bearer(token)),
+            ("/rooms/lab", [*browser_bearer(token), ("Sec-WebSocket-Protocol", f"@ {token}")]),
+            ("/rooms/lab", [*bearer(token), ("Sec-WebSocket-Version", token)]),
+        ):
+            await ask(server, path, headers)
+        async with raw_connection(server.url) as client:
+            client.send(upgrade_request(f"/?token={token}").replace(b"HTTP/1.1", b"HTTP/9", 1))
+            await client.reader.read()
+        async with server.room("bob") as bob:
+            assert await bob.call("echo.say", text="not for the log") == "not for the log"
+
+    assert caplog.records
+    for record in caplog.records:
+        text = f"{record.getMessage()} {record.exc_text} {record.exc_info} {record.__dict__}"
+        assert "not for the log" not in text
+        assert "eyJ" not in text, f"{record.name} logged a token"  # every JWT starts like this
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+
+
+@example_settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from([*HEADER, "crit", "jku"]), JSON, max_size=3),
+            st.dictionaries(st.sampled_from([*CLAIMS, "nbf"]), JSON, min_size=1, max_size=4),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+async def test_no_claims_break_the_handshake(
+    tokens: list[tuple[dict[str, Any], dict[str, Any]]],
+) -> None:
+    with nothing_complains():
+        async with running_server(key=KEY) as server:
+            for header, changes in tokens:
+                for head in (header, {}):
+                    forged = signed({**HEADER, **head}, claims(**changes), SECRET.encode())
+                    answer = await ask(server, "/rooms/den", bearer(forged))
+
+                    assert answer.status in {101, 401, 403, 431}

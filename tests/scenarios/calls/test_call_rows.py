@@ -1,0 +1,357 @@
+"""Calls that go wrong, over real sockets: what the caller is told, and what really ran."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.clients.raw_client import raw_participant
+from support.processes.host_process import host_process
+from toolbus import RoomClient, ToolContext, Toolkit, tool
+from toolbus.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    HostLost,
+    InvalidArguments,
+    InvalidResult,
+    NoHost,
+    NotFound,
+    Overloaded,
+    RoomException,
+    TooLarge,
+    ToolFailed,
+)
+from toolbus.wire import Cancel, Dispatch, Failed, Register, RequestId, Result, pack_body
+from toolbus_server.testing import TestServer, running_server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TestServer]:
+    """A server on which nothing is left of any call at the end."""
+    async with running_server() as server:
+        yield server
+        assert server.server.hub.router.in_flight == 0
+
+
+class Bench:
+    """Tools that a test can watch and hold."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.runs = 0
+
+    def toolkit(self) -> Toolkit:
+        @tool
+        async def echo(text: str, times: int = 1) -> str:
+            self.runs += 1
+            return text * times
+
+        @tool(name="hold", max_concurrency=1)
+        async def hold() -> str:
+            self.runs += 1
+            self.began.set()
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+            return "held"
+
+        @tool
+        async def deaf() -> str:
+            self.began.set()
+            while not self.gate.is_set():
+                try:
+                    await self.gate.wait()
+                except asyncio.CancelledError:
+                    self.cancelled.set()
+            return "at last"
+
+        return Toolkit("t", [echo, hold, deaf])
+
+    async def wait_began(self) -> None:
+        async with asyncio.timeout(5):
+            await self.began.wait()
+        self.began.clear()
+
+
+async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **arguments: Any) -> Any:
+    """Make a call without a second try and return its error."""
+    toolkit, _, name = tool.partition(".")
+    with pytest.raises(RoomException) as caught:
+        await room.invoke(f"{toolkit}.{name}", arguments, timeout_s=timeout_s, retry=False)
+    return caught.value
+
+
+@pytest.mark.row(46)
+async def test_what_is_missing_is_not_found_at_once(server: TestServer) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+        for name in ("x.echo", "t.fly"):
+            error = await failure_of(alice, name, timeout_s=3_600)
+            assert (type(error), error.executed) == (NotFound, "no")
+    assert bench.runs == 0
+
+
+@pytest.mark.row(47)
+async def test_a_host_that_serves_a_toolkit_no_more_is_no_host_and_may_be_tried_again(
+    server: TestServer,
+) -> None:
+    async with raw_participant(server, "host") as host, server.room("alice") as alice:
+        manifest = pack_body({"name": "t", "tools": [{"name": "run", "input_schema": {}}]})
+        host.send_frame(Register(RequestId(1), manifest, {}))
+        assert isinstance(await host.reply_to(1), Result)
+        call = asyncio.ensure_future(failure_of(alice, "t.run"))
+        dispatch = await host.read_frame()
+        assert isinstance(dispatch, Dispatch)
+        host.send_frame(Failed(dispatch.id, "no_host", "no", True, "gone", None, None))
+        error = await call
+        assert (type(error), error.executed, error.retryable) == (NoHost, "no", True)
+
+
+@pytest.mark.row(48)
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({"text": 3}, "/text"),
+        ({"text": "a", "times": "2"}, "/times"),
+        ({}, "/text"),
+        ({"text": "a", "more": 1}, "/more"),
+        ({"text": float("nan")}, "/text"),
+    ],
+)
+async def test_bad_arguments_are_refused_by_the_host_with_their_path(
+    server: TestServer, arguments: dict[str, Any], path: str
+) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+        error = await failure_of(alice, "t.echo", **arguments)
+        assert (type(error), error.executed) == (InvalidArguments, "no")
+        assert error.details["path"] == path
+        assert error.details["message"]
+    assert bench.runs == 0
+
+
+@pytest.mark.row(48)
+@pytest.mark.parametrize("value", [2**70, {1: 2}, {1, 2}, "\ud800"], ids=str)
+async def test_arguments_that_cannot_travel_are_refused_before_they_do(
+    server: TestServer, value: Any
+) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+        error = await failure_of(alice, "t.echo", text=value)
+        assert (type(error), error.executed) == (InvalidArguments, "no")
+        assert await alice.call("t.echo", text="still here") == "still here"
+
+
+@pytest.mark.row(49)
+async def test_what_a_tool_raises_or_returns_amiss_says_that_it_ran(server: TestServer) -> None:
+    @tool
+    async def fail(how: str) -> Any:
+        match how:
+            case "raises":
+                raise KeyError("secret words")
+            case "words":
+                raise ToolFailed("no such account", retryable=False)
+            case "unsendable":
+                return {"at": {"x": object()}}
+        return "x" * 2**20
+
+    expected = {
+        "raises": ToolFailed,
+        "words": ToolFailed,
+        "unsendable": InvalidResult,
+        "large": TooLarge,
+    }
+    async with (
+        server.room("host") as host,
+        host.host(Toolkit("t", [fail])),
+        server.room("alice") as alice,
+    ):
+        errors = {how: await failure_of(alice, "t.fail", how=how) for how in expected}
+        assert {how: type(error) for how, error in errors.items()} == expected
+        assert {error.executed for error in errors.values()} == {"yes"}
+        assert "secret" not in str(errors["raises"])
+        assert errors["raises"].details["cause"] == "KeyError"
+        assert str(errors["words"]) == "no such account"
+        assert errors["unsendable"].details["path"] == "/at/x"
+
+
+@pytest.mark.row(50, 51)
+async def test_a_killed_host_leaves_maybe_and_a_tool_that_ran_once(
+    server: TestServer, tmp_path: Path
+) -> None:
+    async with (
+        server.room("alice") as alice,
+        host_process(server, tmp_path / "one", hold=True) as one,
+    ):
+        call = asyncio.ensure_future(alice.call("work.wait"))
+        await one.wrote("began wait")
+        async with host_process(server, tmp_path / "two") as two:
+            await one.kill()
+            with pytest.raises(HostLost) as caught:
+                await call
+            assert (caught.value.executed, caught.value.retryable) == ("maybe", False)
+            assert (one.count("began wait"), two.count("began wait")) == (1, 0)
+
+
+@pytest.mark.row(51)
+async def test_a_killed_host_of_an_idempotent_tool_is_followed_by_another(
+    server: TestServer, tmp_path: Path
+) -> None:
+    async with (
+        server.room("alice") as alice,
+        host_process(server, tmp_path / "one", hold=True) as one,
+    ):
+        again = asyncio.ensure_future(alice.call("work.wait_again"))
+        refused = asyncio.ensure_future(failure_of(alice, "work.wait_again"))
+        await one.wrote("began wait_again")
+        async with host_process(server, tmp_path / "two") as two:
+            await one.kill()
+            assert await again == "free"
+            assert isinstance(await refused, HostLost)
+            assert two.count("ended wait_again") == 1
+
+
+@pytest.mark.row(52)
+async def test_a_host_that_never_answers_is_given_up_at_the_deadline(server: TestServer) -> None:
+    async with raw_participant(server, "host") as host, server.room("alice") as alice:
+        manifest = pack_body({"name": "t", "tools": [{"name": "run", "input_schema": {}}]})
+        host.send_frame(Register(RequestId(1), manifest, {}))
+        await host.reply_to(1)
+        error = await failure_of(alice, "t.run", timeout_s=0.2)
+        assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
+        dispatch, cancel = await host.read_frame(), await host.read_frame()
+        assert isinstance(dispatch, Dispatch)
+        assert 0 < (dispatch.remaining_ms or 0) <= 200
+        assert cancel == Cancel(dispatch.id, "deadline")
+        dropped = server.server.hub.router.dropped
+        host.send_frame(Result(dispatch.id, pack_body([0])))
+        host.send_frame(Cancel(RequestId(77), "of nobody"))
+        host.send_packed(99, 1)
+        assert isinstance(await host.reply_to(1), Failed)
+        assert server.server.hub.router.dropped == dropped + 2
+
+
+@pytest.mark.row(53)
+async def test_a_cancelled_call_is_stopped_at_its_host(server: TestServer) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+        running, queued = (asyncio.ensure_future(alice.call("t.hold")) for _ in range(2))
+        await bench.wait_began()
+        queued.cancel()
+        running.cancel()
+        async with asyncio.timeout(5):
+            for call in (queued, running):
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+            await bench.cancelled.wait()
+        assert bench.runs == 1
+        bench.gate.set()
+        assert await alice.call("t.hold") == "held"
+
+
+@pytest.mark.row(54)
+async def test_a_host_that_ignores_cancel_keeps_nobody_waiting(server: TestServer) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+        error = await failure_of(alice, "t.deaf", timeout_s=0.1)
+        assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
+        async with asyncio.timeout(5):
+            await bench.cancelled.wait()
+        assert server.server.hub.router.in_flight == 0
+        assert await alice.call("t.echo", text="on") == "on"
+        bench.gate.set()
+
+
+@pytest.mark.row(55)
+async def test_a_caller_that_goes_takes_its_calls_with_it(server: TestServer) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()):
+        async with server.room("alice") as alice:
+            call = asyncio.ensure_future(alice.call("t.hold"))
+            await bench.wait_began()
+        async with asyncio.timeout(5):
+            await bench.cancelled.wait()
+            with pytest.raises(ConnectionLost) as caught:
+                await call
+        assert caught.value.executed == "maybe"
+        assert server.server.hub.router.in_flight == 0
+
+
+@pytest.mark.row(61)
+async def test_a_host_that_is_full_says_so_and_runs_on(server: TestServer) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+        async with asyncio.TaskGroup() as calls:
+            held = [calls.create_task(alice.call("t.hold")) for _ in range(256)]
+            await bench.wait_began()
+            error = await failure_of(alice, "t.echo", text="x")
+            assert (type(error), error.executed, error.retryable) == (Overloaded, "no", True)
+            assert error.retry_after_s > 0
+            bench.gate.set()
+        assert {call.result() for call in held} == {"held"}
+    assert bench.runs == 256
+
+
+async def test_a_context_tells_deadline_and_caller(server: TestServer) -> None:
+    @tool
+    async def who(context: ToolContext) -> list[Any]:
+        return [context.caller.name, 0 < (context.deadline or 0) <= 7, context.caller_context]
+
+    async with (
+        server.room("host") as host,
+        host.host(Toolkit("t", [who])),
+        server.room("alice") as alice,
+    ):
+        chunk = await alice.invoke("t.who", timeout_s=7, caller_context={"why": "because"})
+        assert chunk.value == ["alice", True, {"why": "because"}]
+
+
+LARGE = (1 << 20) - 4096
+
+
+async def test_many_large_calls_at_once_do_not_cost_their_caller_the_connection(
+    server: TestServer,
+) -> None:
+    bench = Bench()
+    async with server.room("host") as host, host.host(bench.toolkit()), server.room("me") as me:
+        arguments = {"text": "x" * LARGE, "times": 0}
+        calls = [me.invoke("t.echo", arguments, retry=False) for _ in range(24)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [each for each in ends if isinstance(each, Exception)]
+        assert {type(each) for each in refused} <= {Overloaded}
+        assert bench.runs == len(ends) - len(refused) > 0
+
+
+async def test_many_large_answers_at_once_do_not_cost_their_host_the_connection(
+    server: TestServer,
+) -> None:
+    gate, running = asyncio.Event(), asyncio.Semaphore(0)
+
+    @tool
+    async def much() -> str:
+        running.release()
+        await gate.wait()
+        return "x" * LARGE
+
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(server.room("host"))
+        await stack.enter_async_context(host.host(Toolkit("t", [much])))
+        rooms = [await stack.enter_async_context(server.room(f"caller-{n}")) for n in range(8)]
+        calls = [
+            asyncio.create_task(room.invoke("t.much", retry=False, timeout_s=30))
+            for room in rooms * 3
+        ]
+        for _ in calls:
+            await running.acquire()
+        gate.set()
+        for chunk in await asyncio.gather(*calls):
+            assert chunk.value == "x" * LARGE

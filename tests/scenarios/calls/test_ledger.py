@@ -1,0 +1,290 @@
+"""`executed` against a witness: tens of thousands of calls, and a file that knows what really ran.
+
+A failing run prints its seed; `TOOLBUS_LEDGER_SEED` repeats the same decisions, and
+`TOOLBUS_LEDGER_CALLS` makes it longer or shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import gc
+import os
+import random
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.processes.launch import ChildProcess
+from toolbus import RoomClient, RoomException
+from toolbus_server.testing import TestServer, running_server
+
+# Read here: each test takes such variables away.
+SEED = os.environ.get("TOOLBUS_LEDGER_SEED")
+CALLS = int(os.environ.get("TOOLBUS_LEDGER_CALLS", "20000"))
+CALLERS = 6
+LANES = 8
+"""Calls that each caller has under way."""
+KILL_EVERY = 1_200
+CUT_EVERY = 900
+HOST = Path(__file__).parents[2] / "support/processes/ledger_host.py"
+
+OK, CANCELLED, NO, MAYBE, YES = "ok", "cancelled", "no", "maybe", "yes"
+
+
+class Ledger:
+    """What was asked for, what the callers were told, and what the witness saw."""
+
+    def __init__(self, calls: int) -> None:
+        self.told: list[str | None] = [None] * calls
+        self.idempotent = bytearray(calls)
+        self.inner: dict[int, int] = {}
+
+    def note(self, key: int, outcome: str) -> None:
+        assert self.told[key] is None, f"call {key} ended twice"
+        self.told[key] = outcome
+
+    def insist(self, key: int, error: RoomException, code: str, executed: str) -> None:
+        """An error of this code means this of `executed`, whatever happened around it."""
+        assert error.code != code or error.executed == executed, f"call {key}: {error!r}"
+
+    def check(self, witness: Path) -> collections.Counter[str]:
+        entered: collections.Counter[int] = collections.Counter()
+        ended: collections.Counter[int] = collections.Counter()
+        for line in witness.read_text().splitlines():
+            mark, number = line.split()
+            (entered if mark == "S" else ended)[int(number)] += 1
+        for key, outcome in enumerate(self.told):
+            assert outcome is not None, f"call {key} never ended"
+            problem = self._problem(key, outcome, entered[key], ended[key])
+            assert problem is None, f"call {key}, told {outcome}: {problem}"
+        for key, runs in entered.items():
+            if key >= len(self.told):
+                assert runs <= 1, f"inner call {key} ran {runs} times"
+        return collections.Counter(outcome for outcome in self.told if outcome)
+
+    def _problem(self, key: int, outcome: str, entered: int, ended: int) -> str | None:
+        if outcome == NO and entered:
+            return f"it ran {entered} times"
+        if outcome in (OK, YES) and not (entered and ended):
+            return f"entered {entered}, ended {ended} times"
+        if entered > 1 and not self.idempotent[key]:
+            return f"not idempotent, and ran {entered} times"
+        return None
+
+
+class Storm:
+    """Callers that call, and everything that happens to them."""
+
+    def __init__(self, seed: str, server: TestServer, witness: Path, calls: int) -> None:
+        self.random = random.Random(seed)
+        self.server = server
+        self.witness = witness
+        self.ledger = Ledger(calls)
+        self.hosts: list[ChildProcess] = []
+        self.keys: Iterator[int] = iter(range(calls))
+        self.done = 0
+        self._inner_key = calls
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    async def start_host(self) -> None:
+        token = self.server.token("host", room="lab")
+        environment = {
+            "TOOLBUS_URL": self.server.url,
+            "TOOLBUS_ROOM": "lab",
+            "TOOLBUS_TOKEN": token,
+        }
+        command = [sys.executable, str(HOST), str(self.witness)]
+        self.hosts.append(await ChildProcess.start(command, environment))
+
+    async def replace_host(self) -> None:
+        """Start a host, and kill an older one without asking, so that one is always there."""
+        await self.start_host()
+        await self.hosts.pop(0).kill()
+
+    def cut(self, callers: list[RoomClient]) -> None:
+        """Take a caller's socket away in the middle of everything."""
+        victim = self.random.choice(callers)
+        rooms = self.server.server.hub.rooms
+        for session in rooms["lab"].sessions.values():
+            if session.connection.member.identity.name == victim.name:
+                session.connection.port.transport.abort()  # type: ignore[attr-defined]
+                return
+
+    async def run(self, callers: list[RoomClient], until: int) -> None:
+        async with asyncio.TaskGroup() as lanes:
+            for caller in callers:
+                for _ in range(LANES):
+                    lanes.create_task(self.lane(caller, callers, until))
+        if self._restarts:
+            await asyncio.wait(self._restarts)
+
+    async def lane(self, caller: RoomClient, callers: list[RoomClient], until: int) -> None:
+        while self.done < until and (key := next(self.keys, None)) is not None:
+            kind = self.random.choice(KINDS)
+            await kind(self, caller, key)
+            self.done += 1
+            if self.done % KILL_EVERY == 0:
+                restart = asyncio.create_task(self.replace_host())
+                self._restarts.add(restart)
+                restart.add_done_callback(self._restarts.discard)
+            if self.done % CUT_EVERY == 0:
+                self.cut(callers)
+
+    async def watch(self, key: int, call: Awaitable[Any]) -> None:
+        try:
+            assert await call == key
+        except RoomException as error:
+            self.ledger.note(key, error.executed)
+        else:
+            self.ledger.note(key, OK)
+
+    # The kinds of calls
+
+    async def plain(self, caller: RoomClient, key: int) -> None:
+        await self.watch(key, caller.call("ledger.count", key=key))
+
+    async def idempotent(self, caller: RoomClient, key: int) -> None:
+        self.ledger.idempotent[key] = 1
+        work_s = self.random.choice([0.0, 0.01])
+        await self.watch(key, caller.call("ledger.count_again", key=key, work_s=work_s))
+
+    async def threaded(self, caller: RoomClient, key: int) -> None:
+        await self.watch(key, caller.call("ledger.count_in_thread", key=key, work_s=0.001))
+
+    async def bad(self, caller: RoomClient, key: int) -> None:
+        try:
+            await caller.call("ledger.count", key=key, work_s="long")
+        except RoomException as error:
+            self.ledger.insist(key, error, "invalid_arguments", NO)
+            self.ledger.note(key, error.executed)
+
+    async def late(self, caller: RoomClient, key: int) -> None:
+        limit_s = self.random.choice([0.0, 0.002, 0.02])
+        tool = self.random.choice(["count", "count_in_thread"])
+        try:
+            arguments = {"key": key, "work_s": 0.05}
+            await caller.invoke(f"ledger.{tool}", arguments, timeout_s=limit_s)
+        except RoomException as error:
+            self.ledger.note(key, error.executed)
+        else:
+            self.ledger.note(key, OK)
+
+    async def given_up(self, caller: RoomClient, key: int) -> None:
+        call = asyncio.ensure_future(caller.call("ledger.count", key=key, work_s=0.02))
+        await asyncio.wait([call], timeout=self.random.choice([0.0, 0.005, 0.05]))
+        call.cancel()
+        try:
+            await call
+        except asyncio.CancelledError:
+            self.ledger.note(key, CANCELLED)
+        except RoomException as error:
+            self.ledger.note(key, error.executed)
+        else:
+            self.ledger.note(key, OK)
+
+    async def failing(self, caller: RoomClient, key: int) -> None:
+        words = self.random.random() < 0.5
+        try:
+            await caller.call("ledger.fail", key=key, words=words)
+        except RoomException as error:
+            self.ledger.insist(key, error, "tool_failed", YES)
+            self.ledger.note(key, error.executed)
+
+    async def nested(self, caller: RoomClient, key: int) -> None:
+        good = self.random.random() < 0.5
+        self._inner_key += 1
+        inner_key = self._inner_key
+        try:
+            await caller.call("ledger.nest", key=key, inner_key=inner_key, good=good)
+        except RoomException as error:
+            self.ledger.note(key, error.executed)
+        else:
+            self.ledger.note(key, OK)
+
+    async def hurried(self, caller: RoomClient, key: int) -> None:
+        await self.watch(key, caller.call("ledger.hurry", key=key, work_s=0.2))
+
+
+KINDS: list[Callable[[Storm, RoomClient, int], Awaitable[None]]] = [
+    *[Storm.plain] * 8,
+    *[Storm.idempotent] * 2,
+    Storm.threaded,
+    *[Storm.bad] * 2,
+    *[Storm.late] * 2,
+    *[Storm.given_up] * 2,
+    Storm.failing,
+    *[Storm.nested] * 2,
+    Storm.hurried,
+]
+
+
+def memory_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.row(50, 51, 53, 55, 90)
+async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> None:
+    seed = SEED or secrets.token_hex(4)
+    print(f"ledger seed: {seed}")  # noqa: T201 - shown when the test fails, to repeat it
+    async with running_server() as server, AsyncExitStack() as stack:
+        storm = Storm(seed, server, tmp_path / "witness", CALLS)
+        before = asyncio.all_tasks()
+        async with AsyncExitStack() as people:
+            for _ in range(2):
+                await storm.start_host()
+            stack.push_async_callback(stop_all, storm)
+            callers = [
+                await people.enter_async_context(server.room(f"caller-{number}"))
+                for number in range(CALLERS)
+            ]
+            await serving(callers[0])
+            # A first stretch fills caches and pools; from then on memory must not grow.
+            await storm.run(callers, CALLS // 2)
+            first = memory_bytes()
+            await storm.run(callers, CALLS)
+            second = memory_bytes()
+            await settled(storm, callers)
+        await stop_all(storm)
+        told = storm.ledger.check(storm.witness)
+        assert second <= first * 1.05, f"memory grew from {first} to {second} bytes"
+        assert min(told[outcome] for outcome in (OK, CANCELLED, NO, MAYBE, YES)) > 0, told
+        assert server.server.hub.router.in_flight == 0
+        leaked = {task for task in asyncio.all_tasks() - before if not task.done()}
+        assert not any("toolbus" in repr(task.get_coro()) for task in leaked), leaked
+
+
+async def serving(caller: RoomClient) -> None:
+    """Wait until both hosts are there."""
+    async with asyncio.timeout(30), caller.events() as events:
+        while await caller_hosts(caller) < 2:
+            await anext(events)
+
+
+async def caller_hosts(caller: RoomClient) -> int:
+    return sum([each.hosts async for each in caller.toolkits() if each.name == "ledger"])
+
+
+async def settled(storm: Storm, callers: list[RoomClient]) -> None:
+    """Everything that was opened has ended: at the callers and at the server."""
+    router = storm.server.server.hub.router
+    async with asyncio.timeout(30):
+        await router.wait_until_idle()
+    for caller in callers:
+        assert caller._parts is not None
+        # The one description that is asked for beside a first call may still be under way.
+        assert len(caller._parts.table) <= 1
+
+
+async def stop_all(storm: Storm) -> None:
+    for host in storm.hosts:
+        await host.kill()

@@ -1,0 +1,305 @@
+"""Calls within calls: time, depth, on whose account, and whose failure it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from support.clients.ending_tokens import calling
+from support.clients.raw_client import raw_participant
+from toolbus import ToolContext, Toolkit, tool
+from toolbus.errors import (
+    DeadlineExceeded,
+    LoopDetected,
+    PermissionDenied,
+    RoomException,
+    ToolFailed,
+)
+from toolbus.wire import Call, CallId, Failed, RequestId, pack_body
+from toolbus_server.testing import TestServer, running_server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TestServer]:
+    """A server on which nothing is left of any call at the end."""
+    async with running_server() as server:
+        yield server
+        assert server.server.hub.router.in_flight == 0
+
+
+@tool
+async def down(context: ToolContext, depth: int, via: list[str]) -> list[Any]:
+    """Call the next toolkit of `via`, until `depth` is 0; tell who called, and for whom."""
+    behalf = context.on_behalf_of
+    told = [context.caller.name, behalf.name if behalf else None, context.deadline]
+    if depth == 0:
+        return [told]
+    rest = await context.room.call(f"{via[0]}.down", depth=depth - 1, via=[*via[1:], via[0]])
+    return [told, *rest]
+
+
+@pytest.mark.row(56)
+@pytest.mark.parametrize(("depth", "works"), [(2, True), (15, True), (16, False), (20, False)])
+async def test_two_hosts_may_call_each_other_sixteen_deep(
+    server: TestServer, depth: int, works: bool
+) -> None:
+    async with (
+        server.room("one") as one,
+        server.room("two") as two,
+        one.host(Toolkit("a", [down])),
+        two.host(Toolkit("b", [down])),
+        server.room("alice") as alice,
+    ):
+        if works:
+            chain = await alice.call("a.down", depth=depth, via=["b", "a"])
+            assert len(chain) == depth + 1
+            return
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("a.down", depth=depth, via=["b", "a"])
+        assert caught.value.executed == "yes"
+
+
+@pytest.mark.row(56)
+async def test_the_call_that_goes_too_deep_is_refused_where_it_is_made(server: TestServer) -> None:
+    seen: list[RoomException] = []
+
+    @tool
+    async def again(context: ToolContext) -> str:
+        try:
+            return str(await context.room.call("a.again"))
+        except LoopDetected as error:
+            seen.append(error)
+            return "the bottom"
+
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [again])),
+        server.room("alice") as alice,
+    ):
+        assert await alice.call("a.again") == "the bottom"
+        [error] = seen
+        assert (error.executed, error.retryable) == ("no", False)
+
+
+@pytest.mark.row(57, 59)
+async def test_time_shrinks_and_the_principal_stays_through_nested_calls(
+    server: TestServer,
+) -> None:
+    async with (
+        server.room("one") as one,
+        server.room("two") as two,
+        one.host(Toolkit("a", [down])),
+        two.host(Toolkit("b", [down])),
+        server.room("alice") as alice,
+    ):
+        chunk = await alice.invoke("a.down", {"depth": 4, "via": ["b", "a"]}, timeout_s=20)
+        callers, principals, times = zip(*chunk.value, strict=True)
+        assert callers == ("alice", "one", "two", "one", "two")
+        assert principals == (None, "alice", "alice", "alice", "alice")
+        assert 20 >= times[0]
+        # Hosts are told whole milliseconds; the server, which ends the call, keeps the exact time.
+        assert all(inner <= outer + 0.002 for outer, inner in pairwise(times))
+
+
+@pytest.mark.row(57)
+async def test_an_inner_call_cannot_outlive_the_outer_one(server: TestServer) -> None:
+    ended = asyncio.Event()
+
+    @tool
+    async def hold() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ""
+
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        return (await context.room.invoke("b.hold", timeout_s=60)).value
+
+    async with (
+        server.room("one") as one,
+        server.room("two") as two,
+        one.host(Toolkit("a", [outer])),
+        two.host(Toolkit("b", [hold])),
+        server.room("alice") as alice,
+    ):
+        with pytest.raises(DeadlineExceeded):
+            await alice.invoke("a.outer", timeout_s=0.2)
+        async with asyncio.timeout(5):
+            await ended.wait()
+            while server.server.hub.router.in_flight:  # noqa: ASYNC110 - no event for the last one
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.row(49, 56)
+async def test_an_inner_error_that_escapes_a_tool_is_the_tools_failure(server: TestServer) -> None:
+    runs = 0
+
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        nonlocal runs
+        runs += 1
+        return await context.room.call("nothing.here")
+
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [outer])),
+        server.room("alice") as alice,
+    ):
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("a.outer")
+        assert (caught.value.executed, caught.value.retryable) == ("yes", False)
+        assert caught.value.details == {"cause": "NotFound", "code": "not_found"}
+    assert runs == 1
+
+
+@pytest.mark.row(58)
+async def test_acting_for_another_needs_the_grant_and_the_other_there(server: TestServer) -> None:
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [down])),
+        server.room("alice"),
+        server.room("poor", api=calling(allow=["other"])),
+        server.room("agent", api=calling(act_for=["alice", "zoe", "poor"])) as agent,
+        server.room("eve", api=calling()) as eve,
+    ):
+        arguments = {"depth": 0, "via": []}
+        chunk = await agent.invoke("a.down", arguments, on_behalf_of="alice")
+        assert chunk.value[0][:2] == ["agent", "alice"]
+        for room, name in ((eve, "alice"), (agent, "zoe"), (agent, "one"), (agent, "poor")):
+            with pytest.raises(PermissionDenied) as caught:
+                await room.invoke("a.down", arguments, on_behalf_of=name)
+            assert caught.value.executed == "no"
+
+
+@pytest.mark.row(58)
+async def test_what_a_frame_claims_of_caller_and_parent_counts_for_nothing(
+    server: TestServer,
+) -> None:
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def who(context: ToolContext) -> list[Any]:
+        began.set()
+        await gate.wait()
+        return [context.caller.name, context.on_behalf_of and context.on_behalf_of.name]
+
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [who])),
+        server.room("alice") as alice,
+        raw_participant(server, token=server.token("eve", api=calling())) as eve,
+    ):
+        running = asyncio.ensure_future(alice.call("a.who"))
+        async with asyncio.timeout(5):
+            await began.wait()
+        hub = server.server.hub
+        [dispatch_id] = [
+            number
+            for connection in hub.rooms["lab"].room.connections.values()
+            for number in connection.dispatched
+        ]
+        empty = pack_body({})
+        forged: list[dict[str, Any]] = [{"parent": dispatch_id}, {"on_behalf_of": "alice"}]
+        for number, options in enumerate(forged):
+            call = Call(RequestId(number), CallId(f"c{number}"), "a", "who", None, empty, options)
+            eve.send_frame(call)
+            refusal = await eve.reply_to(number)
+            assert isinstance(refusal, Failed)
+            assert (refusal.code, refusal.executed) == ("permission_denied", "no")
+        claims = {"caller": ["x", "alice", "admin", "acme"], "hops": 0, "private": True}
+        eve.send_frame(Call(RequestId(9), CallId("c9"), "a", "who", None, empty, claims))
+        gate.set()
+        assert await running == ["alice", None]
+        result = await eve.reply_to(9)
+        assert not isinstance(result, Failed)
+        assert b"eve" in result.body
+        assert b"alice" not in result.body
+
+
+@pytest.mark.row(58)
+async def test_what_outlives_its_call_acts_for_nobody(server: TestServer) -> None:
+    late: list[asyncio.Task[Any]] = []
+    go = asyncio.Event()
+
+    async def afterwards(context: ToolContext) -> Any:
+        await go.wait()
+        return await context.room.call("a.down", depth=0, via=[])
+
+    @tool
+    async def leave_behind(context: ToolContext) -> str:
+        late.append(asyncio.ensure_future(afterwards(context)))
+        return "done"
+
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [leave_behind, down])),
+        server.room("alice") as alice,
+    ):
+        assert await alice.call("a.leave_behind") == "done"
+        go.set()
+        with pytest.raises(PermissionDenied):
+            await late[0]
+
+
+@pytest.mark.row(59)
+async def test_a_host_is_nobodys_deputy(server: TestServer) -> None:
+    denied: list[str] = []
+
+    @tool
+    async def secret() -> str:
+        return "treasure"
+
+    @tool
+    async def fetch(context: ToolContext) -> str:
+        try:
+            return str(await context.room.call("vault.secret"))
+        except PermissionDenied as error:
+            denied.append(error.executed)
+            return "denied"
+
+    poor = calling(use_tools=True, deny=["vault"])
+    async with (
+        server.room("keeper") as keeper,
+        server.room("helper") as helper,
+        keeper.host(Toolkit("vault", [secret])),
+        helper.host(Toolkit("help", [fetch])),
+        server.room("alice", api=poor) as alice,
+        server.room("bob") as bob,
+    ):
+        assert await alice.call("help.fetch") == "denied"
+        assert denied == ["no"]
+        assert await bob.call("help.fetch") == "treasure"
+        assert await helper.call("vault.secret") == "treasure"
+
+
+@pytest.mark.row(59)
+async def test_what_a_nested_call_sees_is_what_its_host_sees(server: TestServer) -> None:
+    @tool
+    async def secret() -> str:
+        return "treasure"
+
+    @tool
+    async def fetch(context: ToolContext) -> str:
+        chunk = await context.room.invoke("vault.secret", participant="keeper")
+        return str(chunk.value)
+
+    vault = Toolkit("vault", [secret])
+    async with (
+        server.room("keeper") as keeper,
+        server.room("helper") as helper,
+        server.room("stranger") as stranger,
+        keeper.host(vault, public=False, shared_with=["name:helper"]),
+        helper.host(Toolkit("help", [fetch])),
+        stranger.host(Toolkit("hope", [fetch])),
+        server.room("alice") as alice,
+    ):
+        assert await alice.call("help.fetch") == "treasure"
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("hope.fetch")
+        assert caught.value.details["code"] == "not_found"

@@ -1,0 +1,170 @@
+"""Many nodes as one: no limit is passed by, no host or listener elsewhere is treated otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from support.clients.raw_client import RawClient, bearer, raw_participant
+from support.nodes.cluster import nodes, until_present
+from support.nodes.processes import node_processes
+from support.nodes.relayed import node_of
+from support.redis.server import RedisServer
+from support.rooms.events import until_hosts
+from support.rooms.listeners import LISTENERS, MIB, Listener, broadcast_to
+from support.rooms.replicas import REPLICAS, Pair, carts
+from support.rooms.server_state import connection_of
+from toolbus import RoomClient
+from toolbus_server.testing import FaultProxy, Faults, TestServer
+
+TIME_S = 40
+
+
+async def status_of(server: TestServer, name: str, instance: str = "", epoch: int = 1) -> int:
+    """Ask to be let in, and go again."""
+    client = await RawClient.connect(server.url)
+    path = f"/rooms/lab?instance={instance}&epoch={epoch}"
+    try:
+        return (await client.upgrade(path, bearer(server.token(name)))).status
+    finally:
+        client.abort()
+
+
+async def test_a_room_has_no_more_participants_than_it_may_over_all_nodes(
+    redis: RedisServer,
+) -> None:
+    """CONN-5: who takes its own place over is no further one."""
+    async with asyncio.timeout(TIME_S), nodes(redis, max_per_room=2) as (here, there):
+        async with here.room("ann") as ann, raw_participant(there, "bob", instance="one"):
+            await until_present(ann, "bob")
+            assert await status_of(here, "cem") == 429
+            assert await status_of(there, "cem") == 429
+            assert await status_of(here, "bob", "another") == 429
+            assert await status_of(here, "bob", "one", epoch=2) == 101
+
+
+async def test_those_of_a_node_that_is_told_to_stop_find_their_places_in_a_full_room(
+    redis: RedisServer,
+) -> None:
+    """CONN-5, LEAVE-10: each is there twice until its old connection ends."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis, max_per_room=3) as (here, there),
+        here.room("cem") as cem,
+        raw_participant(there, "ann", instance="one"),
+        raw_participant(there, "bob", instance="two"),
+    ):
+        await until_present(cem, "ann", "bob")
+        assert await status_of(here, "dan") == 429
+        await node_of(there).drain()
+        state = here.server.hub.rooms["lab"].room.state
+        while state.on_draining_node_count < 2:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        async with (
+            raw_participant(here, "ann", instance="one", epoch=2),
+            raw_participant(here, "bob", instance="two", epoch=2),
+        ):
+            assert len(await cem.participants()) == 5
+            assert await status_of(here, "dan") == 429
+
+
+@pytest.mark.row(62)
+async def test_of_two_hosts_elsewhere_the_faster_one_serves_most_calls(redis: RedisServer) -> None:
+    """CALL-21: by the calls that this node has under way with each."""
+    pair = Pair(slow_s=0.1)
+
+    async def keep_calling(alice: RoomClient) -> None:
+        while pair.served["slow"] < 10:
+            await alice.call("work.run")
+
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as people:
+        await pair.join(there, people)
+        alice = await people.enter_async_context(here.room("alice"))
+        await until_hosts(alice, "work", 2)
+        await asyncio.gather(*(keep_calling(alice) for _ in range(8)))
+    assert pair.served["quick"] > 3 * pair.served["slow"]
+
+
+async def test_an_affinity_leads_to_one_host_from_every_node(redis: RedisServer) -> None:
+    """CALL-23: whether it is at the caller's node or not."""
+    customers = [f"customer-{number}" for number in range(20)]
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as people:
+        for instance, server in zip(REPLICAS, (here, there, here), strict=True):
+            host = await people.enter_async_context(server.room("host", instance=instance))
+            await people.enter_async_context(host.host(carts(instance)))
+        seen = []
+        for server in (here, there):
+            room = await people.enter_async_context(server.room("caller"))
+            await until_hosts(room, "carts", len(REPLICAS))
+            seen.append([await room.call("carts.add", item="x", customer=c) for c in customers])
+    assert seen[0] == seen[1]
+    assert set(seen[0]) == set(REPLICAS)
+
+
+@pytest.mark.row(70)
+async def test_a_broadcast_reaches_99_elsewhere_while_the_hundredth_does_not_read(
+    redis: RedisServer,
+) -> None:
+    """SEND-2."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis) as (here, there),
+        FaultProxy(there.url) as proxy,
+        AsyncExitStack() as out,
+    ):
+        sender = await out.enter_async_context(here.room("sender"))
+        tasks = await out.enter_async_context(asyncio.TaskGroup())
+        listeners = [Listener(await out.enter_async_context(there.room("slow", via=proxy)))]
+        for number in range(1, LISTENERS):
+            listeners.append(Listener(await out.enter_async_context(there.room(f"ear{number}"))))
+        listening = []
+        for each in listeners:
+            is_ready = asyncio.Event()
+            listening.append(tasks.create_task(each.listen(is_ready)))
+            await is_ready.wait()
+        present = here.server.hub.rooms["lab"].room.state.participants
+        while sum(member.receives_messages for member in present(None)) < LISTENERS:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        await broadcast_to(sender, listeners)
+        proxy.to_participant = Faults(stalled=True)
+        to_slow = connection_of(there, "slow").port
+        while to_slow._ensure_queue().bytes < 3 * MIB:
+            await sender.send("slow", "fill", "w" * 200_000)
+        await broadcast_to(sender, listeners[1:])
+        assert to_slow.is_open  # it was slow throughout
+        proxy.reset()
+        for task in listening:
+            task.cancel()
+
+
+@pytest.mark.row(70)
+async def test_a_broadcast_between_servers_reaches_99_while_the_hundredth_does_not_read(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """SEND-2: with nodes that are processes of their own."""
+    async with (
+        asyncio.timeout(TIME_S),
+        node_processes(tmp_path, redis.url, redis.url) as (here, there),
+        FaultProxy(there.url) as proxy,
+        AsyncExitStack() as out,
+    ):
+        sender = await out.enter_async_context(here.room("sender"))
+        slow = RoomClient(proxy.url, room="lab", token=there.token("slow"))
+        others = [there.room(f"ear{number}") for number in range(1, LISTENERS)]
+        listeners = [Listener(await out.enter_async_context(each)) for each in (slow, *others)]
+        tasks = await out.enter_async_context(asyncio.TaskGroup())
+        listening = [tasks.create_task(each.listen(asyncio.Event())) for each in listeners]
+        while await sender.broadcast("who-listens") < LISTENERS:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        await broadcast_to(sender, listeners)
+        proxy.to_participant = Faults(stalled=True)
+        for _ in range(40):  # 8 MB: more than systems hold
+            await sender.send("slow", "fill", "w" * 200_000)
+        await broadcast_to(sender, listeners[1:])
+        assert "slow" in {each.name for each in await sender.participants()}  # it was throughout
+        proxy.reset()
+        for task in listening:
+            task.cancel()

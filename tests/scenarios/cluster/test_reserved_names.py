@@ -1,0 +1,177 @@
+"""Names of toolkits at many nodes: kept where the last host is lost, and in which definition."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from support.clients.raw_client import RawClient, raw_participant
+from support.clients.wire_talk import ask, offer, toolkit_of
+from support.nodes.cluster import nodes
+from support.nodes.relayed import node_of
+from support.nodes.reserved_names import TIME_S, kept_in, lost_name, until_published
+from support.nodes.scenarios import take_up_a_reserved_name
+from support.nodes.tools import add
+from support.redis.server import RedisServer
+from support.rooms.events import listed, next_toolkit_event, until_hosts
+from toolbus import NoHost, RemoteToolkit, RoomClient, Toolkit
+from toolbus.errors import AlreadyExists
+from toolbus.wire import Unregister
+from toolbus_server.registry import room_state
+
+MOST_KEPT = 3
+
+
+@pytest.mark.row(47)
+async def test_a_node_that_enters_later_knows_of_a_kept_name_and_tells_its_end_once(
+    redis: RedisServer,
+) -> None:
+    """REG-18."""
+    async with lost_name(redis) as (here, _, witness), here.room("late") as late:
+        async with (
+            late.events(["toolkits"]) as news,
+            witness.events(["toolkits"]) as older_news,
+        ):
+            [kept] = await listed(late)
+            assert (kept.name, kept.hosts, kept.owner) == ("echo", 0, "host")
+            with pytest.raises(NoHost) as raised:
+                await late.invoke("echo.say", retry=False)
+            assert raised.value.executed == "no"
+            kit = RemoteToolkit("echo", [add])
+            with pytest.raises(AlreadyExists):
+                await kit.start(late)
+            for events in (news, older_news):
+                assert (await next_toolkit_event(events)).name == "toolkit_removed"
+            await kit.start(late)
+            for events in (news, older_news):
+                event = await next_toolkit_event(events)
+                assert event.toolkit is not None
+                assert (event.name, event.toolkit.owner) == ("toolkit_added", "late")
+
+
+@pytest.mark.redis
+async def test_the_owner_takes_a_kept_name_up_at_another_node(redis: RedisServer) -> None:
+    """REG-10, REG-18: with the generation that it had."""
+    await take_up_a_reserved_name(redis)
+
+
+async def test_a_name_is_reserved_for_a_participant_of_a_draining_node(
+    redis: RedisServer,
+) -> None:
+    """REG-18, LEAVE-10."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis) as (here, there),
+        here.room("witness") as witness,
+        there.room("stays"),
+    ):
+        async with raw_participant(there, "host") as host:
+            await ask(host, offer())
+            await until_hosts(witness, "echo", 1)
+            await node_of(there).drain()
+            host.abort()
+            await until_hosts(witness, "echo", 0)
+        await until_published(there)
+        assert len(await kept_in(redis)) == 2
+        with pytest.raises(AlreadyExists):
+            await RemoteToolkit("echo", [add]).start(witness)
+        async with raw_participant(here, "host", epoch=2) as host:
+            assert (await ask(host, offer(generation=1)))["generation"] == 1
+            await until_hosts(witness, "echo", 1)
+            assert await kept_in(redis) == []
+
+
+async def test_names_beyond_those_that_an_identity_may_keep_are_free_at_all_nodes(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REG-18: what was lost first is kept."""
+    monkeypatch.setattr(room_state, "MAX_RESERVED", MOST_KEPT)
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis) as (here, there),
+        there.room("witness") as witness,
+        here.room("other") as other,
+    ):
+        for instance, count in (("one", MOST_KEPT), ("two", 1)):
+            async with raw_participant(there, "host", instance=instance) as host:
+                for number in range(1, count + 1):
+                    await ask(host, offer(toolkit_of(f"{instance}-{number}", "run"), number))
+                host.abort()
+                await until_hosts(witness, f"{instance}-1", 0)
+        await until_published(there)
+        assert {each.name for each in await listed(witness)} == {"one-1", "one-2", "one-3"}
+        await RemoteToolkit("two-1", [add]).start(other)
+        for number in (1, MOST_KEPT):
+            with pytest.raises(AlreadyExists):
+                await RemoteToolkit(f"one-{number}", [add]).start(other)
+        assert len(await kept_in(redis)) == 2 * MOST_KEPT
+
+
+async def test_a_host_that_drains_gets_no_call_from_a_node_that_enters_later(
+    redis: RedisServer,
+) -> None:
+    """LEAVE-5."""
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with there.room("host") as host, host.host(Toolkit("kit", [add])):
+            await host.drain()
+            await until_published(there)
+            async with here.room("late") as late:
+                [kit] = await listed(late)
+                assert (kit.name, kit.hosts) == ("kit", 0)
+                with pytest.raises(NoHost) as raised:
+                    await late.invoke("kit.add", {"a": 1, "b": 1}, retry=False)
+                assert raised.value.executed == "no"
+
+
+def version(number: int) -> dict[str, Any]:
+    """Make one definition of `kit`."""
+    return toolkit_of("kit", "run", version=str(number))
+
+
+async def until_served(room: RoomClient, number: int, hosts: int = 1) -> None:
+    """Wait until a definition serves here."""
+    async with room.events(["toolkits"]) as events:
+        while (str(number), hosts) not in [
+            (each.version, each.hosts) for each in await listed(room)
+        ]:
+            await next_toolkit_event(events)
+
+
+async def registered(host: RawClient, number: int, request_id: int = 1) -> int:
+    """Host a definition; return its generation."""
+    body = await ask(host, offer(version(number), request_id))
+    generation: int = body["generation"]
+    return generation
+
+
+async def test_generations_are_counted_for_all_nodes(redis: RedisServer) -> None:
+    """REG-9: what is newer supersedes, what is older is in reserve, a rollback is newer again."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis) as (here, there),
+        here.room("ann") as ann,
+        there.room("bob") as bob,
+        raw_participant(here, "host", instance="one") as one,
+        raw_participant(there, "host", instance="three") as three,
+    ):
+        async with raw_participant(there, "host", instance="two") as two:
+            assert await registered(one, 1) == 1
+            await until_served(bob, 1)
+            assert await registered(two, 2) == 2
+            await until_served(ann, 2)
+            assert await registered(three, 1) == 1  # it joins the reserve
+            await ask(two, Unregister(2, "kit", True))
+            for room in (ann, bob):
+                await until_served(room, 1, hosts=2)
+            assert await registered(two, 2, request_id=3) == 3
+            for host in (one, three):
+                await ask(host, Unregister(9, "kit", True))
+            async with ann.events(["participants"]) as events:
+                await bob.set_attributes(published="after it")
+                while (await anext(events)).name != "participant_changed":
+                    pass  # then this node has received the last unregistration too
+            assert await registered(one, 1, request_id=10) == 4  # a rollback
+            for room in (ann, bob):
+                await until_served(room, 1)

@@ -1,0 +1,69 @@
+"""Nodes that die, freeze and come back, and a Redis that does: what callers are told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.nodes.cluster import hosted, nodes, until_listed
+from support.nodes.kits import until_works
+from support.nodes.processes import SHORT_LEASES, node_processes
+from support.nodes.tools import add
+from support.redis.server import RedisServer
+from toolbus import Toolkit, Unavailable, tool
+
+TIME_S = 40
+
+
+@pytest.mark.redis
+@pytest.mark.row(73)
+@pytest.mark.row(74)
+async def test_while_redis_is_away_a_node_goes_on_by_itself_and_comes_back(
+    redis: RedisServer,
+) -> None:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with hosted(there, add), here.room("far") as far, there.room("near") as near:
+            await until_listed(far, "kit")
+            await redis.kill()
+            assert await near.call("kit.add", a=1, b=1) == 2
+            with pytest.raises(Unavailable) as raised:
+                await far.invoke("kit.add", {"a": 1, "b": 1}, retry=False)
+            assert raised.value.executed == "no"
+            async with there.room("late") as late:
+                assert await late.call("kit.add", a=1, b=1) == 2
+                with pytest.raises(Unavailable):
+                    async with late.host(Toolkit("new", [add])):
+                        pass
+            await redis.start()
+            await until_works(far)
+            names = {each.name for each in await far.participants()}
+            assert names == {"far", "near", "host"}
+
+
+@pytest.mark.row(78)
+async def test_a_node_that_was_frozen_for_longer_than_its_lease_joins_anew(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    @tool
+    async def one() -> int:
+        """Give 1."""
+        return 1
+
+    nodes_of = node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES)
+    async with asyncio.timeout(TIME_S), nodes_of as (here, there):
+        async with there.room("host") as host, here.room("me") as me:
+            async with host.host(Toolkit("kit", [one])), me.events(["participants"]) as news:
+                await until_listed(me, "kit")
+                there.signal(signal.SIGSTOP)
+                async for event in news:
+                    if event.name == "participant_left":
+                        break
+                there.signal(signal.SIGCONT)
+                async for event in news:
+                    if event.name == "participant_joined":
+                        break
+                await until_listed(me, "kit")
+                assert await me.call("kit.one") == 1

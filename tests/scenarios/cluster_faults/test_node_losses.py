@@ -1,0 +1,264 @@
+"""What callers are told of calls to other nodes when a host, a node, or Redis, is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.nodes.cluster import hosted, nodes, until_listed
+from support.nodes.kits import error_of
+from support.nodes.processes import node_processes
+from support.nodes.tools import add
+from support.processes.host_process import host_process
+from support.redis.server import RedisServer
+from support.rooms.events import listed, until_hosts
+from support.rooms.server_state import INTERVAL_S, SILENCE_S, connection_of, until_in_flight
+from toolbus import ChunkStream, InputStream, RoomClient, Toolkit, tool
+from toolbus.errors import HostLost, NoHost, StreamBroken, Unavailable
+from toolbus_server.cluster.node import LEASE_S
+from toolbus_server.testing import FaultProxy, Faults, TestServer
+
+TIME_S = 60
+IMPATIENT: dict[str, Any] = {"ping_interval_s": INTERVAL_S, "ping_timeout_s": SILENCE_S}
+
+
+class Work:
+    """A toolkit whose calls run until they are stopped.
+
+    Args:
+        is_spare: Whether calls of its idempotent tool end by themselves.
+    """
+
+    def __init__(self, *, is_spare: bool = False) -> None:
+        self.began = {each: asyncio.Event() for each in ("once", "again", "takes")}
+
+        @tool
+        async def once() -> None:
+            """Run once."""
+            self.began["once"].set()
+            await asyncio.Event().wait()
+
+        @tool(idempotent=True)
+        async def again() -> str:
+            """Run as often as anybody likes."""
+            self.began["again"].set()
+            if not is_spare:
+                await asyncio.Event().wait()
+            return "done"
+
+        @tool
+        async def gives() -> AsyncIterator[int]:
+            """Give a number, then nothing."""
+            yield 1
+            await asyncio.Event().wait()
+
+        @tool
+        async def takes(rows: InputStream[int]) -> None:
+            """Take a number, then nothing."""
+            async for _ in rows:
+                self.began["takes"].set()
+                await asyncio.Event().wait()
+
+        self.toolkit = Toolkit("work", [once, again, gives, takes])
+
+
+class Calls:
+    """Calls of all kinds to one host, under way.
+
+    Args:
+        room: The caller.
+        work: What they run.
+    """
+
+    def __init__(self, room: RoomClient, work: Work) -> None:
+        self.room = room
+        self.work = work
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Calls]:
+        """Begin them, and wait until each runs."""
+        self.once = asyncio.ensure_future(self.room.invoke("work.once"))
+        self.again = asyncio.ensure_future(self.room.invoke("work.again"))
+        self.upload = asyncio.ensure_future(self._upload())
+        async with self.room.stream("work.gives") as chunks:
+            assert (await anext(chunks)).value == 1
+            self.rest = asyncio.ensure_future(_next(chunks))
+            for began in self.work.began.values():
+                await began.wait()
+            yield self
+
+    async def _upload(self) -> None:
+        async with self.room.stream("work.takes", input=range(1)) as chunks:
+            await anext(chunks)
+
+
+async def _next(chunks: ChunkStream) -> None:
+    await anext(chunks)
+
+
+@pytest.mark.long
+@pytest.mark.row(72)
+async def test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """CALL-13, REG-18, RETRY-2: within its lease."""
+    work, spare = Work(), Work(is_spare=True)
+    async with (
+        asyncio.timeout(TIME_S),
+        node_processes(tmp_path, redis.url, redis.url) as (here, there),
+        there.room("host") as host,
+        host.host(work.toolkit),
+        there.room("single") as single,
+        single.host(Toolkit("alone", [add])),
+        here.room("me") as me,
+        AsyncExitStack() as spares,
+    ):
+        await until_listed(me, "work")
+        await until_listed(me, "alone")
+        async with Calls(me, work).running() as calls:
+            second = await spares.enter_async_context(here.room("host"))
+            await spares.enter_async_context(second.host(spare.toolkit))
+            await until_hosts(me, "work", 2)
+            began_s = asyncio.get_running_loop().time()
+            await there.end(signal.SIGKILL)
+            with pytest.raises(Unavailable) as unsent:
+                await me.invoke("alone.add", {"a": 1, "b": 1}, retry=False)
+            assert unsent.value.executed == "no"
+            lost = await error_of(calls.once)
+            assert isinstance(lost, HostLost)
+            assert lost.executed == "maybe"
+            assert asyncio.get_running_loop().time() - began_s < 3 * LEASE_S
+            assert [each.name for each in await me.participants()] == ["host", "me"]
+            assert (await calls.again).value == "done"
+            for end in (await error_of(calls.rest), await error_of(calls.upload)):
+                assert isinstance(end, HostLost | StreamBroken)
+                assert end.executed == "maybe"
+            hosts = {each.name: each.hosts for each in await listed(me)}
+            assert hosts == {"work": 1, "alone": 0}
+            with pytest.raises(NoHost):
+                await me.invoke("alone.add", {"a": 1, "b": 1}, retry=False)
+
+
+@pytest.mark.row(73)
+async def test_calls_between_nodes_end_when_redis_is_lost_and_others_go_on(
+    redis: RedisServer,
+) -> None:
+    """By phase: they may have run, and an idempotent one is tried again."""
+    work = Work()
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        async with (
+            there.room("host") as host,
+            host.host(work.toolkit),
+            here.room("far") as far,
+            there.room("near") as near,
+        ):
+            await until_listed(far, "work")
+            within = asyncio.ensure_future(near.invoke("work.once"))
+            async with Calls(far, work).running() as calls:
+                await redis.kill()
+                for call in (calls.once, calls.rest, calls.upload, calls.again):
+                    end = await error_of(call)
+                    assert isinstance(end, Unavailable), end
+                    assert end.executed == "maybe"
+                with pytest.raises(Unavailable) as raised:
+                    await far.invoke("work.once", retry=False)
+                assert raised.value.executed == "no"
+            assert not within.done()
+            within.cancel()
+
+
+@pytest.mark.row(41)
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_once(
+    redis: RedisServer, tmp_path: Path, is_silent: bool
+) -> None:
+    """CONN-7, CALL-8, CALL-13, REG-18: also where its node hears nothing of its line's end."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis, **IMPATIENT) as (here, there),
+        hosted(there, add),
+        FaultProxy(there.url) as line,
+        here.room("far") as far,
+        there.room("near") as near,
+        host_process(there, tmp_path / "w", hold=True, via=line) as host,
+    ):
+        await until_hosts(far, "work", 1)
+        once = asyncio.ensure_future(far.invoke("work.wait"))
+        await host.wrote("began wait")
+        if is_silent:
+            line.to_server = line.to_participant = Faults(lost=True)
+        await host.kill()
+        lost = await error_of(once)
+        assert isinstance(lost, HostLost)
+        assert (lost.executed, lost.retryable) == ("maybe", False)
+        for room in (far, near):
+            await until_hosts(room, "work", 0)
+            assert {each.name: each.hosts for each in await listed(room)} == {"kit": 1, "work": 0}
+            nobody = await error_of(asyncio.ensure_future(room.invoke("work.wait", retry=False)))
+            assert isinstance(nobody, NoHost)
+            assert nobody.executed == "no"
+        assert await far.call("kit.add", a=1, b=1) == 2  # by the way that a second end would come
+        assert far._parts is not None
+        assert far._parts.table.dropped == 0
+        for server in (here, there):
+            router = server.server.hub.router
+            assert (router.in_flight, router.dropped) == (0, 0)
+
+
+@pytest.mark.row(42)
+async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all_nodes(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """CONN-7, CONN-11, CALL-8, RETRY-2: another one takes over what may run again."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis, **IMPATIENT) as (here, there),
+        here.room("far") as far,
+        there.room("near") as near,
+        host_process(there, tmp_path / "one", hold=True) as one,
+    ):
+        await until_hosts(far, "work", 1)
+        before = connection_of(there, "host").member
+        once = asyncio.ensure_future(far.invoke("work.wait"))
+        again = asyncio.ensure_future(far.invoke("work.wait_again"))
+        await one.wrote("began wait")
+        await one.wrote("began wait_again")
+        async with host_process(here, tmp_path / "two") as two:
+            await until_hosts(near, "work", 2)
+            # This one ends while its host stands still: what that says of it comes too late.
+            nap = asyncio.ensure_future(near.invoke("work.nap", {"seconds": SILENCE_S - 0.1}))
+            await until_in_flight(there, 3)
+            one.stop()
+            for call in (once, nap):
+                lost = await error_of(call)
+                assert isinstance(lost, HostLost)
+                assert lost.executed == "maybe"
+            assert (await again).value == "free"
+            assert (two.count("began wait"), two.count("ended wait_again")) == (0, 1)
+            for room in (far, near):
+                await until_hosts(room, "work", 1)
+            one.go_on()
+            for room in (far, near):
+                await until_hosts(room, "work", 2)
+        for room, server in ((far, here), (near, there)):
+            await until_hosts(room, "work", 1)
+            assert await room.call("work.nap", seconds=0) == 0
+            [epoch] = epochs_of(server, before.instance)
+            assert epoch > before.epoch
+            assert server.server.hub.router.in_flight == 0
+
+
+def epochs_of(server: TestServer, instance: str) -> list[int]:
+    """Give the epoch of each connection of an instance that a server knows of."""
+    connections = server.server.hub.rooms["lab"].room.connections.values()
+    return [
+        connection.member.epoch
+        for connection in connections
+        if connection.member.instance == instance
+    ]

@@ -1,0 +1,62 @@
+"""The ledger over three nodes with one Redis: what a storm does to one server, and to all between.
+
+Nodes are killed, told to stop and stand still, Redis is killed and stands still, and half of those
+who take part move between nodes. The leases are shorter than they would be, so that more ends
+within the time.
+
+A failing run prints its seed, as that of one server does; `TOOLBUS_LEDGER_SEED` draws it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from support.redis.server import RedisServer, redis_server
+from support.storm.run import SECONDS, Storm, run_storm, storm_of, storm_seed
+from support.storm.stage import NODES
+
+SHORT_S = 5.0
+STRETCHES = (0.6, 0.2, 0.2)
+
+
+async def leaves_nothing(storm: Storm, redis: RedisServer) -> None:
+    """Let all leave well, and look into Redis."""
+    for caller in storm.callers:
+        await caller.__aexit__(None, None, None)
+    async with asyncio.timeout(30), Redis.from_url(redis.url) as client:
+        # Nodes that were killed are forgotten by those that live.
+        while await client.zcard("toolbus:nodes") > NODES or await client.exists("toolbus:gone"):  # noqa: ASYNC110 - Redis tells nobody
+            await asyncio.sleep(0.1)
+        await storm.stage.leave()
+        assert await client.keys("toolbus:*") == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.row(90)
+async def test_in_a_storm_over_nodes_each_call_ends_once_and_as_it_is_told(
+    tmp_path: Path,
+) -> None:
+    """CALL-8, ERR-2, ERR-4, RETRY-1, STREAM-2, STREAM-5, LEAVE-4: over three nodes."""
+    with storm_seed() as seed:
+        async with redis_server() as redis, storm_of(seed, tmp_path, redis) as storm:
+            await storm.stretch(float(SECONDS or SHORT_S), server=True, part=0)
+            print(storm.summary())  # noqa: T201 - shown when the test fails
+            await storm.settled()
+            storm.check()
+            await leaves_nothing(storm, redis)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_200)
+@pytest.mark.row(90)
+async def test_in_a_storm_of_minutes_over_nodes_memory_is_flat_too(tmp_path: Path) -> None:
+    """As the short one, with more of everything."""
+    with storm_seed() as seed:
+        async with redis_server() as redis, storm_of(seed, tmp_path, redis) as storm:
+            await run_storm(storm, 300.0, STRETCHES)
+            await leaves_nothing(storm, redis)

@@ -1,0 +1,300 @@
+"""`deploy/` as processes: what the compose files start is started here, and called.
+
+Each of our services runs with the command and the variables of the file (support/composition.py).
+In the file of many nodes a real Redis and a real haproxy stand for those of the containers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.deploy.compose import (
+    BY_HAND,
+    DEPLOY,
+    ComposeFile,
+    Composition,
+    composed,
+    from_dockerfile,
+)
+from support.deploy.haproxy import haproxy_program, running_haproxy
+from support.documents.snippets import blocks_of, steps_of
+from support.processes.command_line import PATIENCE_S
+from support.pytest_plugins.missing_parts import not_verified
+from support.redis.beside import redis_beside
+from support.telemetry.otlp_collector import Collector, Sent, collecting, draw
+
+ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "docs/guides/deploy.md"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+ONE, MANY = ComposeFile("compose.yaml"), ComposeFile("compose.nodes.yaml")
+FILES = pytest.mark.parametrize("file", [ONE, MANY], ids=lambda file: str(file.name))
+EACH_OF_OURS = pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        pytest.param(file, name, id=f"{file.name}-{name}")
+        for file in (ONE, MANY)
+        for name in file.ours
+    ],
+)
+IMAGE = "toolbus-under-test"
+
+
+def typed_in(section: str) -> list[str]:
+    """The commands that a text shows."""
+    return [step.command for block in blocks_of(section) for step in steps_of(block)]
+
+
+# Below that heading it is about processes, which test_without_containers.py types.
+WITH_DOCKER = GUIDE.read_text(encoding="utf-8").partition("\n## Without Docker\n")[0]
+TYPED, TYPED_FOR_MANY = map(typed_in, WITH_DOCKER.split("\n## Three servers\n"))
+(KEY_COMMAND,) = (typed for typed in TYPED if " key create " in typed)
+
+
+def calls_in(typed: Sequence[str]) -> list[str]:
+    """What is typed to look around and to call."""
+    return [each for each in typed if each.startswith(BY_HAND) and " key " not in each]
+
+
+def check_answers(composition: Composition, typed: Sequence[str]) -> None:
+    """Type the commands that look around and call, and read what comes."""
+    outcomes = {each: composition.type(each) for each in typed}
+    assert {each.code for each in outcomes.values()} == {0}, outcomes
+    table, clock, query = (outcome.out for outcome in outcomes.values())
+    rows = [re.split(r"\s{2,}", line) for line in table.splitlines()[1:]]
+    assert [(row[0], row[3]) for row in rows] == [("clock", "1"), ("sql", "2")]
+    assert re.match(r"\d{4}-\d\d-\d\dT", clock)
+    assert len(json.loads(query)["rows"]) == 3
+
+
+def tree_of(collector: Collector, name: str) -> list[str]:
+    """Draw the one trace of a call once the span that ran the tool is in it, and all above."""
+    (trace_id,) = {span.trace_id for span in list(collector.spans) if span.name == name}
+    spans = collector.wait_for(trace_id, 4)
+    while not is_whole(spans):
+        spans = collector.wait_for(trace_id, len(spans) + 1)
+    return draw(spans)
+
+
+def is_whole(spans: Sequence[Sent]) -> bool:
+    known = {span.span_id for span in spans}
+    tops = [span for span in spans if span.parent_id not in known]
+    from_the_top = [each.parent_id for each in tops] == [""]
+    return from_the_top and any(span.kind == "INTERNAL" for span in spans)
+
+
+def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_path: Path) -> None:
+    with collecting() as collector:
+        places = {"http://jaeger:4318": collector.endpoint}
+        with composed(ONE, tmp_path, places, KEY_COMMAND) as composition:
+            check_answers(composition, calls_in(TYPED))
+            tree = tree_of(collector, "sql.query")
+    assert tree == [
+        "CLIENT sql.query @toolbus-cli",
+        "  SERVER sql.query @toolbus-server",
+        "    SERVER sql.query @sql",
+        "      INTERNAL execute_tool query @sql",
+    ]
+
+
+def test_three_nodes_a_redis_and_a_balancer_answer_the_same_calls(tmp_path: Path) -> None:
+    haproxy_program()
+    with redis_beside() as redis, collecting() as collector:
+        places = {
+            "http://jaeger:4318": collector.endpoint,
+            "redis:6379": redis,
+            str(trusted_network()): "127.0.0.1",
+        }
+        tree = call_many(tmp_path, places, collector)
+    # Between the two ends it passes one node or two.
+    assert tree[0] == "CLIENT sql.query @toolbus-cli"
+    assert tree[1] == "  SERVER sql.query @toolbus-server"
+    assert tree[-2].strip() == "SERVER sql.query @sql"
+    assert tree[-1].strip() == "INTERNAL execute_tool query @sql"
+
+
+def call_many(folder: Path, places: dict[str, str], collector: Collector) -> list[str]:
+    """Start the file of many nodes, and call through its balancer."""
+
+    def balance(composition: Composition) -> None:
+        nodes = {
+            name: composition.places[f"{name}:7717"]
+            for name in MANY.ours
+            if MANY.ours[name]["command"] == ["serve"]
+        }
+        assert len(nodes) == 3
+        balancer = composition.stack.enter_context(running_haproxy(folder, nodes))
+        composition.places["balancer:7717"] = balancer.address
+
+    others = {"balancer": balance}
+    with composed(MANY, folder, places, KEY_COMMAND, others) as composition:
+        check_answers(composition, calls_in(TYPED))
+        tree = tree_of(collector, "sql.query")
+        assert KEY_COMMAND in TYPED_FOR_MANY
+        for typed in calls_in(TYPED_FOR_MANY):
+            assert composition.type(typed).code == 0, typed
+        return tree
+
+
+def trusted_network() -> object:
+    """The network whose word nodes take; nobody but who must is in it."""
+    (network,) = MANY.content["networks"]["nodes"]["ipam"]["config"]
+    return ip_network(network["subnet"])
+
+
+def test_service_that_is_not_healthy_fails_the_check_of_the_image() -> None:
+    command = from_dockerfile("HEALTHCHECK")
+    gone = [each.replace("127.0.0.1:7717", "127.0.0.1:1") for each in command]
+    assert gone != command
+    done = subprocess.run([sys.executable, *gone[1:]], capture_output=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+
+
+# What the files promise
+
+
+@EACH_OF_OURS
+def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(
+    file: ComposeFile, name: str
+) -> None:
+    service = file.ours[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "user" not in service  # the image's own, see below
+    writable = {each for each in service.get("volumes", ()) if not each.endswith(":ro")}
+    assert writable <= {"toolbus": {"keys:/keys"}, "inventory": {"data:/data"}}.get(name, set())
+
+
+@FILES
+def test_ports_are_open_to_this_machine_alone(file: ComposeFile) -> None:
+    for service in file.services.values():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), port
+
+
+@FILES
+def test_no_secret_stands_in_the_file_and_services_mint_their_own_tokens(file: ComposeFile) -> None:
+    for name, service in file.ours.items():
+        variables = service.get("environment", {})
+        assert not {"TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE"} & variables.keys()
+        if service["command"][0] == "host":
+            assert variables["TOOLBUS_KEYS"].startswith("/keys/"), name
+            assert variables["TOOLBUS_NAME"], name
+            where = urlsplit(variables["TOOLBUS_URL"])
+            assert where.port == 7717
+            assert where.hostname in file.needs(name), name
+    assert not re.search(r"[A-Za-z0-9_-]{40,}", file.text)
+
+
+def test_variables_are_those_that_the_reference_lists() -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(TOOLBUS_[A-Z_]+)`", page))
+    services = [service for file in (ONE, MANY) for service in file.ours.values()]
+    used = {key for service in services for key in service.get("environment", {})}
+    texts = [each.read_text(encoding="utf-8") for each in DEPLOY.rglob("*") if each.is_file()]
+    used |= set(re.findall(r"\bTOOLBUS_[A-Z_]+", "\n".join(texts)))
+    assert {each for each in used if each.startswith("TOOLBUS_")} <= listed
+
+
+@FILES
+def test_images_of_others_are_pinned_and_ours_is_one(file: ComposeFile) -> None:
+    for service in file.services.values():
+        if service["image"] != "toolbus":
+            assert re.search(r":\d+\.\d+\.\d+$", service["image"])
+    builds = [service["build"] for service in file.ours.values()]
+    build = builds[0]
+    assert builds == [build] * len(builds)
+    assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+
+
+def test_both_files_start_the_same_toolkits_in_the_same_way() -> None:
+    """Where they connect to, and what they wait for, is all that differs."""
+
+    def toolkits(file: ComposeFile, server: str) -> str:
+        found = {name: each for name, each in file.ours.items() if each["command"][0] != "serve"}
+        for each in found.values():
+            each.get("depends_on", {}).pop(server, None)
+        return json.dumps(found).replace(f"ws://{server}:7717", "ws://")
+
+    assert toolkits(ComposeFile(ONE.name), "server") == toolkits(ComposeFile(MANY.name), "balancer")
+    for name in ("jaeger", "toolbus"):
+        assert ONE.services[name]["image"] == MANY.services[name]["image"]
+
+
+def test_only_who_must_is_where_the_word_of_others_is_taken() -> None:
+    """In that network Redis asks for no password, and X-Forwarded-For is believed."""
+    there = {name for name, each in MANY.services.items() if "nodes" in each.get("networks", ())}
+    nodes = {name for name, each in MANY.ours.items() if each["command"] == ["serve"]}
+    assert there == {*nodes, "balancer", "redis", "jaeger"}
+    assert MANY.content["networks"]["nodes"]["internal"] is True
+    for name in nodes:
+        variables = MANY.ours[name]["environment"]
+        assert variables["TOOLBUS_TRUSTED_PROXIES"] == str(trusted_network())
+        assert MANY.ours[name]["networks"] == ["nodes"]
+        assert MANY.ours[name]["hostname"] == name
+        assert "ports" not in MANY.ours[name]
+
+
+def test_image_runs_as_nobody_in_particular_and_takes_what_is_there() -> None:
+    last_stage = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert "\nUSER 10001:10001\n" in last_stage
+    assert from_dockerfile("ENTRYPOINT") == ["toolbus"]
+    assert DOCKERFILE.count("\nFROM python:3.12-slim") == 2
+    for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
+        for source in line.split():
+            assert (ROOT / source).exists(), source
+            ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8")
+            assert f"!{source}\n" in ignored
+
+
+def test_commands_of_the_guide_are_for_the_compose_files() -> None:
+    choice, *others = TYPED_FOR_MANY
+    assert choice == f"export COMPOSE_FILE={MANY.name}"
+    for typed in (*TYPED, *others):
+        assert typed.startswith("docker compose ")
+        if " --force-recreate " in typed:
+            assert typed.split()[-1] in MANY.ours
+
+
+# The image
+
+
+def why_no_engine() -> str | None:
+    """Ask the engine itself: a client program may lie there without one."""
+    try:
+        asked = subprocess.run(
+            ["docker", "version"], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no Docker engine answers: {type(error).__name__}"
+    return None if asked.returncode == 0 else "no Docker engine answers"
+
+
+@pytest.mark.timeout(900)
+def test_image_is_built_and_runs_without_rights_on_a_read_only_disk() -> None:
+    why = why_no_engine()
+    if why is not None:
+        not_verified("the container image of deploy/", why, ci_has_it=False)
+    build = ["docker", "build", "--quiet", "--file", "deploy/Dockerfile", "--tag", IMAGE, "."]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=600)
+    run = ["docker", "run", "--rm", "--read-only", "--cap-drop", "ALL"]
+    asked = "import os; print(os.getuid())"
+    who = subprocess.run(
+        [*run, "--entrypoint", "python", IMAGE, "-c", asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert who.stdout == "10001\n"
+    for command in (["serve", "--help"], ["host", "--help"], ["trace", "--help"]):
+        subprocess.run([*run, IMAGE, *command], check=True, timeout=PATIENCE_S)

@@ -1,0 +1,272 @@
+"""`deploy/k8s` without a cluster: what the manifests say fits together, and runs as processes.
+
+The secrets are made as docs/guides/deploy.md shows it. What pods would run is run with their
+variables and mounted secrets; of the image, of network policies and of how a pod ends only a
+cluster can tell.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+from redis import Redis
+
+from support.deploy.manifests import (
+    K8S,
+    KUSTOMIZATION,
+    MANIFESTS,
+    OURS,
+    PODS,
+    SERVER,
+    Pods,
+    of_kind,
+    ports_of,
+    probes_of,
+    secret_at,
+    secrets_in,
+    selected,
+)
+from support.documents.snippets import blocks_of, steps_of
+from support.documents.terminals import Terminals
+from support.processes.command_line import PATIENCE_S, CommandLine
+from support.pytest_plugins.missing_parts import not_verified
+from support.redis.beside import redis_beside
+from toolbus.auth.keys import KeyRing
+
+ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs/guides/deploy.md").read_text(encoding="utf-8")
+SECTION = GUIDE.partition("\n## Kubernetes\n")[2].partition("\n## ")[0]
+OLDEST = "1.29"
+"""The first version of Kubernetes that the manifests are for."""
+END_S = 5
+"""What a process may take to end beyond its drain: to close, and to send the last spans."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the secrets in it, made as the guide shows, word for word."""
+    folder = tmp_path_factory.mktemp("k8s")
+    shutil.copytree(K8S, folder, dirs_exist_ok=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("TOOLBUS_")}
+    (block,) = (each for each in blocks_of(SECTION) if "key create" in each.text)
+    with Terminals(folder, {**clean, "PATH": path}) as terminals:
+        terminals.type(steps_of(block))
+    return folder
+
+
+# Each by itself
+
+
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+def test_manifests_are_what_kubernetes_takes(version: str) -> None:
+    for manifest in MANIFESTS:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_field_that_kubernetes_does_not_know_is_found() -> None:
+    wrong = yaml.safe_load(yaml.safe_dump(of_kind("Deployment")["clock"]))
+    wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, OLDEST, strict=True)
+
+
+def test_kubectl_builds_the_whole_with_its_secrets(made: Path) -> None:
+    program = shutil.which("kubectl")
+    if program is None:
+        not_verified("the kustomization of deploy/k8s", "no kubectl is here", ci_has_it=False)
+    done = subprocess.run(
+        [program, "kustomize", str(made)], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    built = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    secrets = secrets_in(made)
+    expected = {(each["kind"], each["metadata"]["name"]) for each in MANIFESTS}
+    assert built.keys() == expected | {("Secret", name) for name in secrets}
+    for (kind, name), manifest in built.items():
+        kubernetes_validate.validate(manifest, OLDEST, strict=True)
+        if kind != "Namespace":
+            assert manifest["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+        if kind == "Secret":
+            data = {key: base64.b64decode(text).decode() for key, text in manifest["data"].items()}
+            assert data == secrets[name]
+    for name in OURS:
+        (container,) = built["Deployment", name]["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == f"toolbus:{version_of_project()}"
+
+
+def version_of_project() -> str:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    version: str = found["project"]["version"]
+    return version
+
+
+def test_image_that_is_built_is_the_one_that_is_started() -> None:
+    (image,) = KUSTOMIZATION["images"]
+    assert image["newTag"] == version_of_project()
+    assert f"--tag {image['name']}:{image['newTag']} " in SECTION
+    for name, pod in PODS.items():
+        if name not in OURS:
+            assert re.search(r":\d+\.\d+\.\d+$", pod.container["image"])
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pod_may_do_what_it_must_and_no_more(name: str) -> None:
+    """As the namespace demands it of every pod."""
+    (space,) = of_kind("Namespace").values()
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    pod = PODS[name]
+    assert pod.spec["automountServiceAccountToken"] is False
+    assert pod.spec["enableServiceLinks"] is False  # else a service `toolbus` sets TOOLBUS_PORT
+    who = pod.spec["securityContext"]
+    assert who["runAsNonRoot"] is True
+    assert who["seccompProfile"] == {"type": "RuntimeDefault"}
+    if name in OURS:
+        assert (who["runAsUser"], who["fsGroup"]) == (10001, 10001)  # the image's own
+    rights = pod.container["securityContext"]
+    assert rights["allowPrivilegeEscalation"] is False
+    assert rights["readOnlyRootFilesystem"] is True
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert pod.container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert "memory" in pod.container["resources"]["limits"]
+
+
+# Together
+
+
+def test_selectors_find_the_pods_that_they_are_for() -> None:
+    for name, each in of_kind("Deployment").items():
+        assert selected(each["spec"]["selector"]["matchLabels"]) == [name]
+        for spread in PODS[name].spec.get("topologySpreadConstraints", ()):
+            assert selected(spread["labelSelector"]["matchLabels"]) == [name]
+    services = of_kind("Service")
+    assert selected(services["toolbus"]["spec"]["selector"]) == ["toolbus-server"]
+    assert selected(services["redis"]["spec"]["selector"]) == ["redis"]
+    for name, each in of_kind("PodDisruptionBudget").items():
+        assert selected(each["spec"]["selector"]["matchLabels"]) == [name]
+        assert each["spec"]["maxUnavailable"] < of_kind("Deployment")[name]["spec"]["replicas"]
+    for name, each in of_kind("NetworkPolicy").items():
+        assert selected(each["spec"]["podSelector"]["matchLabels"]) == [name]
+    (rule,) = of_kind("NetworkPolicy")["redis"]["spec"]["ingress"]
+    (others,) = rule["from"]
+    assert selected(others["podSelector"]["matchLabels"]) == ["toolbus-server"]
+
+
+def test_ports_are_those_that_are_served() -> None:
+    served = {name: ports_of(pod) for name, pod in PODS.items()}
+    assert served["toolbus-server"] == {"websocket": int(SERVER.said("TOOLBUS_LISTEN_PORT"))}
+    for each in of_kind("Service").values():
+        for port in each["spec"]["ports"]:
+            (name,) = selected(each["spec"]["selector"])
+            assert port["targetPort"] in served[name]
+    for name, each in of_kind("NetworkPolicy").items():
+        for rule in each["spec"]["ingress"]:
+            assert {port["port"] for port in rule["ports"]} <= served[name].keys()
+    for pod in PODS.values():
+        for probe in probes_of(pod).values():
+            (asked,) = (each for kind, each in probe.items() if kind in ("httpGet", "tcpSocket"))
+            assert asked["port"] in served[pod.name]
+
+
+def test_addresses_are_those_of_services(made: Path) -> None:
+    url = urlsplit(PODS["clock"].said("TOOLBUS_URL"))
+    secret = urlsplit(secrets_in(made)["toolbus-redis"]["TOOLBUS_REDIS_URL"])
+    for place in (url, secret):
+        service = of_kind("Service")[str(place.hostname)]
+        assert place.port in {port["port"] for port in service["spec"]["ports"]}
+
+
+def test_secrets_that_pods_name_are_made_with_what_they_read(made: Path) -> None:
+    secrets = secrets_in(made)
+    for pod in PODS.values():
+        for variable in pod.variables.values():
+            named = variable.get("valueFrom", {}).get("secretKeyRef")
+            assert named is None or named["key"] in secrets[named["name"]]
+    for pod in OURS.values():
+        folder, _, file = pod.said("TOOLBUS_KEYS").rpartition("/")
+        assert file in secrets[secret_at(pod, folder)]
+
+
+def test_servers_can_make_no_token(made: Path) -> None:
+    assert secret_at(SERVER, "/keys") == "toolbus-public-keys"
+    (key,) = KeyRing.load(made / "public.toml")
+    assert not key.can_sign
+    assert next(iter(KeyRing.load(made / "keys.toml"))).can_sign
+    with (ROOT / ".gitignore").open(encoding="utf-8") as ignored:
+        lines = ignored.read().splitlines()
+    assert {"keys.toml", "/deploy/k8s/public.toml", "/deploy/k8s/redis.env"} <= set(lines)
+
+
+def test_a_pod_that_ends_has_time_for_all_that_it_does() -> None:
+    for pod in OURS.values():
+        before = pod.container.get("lifecycle", {}).get("preStop")
+        waits_s = 0 if before is None else int(before["exec"]["command"][-1])
+        drain_s = int(pod.said("TOOLBUS_DRAIN"))
+        assert pod.spec["terminationGracePeriodSeconds"] >= waits_s + drain_s + END_S, pod.name
+    assert SERVER.container["lifecycle"]["preStop"] == {"exec": {"command": ["sleep", "5"]}}
+    # By then a node that is not ready any more is known to be so.
+    ready = SERVER.container["readinessProbe"]
+    assert ready["periodSeconds"] * ready["failureThreshold"] <= 5
+
+
+def test_servers_are_replaced_one_after_the_other() -> None:
+    spec = of_kind("Deployment")["toolbus-server"]["spec"]
+    assert spec["replicas"] == 3
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+# As processes
+
+
+def test_what_pods_run_is_one_bus_and_answers_the_call_of_the_readme(
+    tmp_path: Path, made: Path
+) -> None:
+    secrets = secrets_in(made)
+    password = secrets["toolbus-redis"]["REDIS_PASSWORD"]
+    with redis_beside(password) as redis:
+        pods = Pods(tmp_path, secrets, {"0.0.0.0": "127.0.0.1", "redis:6379": redis})
+        with pods.stack:
+            start_and_call(pods, made)
+        with Redis.from_url(f"redis://:{password}@{redis}/0") as client:
+            nodes = client.zrange("toolbus:nodes", 0, -1)
+    names = sorted(each.decode().split(" ")[0] for each in nodes)
+    assert names == ["toolbus-server-a", "toolbus-server-b"]
+
+
+def start_and_call(pods: Pods, made: Path) -> None:
+    """Host at one server and call at another."""
+    urls = []
+    for name in ("toolbus-server-a", "toolbus-server-b"):
+        line = pods.start(SERVER, name)
+        urls.append(line.removeprefix("listening on ").strip())
+        for probe in probes_of(SERVER).values():
+            at = urls[-1].replace("ws://", "http://") + probe["httpGet"]["path"]
+            with urllib.request.urlopen(at, timeout=10) as answer:
+                assert answer.status == 200
+    pods.places["toolbus:7717"] = urlsplit(urls[0]).netloc
+    assert pods.start(PODS["clock"], "clock-a") == "hosting clock in room main as clock\n"
+    (typed,) = (
+        step.command
+        for block in blocks_of(SECTION)
+        for step in steps_of(block)
+        if " toolbus call " in step.command
+    )
+    keys, *command = typed.split()
+    assert keys == "TOOLBUS_KEYS=keys.toml"
+    caller = CommandLine(made, {"TOOLBUS_KEYS": "keys.toml", "TOOLBUS_URL": urls[1]})
+    outcome = caller.run(*command[1:])
+    assert outcome.code == 0, outcome.err
+    assert re.match(r"\d{4}-\d\d-\d\dT", outcome.out)

@@ -1,0 +1,238 @@
+"""What README.md and docs/ show is what happens: programs run, commands print what is shown."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.main import get_command
+
+from support.documents.pages import ROOT, Page, examples, pages
+from support.documents.reader import Reader, is_service, is_trace
+from support.documents.snippets import Block, Step, steps_of
+from support.documents.terminals import Terminals
+from toolbus.cli.app import make_app
+
+README = next(page for page in pages() if page.name == "README.md")
+TYPED = [page for page in pages() if page.running is not None]
+EACH_PAGE = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+ELSEWHERE = ("make ", "docker ", "kubectl ")
+"""Commands that cannot be typed here: `make test` within itself, and what needs an engine."""
+MAX_README_LINES = 200
+VARIABLE = re.compile(r"\bTOOLBUS_[A-Z_]+\b")
+DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram")
+UNCHECKED = {"", "text", "html", "js", "javascript", "dockerfile", "ini", "http"}
+
+
+def is_typed(block: Block) -> bool:
+    return not (
+        block.note.startswith("checked by ") or steps_of(block)[0].command.startswith(ELSEWHERE)
+    )
+
+
+# Programs
+
+
+def test_each_program_of_a_page_is_the_file_of_that_name() -> None:
+    for page in pages():
+        for block in page.of("python"):
+            if block.title:
+                assert block.text == examples()[block.title], f"{page.name}: {block.title}"
+
+
+def test_each_example_is_shown_by_a_page_and_run_by_a_page() -> None:
+    shown = {block.title for page in pages() for block in page.of("python")}
+    typed = [
+        step.command
+        for page in TYPED
+        for block in page.of("console")
+        if is_typed(block)
+        for step in steps_of(block)
+    ] + [command for page in TYPED for command in page.running or ()]
+    for name in examples():
+        assert name in shown
+        module = name.removesuffix(".py")
+        assert any(name in each or f" {module}:" in each for each in typed), name
+
+
+@EACH_PAGE
+def test_piece_of_a_program_is_taken_from_an_example_or_compiles(page: Page) -> None:
+    for block in page.of("python"):
+        if block.title or any(_is_in(block.lines, program) for program in examples().values()):
+            continue
+        assert page.running is None, f"{page.name}:{block.line_number} is in no example"
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        compile(textwrap.dedent(block.text), page.name, "exec", flags=flags)
+        for node in ast.walk(ast.parse(textwrap.dedent(block.text))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolbus"):
+                module = importlib.import_module(node.module or "")
+                assert all(hasattr(module, each.name) for each in node.names), block.text
+
+
+def _is_in(lines: tuple[str, ...], program: str) -> bool:
+    wanted = textwrap.dedent("\n".join(lines)).splitlines()
+    there = program.splitlines()
+    return any(
+        textwrap.dedent("\n".join(there[at : at + len(wanted)])).splitlines() == wanted
+        for at in range(len(there))
+    )
+
+
+def test_tool_takes_12_lines_and_caller_8() -> None:
+    # blank lines, which the formatter sets, are not counted
+    assert len([*filter(None, examples()["words.py"].splitlines())]) <= 12
+    assert len([*filter(None, examples()["ask.py"].splitlines())]) <= 8
+
+
+# Commands
+
+
+@pytest.fixture
+def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of a person called "you", who has an empty home and has set nothing."""
+    for name in list(os.environ):
+        if name.startswith(("TOOLBUS_", "OTEL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LOGNAME", "you")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return dict(os.environ)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", TYPED, ids=lambda page: page.name)
+def test_commands_of_a_page_do_what_it_shows(
+    page: Page, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    for name, program in examples().items():
+        (tmp_path / name).write_text(program, encoding="utf-8")
+    blocks = [block for block in page.of("console") if is_typed(block)]
+    traces = [block for block in blocks if is_trace(block)]
+    assert len(traces) <= 1
+    with Terminals(tmp_path, variables) as terminals:
+        reader = Reader(terminals)
+        for block in traces:
+            reader.trace_first(block)
+        for command in page.running or ():
+            reader.start(Step(command, ("...",) if command.startswith("toolbus ") else ()))
+        for block in blocks:
+            if block not in traces:
+                reader.type(block)
+        terminals.end_all()
+
+
+@EACH_PAGE
+def test_toolbus_commands_have_the_flags_that_a_page_shows(page: Page) -> None:
+    group = get_command(make_app())
+    for block in page.of("console"):
+        for step in steps_of(block):
+            words = shlex.split(re.sub(r"[|>&]+ .*", "", step.command), comments=True)
+            while words and re.fullmatch(r"\w+=.*", words[0]):
+                words.pop(0)
+            if words[:1] == ["toolbus"]:
+                _check_flags(group, words[1:], f"{page.name}: {step.command}")
+
+
+def _check_flags(command: Any, words: list[str], where: str) -> None:
+    while hasattr(command, "get_command") and words and not words[0].startswith("-"):
+        command = command.get_command(typer.Context(command), words.pop(0))
+        assert command is not None, where
+    known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+    shown = {word.partition("=")[0] for word in words if re.match(r"--\w", word)}
+    assert shown <= known | {"--help"}, where
+
+
+def test_commands_for_a_clone_are_there_to_be_typed() -> None:
+    for page in pages():
+        for block in page.of("console"):
+            if steps_of(block)[0].command.startswith("make "):
+                for step in steps_of(block):
+                    _check_clone_command(step.command)
+
+
+def _check_clone_command(command: str) -> None:
+    match shlex.split(command):
+        case ["make", target, *settings] if all("=" in each for each in settings):
+            # -B: also where everything is set up already.
+            made = subprocess.run(
+                ["make", "-n", "-B", target], cwd=ROOT, capture_output=True, check=False
+            )
+            assert made.returncode == 0, made.stderr
+        case [".", ".venv/bin/activate"]:
+            pass
+        case _:
+            pytest.fail(f"nothing here checks {command!r}")
+
+
+@pytest.mark.long
+def test_demo_prints_what_the_readme_shows(tmp_path: Path, variables: dict[str, str]) -> None:
+    (step,) = (
+        step
+        for block in README.of("console")
+        for step in steps_of(block)
+        if step.command == "make demo"
+    )
+    assert len(step.prints) >= 10
+    with Terminals(tmp_path, variables) as terminals:
+        terminals.type([Step("toolbus demo", step.prints)])
+
+
+# Pages
+
+
+def test_readme_has_at_most_200_lines() -> None:
+    assert len(README.text.splitlines()) <= MAX_README_LINES
+
+
+@EACH_PAGE
+def test_every_block_is_of_a_language_that_is_checked_here(page: Page) -> None:
+    for block in page.blocks:
+        match block.language:
+            case "python" | "console":
+                pass
+            case "mermaid":
+                assert block.lines[0].startswith(DIAGRAMS), block.text
+            case "json":
+                json.loads(block.text)
+            case "toml":
+                tomllib.loads(block.text)
+            case "yaml":
+                list(yaml.safe_load_all(block.text))
+            case language:
+                assert language in UNCHECKED, f"{page.name}:{block.line_number}: {language}"
+
+
+@EACH_PAGE
+def test_block_that_is_checked_elsewhere_names_a_test_that_reads_this_page(page: Page) -> None:
+    for block in page.blocks:
+        if block.note.startswith("checked by "):
+            test = ROOT / block.note.removeprefix("checked by ")
+            assert page.path.name in test.read_text(encoding="utf-8"), block.note
+
+
+def test_every_variable_that_a_page_names_is_read_somewhere() -> None:
+    folders = ("sdk", "room_server", "toolkits", "tests/support")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    read = {name for path in sources for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
+    for page in pages():
+        assert {*VARIABLE.findall(page.text)} <= read, page.name
+
+
+def test_services_of_a_session_are_known() -> None:
+    for page in TYPED:
+        assert all(is_service(command) for command in page.running or ()), page.name

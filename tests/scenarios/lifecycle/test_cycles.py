@@ -1,0 +1,139 @@
+"""Ten thousand who come, register, call and go, well or badly: nothing of them stays behind.
+
+That takes half a minute where nothing else runs; `TOOLBUS_CYCLES` makes it longer or shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.processes.launch import ChildProcess
+from support.processes.passer_by import WAYS
+from support.rooms.bystanders import connections_of, nothing_complains, say, strangers_gone
+from support.rooms.leftovers import entries_of, forget_ended
+from toolbus import KeyRing, RoomClient, Toolkit, tool
+from toolbus_server import ServerSettings
+from toolbus_server.limits import Limits
+from toolbus_server.testing import TestServer, running_server
+
+CYCLES = int(os.environ.get("TOOLBUS_CYCLES", "10000"))
+PROCESSES, LANES = 2, 8
+SCRIPT = Path(__file__).parents[2] / "support/processes/passer_by.py"
+
+
+class Standing:
+    """A host whose tool never ends by itself: it hears who calls, and who is gone."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.gone = 0
+        self.over = asyncio.Event()
+        """Set when the test is over: what runs then would hold its end up."""
+
+    def toolkit(self) -> Toolkit:
+        @tool
+        async def wait() -> None:
+            self.began += 1
+            try:
+                await self.over.wait()
+            finally:
+                self.gone += 1
+
+        return Toolkit("slow", [wait, say])
+
+
+@asynccontextmanager
+async def ended(standing: Standing) -> AsyncIterator[None]:
+    """Let what still runs end with the block."""
+    try:
+        yield
+    finally:
+        standing.over.set()
+
+
+async def come_and_go(server: TestServer, first: int, cycles: int) -> None:
+    """Let processes run some cycles, and wait for their end."""
+    share = cycles // PROCESSES
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    crowd = []
+    for number in range(PROCESSES):
+        numbers = [str(first + number * share + number), str(share), str(LANES)]
+        token = server.token(f"passer-by-{number}")
+        command = [sys.executable, str(SCRIPT), server.url, token, *numbers]
+        crowd.append(await ChildProcess.start(command, environment))
+    async with asyncio.timeout(280):
+        for process in crowd:
+            assert await process.process.wait() == 0
+
+
+def ours(server: TestServer, host: RoomClient) -> Counter[str]:
+    """Count the objects of our own types that are alive."""
+    hub = server.server.hub
+    for deadlines in (hub.router._deadlines, hub.router.streams._stalls, hub._reservations):
+        forget_ended(deadlines)
+    assert entries_of(host) == 0
+    gc.collect()
+    kinds = (type(each) for each in gc.get_objects())
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+    return Counter(name for name in names if name.startswith("toolbus"))
+
+
+def memory_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.row(55, 90)
+async def test_thousands_who_come_and_go_leave_nothing_behind() -> None:
+    """CALL-12: of each caller that is gone its host is told, once."""
+    half = CYCLES // 2 // len(WAYS) // PROCESSES * len(WAYS) * PROCESSES
+    # A name that is kept for a while would still be there at the end.
+    chosen = ServerSettings(keys=KeyRing([]), port=0, limits=Limits(reservation_ms=1))
+    standing = Standing()
+    with nothing_complains():
+        async with (
+            running_server(settings=chosen) as server,
+            server.room("host") as host,
+            host.host(standing.toolkit()),
+            ended(standing),
+        ):
+            alone = asyncio.all_tasks()
+            await come_and_go(server, 0, half // 5)  # fills caches and pools
+            await all_gone(server, host, alone)
+            objects, descriptors = ours(server, host), psutil.Process().num_fds()
+            told, memory = standing.gone, []
+            for first in (0, half):
+                await come_and_go(server, first, half)
+                await all_gone(server, host, alone)
+                memory.append(memory_bytes())
+                assert psutil.Process().num_fds() == descriptors
+                assert ours(server, host) - objects == Counter(), "more than before"
+            assert memory[1] <= memory[0] * 1.05, f"memory grew: {memory} bytes"
+            assert standing.gone == standing.began
+            assert standing.gone - told == 2 * half // len(WAYS)
+
+
+async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task[Any]]) -> None:
+    """Wait until only the standing host is left, and no name is kept."""
+    hub = server.server.hub
+    async with asyncio.timeout(20):
+        await strangers_gone(alone)
+        while hub.rooms["lab"].room.state.toolkit_count > 1:
+            await host.call("slow.say", text="still here")
+        await strangers_gone(alone)
+    assert connections_of(server) == {"lab": ["host"]}
+    assert hub.router.in_flight == 0
+    assert hub.rooms["lab"].feeds._feeds == {}

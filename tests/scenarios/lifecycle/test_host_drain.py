@@ -1,0 +1,238 @@
+"""Hosts that are told to end while they are called: processes of their own, ended by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.launch import ChildProcess
+from support.processes.ledger_load import Load, keys_from, runs_of, start_ledger
+from support.rooms.events import next_toolkit_event, until_hosts
+from toolbus import EventStream, RoomClient, RoomEvent, Toolkit, tool
+from toolbus.client.reconnecting_connection import ReconnectingConnection
+from toolbus.errors import HostLost, NoHost, Unavailable
+from toolbus.transport.websocket import CLOSE_TIMEOUT_S
+from toolbus_server.testing import TestServer, running_server
+
+
+@asynccontextmanager
+async def ledger_host(
+    server: TestServer, witness: Path, **variables: str
+) -> AsyncIterator[ChildProcess]:
+    """Run a host for as long as the block runs."""
+    host = await start_ledger(server.url, server.token("host"), witness, **variables)
+    try:
+        yield host
+    finally:
+        await host.kill()
+
+
+@pytest.mark.row(43)
+async def test_replica_that_is_told_to_end_fails_no_call_and_runs_each_once(
+    tmp_path: Path,
+) -> None:
+    """LEAVE-1: nothing is tried again, so the drain itself leaves no gap."""
+    witness = tmp_path / "witness"
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        ledger_host(server, witness),
+        ledger_host(server, witness) as leaves,
+    ):
+        await until_hosts(alice, "ledger", 2)
+        load = Load(alice, "count", keys_from(0), retry=False)
+        async with load.running(16):
+            await load.succeeds(200)
+            assert await leaves.terminate() == 0
+            await load.succeeds(200)
+        assert load.failed == {}
+        entered, ended = runs_of(witness)
+        assert entered == ended == dict.fromkeys(load.succeeded, 1)
+
+
+@pytest.mark.row(43)
+async def test_host_that_is_alone_leaves_its_name_to_the_next_of_its_identity(
+    tmp_path: Path,
+) -> None:
+    """LEAVE-5, REG-18: callers are told `no_host`, at no moment that there is no such toolkit."""
+    witness = tmp_path / "witness"
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        ledger_host(server, witness) as first,
+        AsyncExitStack() as hosts,
+    ):
+        load = Load(alice, "count", keys_from(0), retry=False)
+        await until_hosts(alice, "ledger", 1)
+        async with load.running():
+            await load.succeeds()
+            assert await first.terminate() == 0
+            await load.fails(20)
+            await hosts.enter_async_context(ledger_host(server, witness))
+            await load.succeeds()
+        assert {type(error) for error in load.failed.values()} == {NoHost}
+        for error in load.failed.values():
+            assert (error.executed, error.retryable) == ("no", True)
+        load.check(witness)
+
+
+@pytest.mark.row(43)
+async def test_calls_that_outlive_the_time_to_drain_are_given_up(tmp_path: Path) -> None:
+    """LEAVE-1, CALL-13: they end by phase; the setting is the one of the server."""
+    witness = tmp_path / "witness"
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        ledger_host(server, witness, TOOLBUS_DRAIN="0.2") as host,
+    ):
+        await until_hosts(alice, "ledger", 1)
+        calling = asyncio.create_task(alice.call("ledger.count", key=1, work_s=60))
+        await _entered(witness)
+        assert await host.terminate() == 0
+        with pytest.raises(HostLost) as lost:
+            await calling
+        assert lost.value.executed == "maybe"
+
+
+@pytest.mark.row(43)
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_second_signal_ends_a_host_at_once(tmp_path: Path, second: signal.Signals) -> None:
+    """However long it may drain; its calls are lost."""
+    witness = tmp_path / "witness"
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        alice.events(["toolkits"]) as events,
+        ledger_host(server, witness, TOOLBUS_DRAIN="60") as host,
+    ):
+        await _told_hosts(events, 1)
+        calling = asyncio.create_task(alice.call("ledger.count", key=1, work_s=60))
+        await _entered(witness)
+        host.process.send_signal(signal.SIGTERM)
+        await _told_hosts(events, 0)  # it drains now
+        assert host.process.returncode is None
+        assert not calling.done()
+        host.process.send_signal(second)
+        async with asyncio.timeout(10):
+            assert await host.process.wait() == 5
+            with pytest.raises(HostLost) as lost:
+                await calling
+        assert lost.value.executed == "maybe"
+
+
+async def _told_hosts(events: EventStream[RoomEvent], hosts: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            toolkit = (await next_toolkit_event(events)).toolkit
+            if toolkit is not None and toolkit.hosts == hosts:
+                return
+
+
+async def _entered(witness: Path) -> None:
+    async with asyncio.timeout(20):
+        while not _text_of(witness):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.01)
+
+
+def _text_of(witness: Path) -> str:
+    return witness.read_text() if witness.exists() else ""
+
+
+# In a program
+
+
+@tool
+async def hold(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "held"
+
+
+@pytest.mark.row(43)
+async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more() -> None:
+    """LEAVE-5: whatever it does afterwards, also where its connection is lost and comes back."""
+    async with running_server() as server, server.room("alice") as alice:
+        async with server.room("host") as host, host.host(Toolkit("work", [hold])):
+            calling = asyncio.create_task(alice.call("work.hold", seconds=0.3))
+            await _in_flight(server, 1)
+            await host.drain()
+            assert calling.done() or await calling == "held"
+            with pytest.raises(NoHost):
+                await alice.call("work.hold", seconds=0)
+            link = _link_of(host)
+            assert link.websocket is not None
+            link.websocket.transport.abort()
+            await link.websocket.wait_closed()
+            await link.ready()
+            with pytest.raises(Unavailable):
+                async with host.host(Toolkit("more", [hold])):
+                    pass
+            with pytest.raises(NoHost):
+                await alice.call("work.hold", seconds=0)
+        async with server.room("host") as host, host.host(Toolkit("work", [hold])):
+            assert await alice.call("work.hold", seconds=0) == "held"
+
+
+async def test_program_that_drains_for_no_time_gives_its_calls_up() -> None:
+    """LEAVE-1."""
+    async with running_server() as server, server.room("alice") as alice:
+        async with server.room("host") as host, host.host(Toolkit("work", [hold])):
+            calling = asyncio.create_task(alice.call("work.hold", seconds=60))
+            await _in_flight(server, 1)
+            async with asyncio.timeout(5):
+                await host.drain(0)
+        with pytest.raises(HostLost) as lost:
+            await calling
+        assert lost.value.executed == "maybe"
+
+
+@pytest.mark.row(43)
+async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained_is_gone() -> None:
+    """LEAVE-1: the server takes nothing for longer than a closing handshake may take."""
+    go = asyncio.Event()
+
+    @tool
+    async def large() -> str:
+        await go.wait()
+        return "x" * 900_000
+
+    async with running_server() as server, server.room("alice") as alice:
+        async with server.room("host") as host, host.host(Toolkit("work", [large])):
+            (connection,) = (
+                each
+                for each in server.server.hub.rooms["lab"].room.connections.values()
+                if each.member.identity.name == "host"
+            )
+            own, end = _link_of(host).websocket, connection.port.transport  # type: ignore[attr-defined]  # a real connection
+            assert own is not None
+            for transport, option in (
+                (end, socket.SO_RCVBUF),
+                (own.transport, socket.SO_SNDBUF),
+            ):
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 262_144)
+            calls = [asyncio.create_task(alice.call("work.large")) for _ in range(6)]
+            await _in_flight(server, 6)
+            draining = asyncio.create_task(host.drain())
+            while not connection.member.is_draining:  # noqa: ASYNC110 - a plain flag
+                await asyncio.sleep(0)
+            end.pause_reading()
+            go.set()
+            asyncio.get_running_loop().call_later(1.5 * CLOSE_TIMEOUT_S, end.resume_reading)
+            await draining
+        assert {len(answer) for answer in await asyncio.gather(*calls)} == {900_000}
+
+
+def _link_of(room: RoomClient) -> ReconnectingConnection:
+    assert room._parts is not None
+    return room._parts.link
+
+
+async def _in_flight(server: TestServer, calls: int) -> None:
+    async with asyncio.timeout(10):
+        while server.server.hub.router.in_flight != calls:  # noqa: ASYNC110 - a plain number
+            await asyncio.sleep(0)

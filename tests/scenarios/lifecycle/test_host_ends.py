@@ -1,0 +1,266 @@
+"""How a host process ends, whatever its tools do: real processes, ended by real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.launch import clean_environment
+from support.rooms.events import until_hosts
+from toolbus import RoomClient
+from toolbus.errors import DeadlineExceeded, HostLost
+from toolbus_server.testing import TestServer, running_server
+
+PROGRAM = Path(__file__).parents[2] / "support/processes/ending_host.py"
+COMMAND = ["-m", "toolbus", "host", "support.processes.ending_host:work"]
+RUN = [str(PROGRAM), "run"]
+AROUND = [str(PROGRAM), "around"]
+PATIENCE_S = 30.0
+
+
+class Host:
+    """A host process, and what it says."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.said = ""
+        """What stderr said until it ended."""
+
+    async def entered(self) -> None:
+        """Wait until one of its tools has begun."""
+        await self._tells(b"entered\n")
+
+    async def cancelled(self) -> None:
+        """Wait until one of its tools has swallowed its cancel."""
+        await self._tells(b"cancelled\n")
+
+    async def _tells(self, words: bytes) -> None:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while (line := await self._process.stdout.readline()) != words:
+                assert line, await self.ended()
+
+    async def says(self, words: str) -> None:
+        """Wait until stderr has said that."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while words not in self.said:
+                line = await self._process.stderr.readline()
+                assert line, self.said
+                self.said += line.decode()
+
+    def tell(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait for its end; read all that it said, and return its exit code."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(PATIENCE_S):
+            self.said += (await self._process.stderr.read()).decode()
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def host_of(url: str, token: str, command: list[str], drain: str) -> AsyncIterator[Host]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=PROGRAM.parents[2],
+        env={
+            **clean_environment(),
+            "TOOLBUS_URL": url,
+            "TOOLBUS_ROOM": "lab",
+            "TOOLBUS_TOKEN": token,
+            "TOOLBUS_DRAIN": drain,
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Host(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def hosting(
+    command: list[str], *, drain: str = "60"
+) -> AsyncIterator[tuple[TestServer, RoomClient, Host]]:
+    """Run a server, a host, and a caller that sees its toolkit."""
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        host_of(server.url, server.token("host"), command, drain) as host,
+    ):
+        await until_hosts(alice, "work", 1)
+        yield server, alice, host
+
+
+def calling(alice: RoomClient, tool: str) -> asyncio.Task[object]:
+    return asyncio.create_task(alice.call(f"work.{tool}"))
+
+
+async def assert_may_have_run(call: asyncio.Task[object]) -> None:
+    with pytest.raises(HostLost) as lost:
+        async with asyncio.timeout(PATIENCE_S):
+            await call
+    assert lost.value.executed == "maybe"
+
+
+# The limit
+
+
+@pytest.mark.row(43)
+@pytest.mark.parametrize(
+    ("tool", "left"),
+    [
+        ("hold", None),
+        ("swallow", "1 call (work.swallow)"),
+        ("in_thread", "1 call (work.in_thread)"),
+        ("beside", "a task or a thread"),
+        ("block", "1 call (work.block)"),
+    ],
+)
+async def test_one_signal_ends_a_host_after_its_limit_whatever_its_tool_does(
+    tool: str, left: str | None
+) -> None:
+    """LEAVE-1, CALL-13: the log names what was left behind."""
+    async with hosting(RUN, drain="0.3") as (_, alice, host):
+        call = calling(alice, tool)
+        await host.entered()
+        host.tell(signal.SIGTERM)
+        assert await host.ended() == 0
+        await assert_may_have_run(call)
+    assert (f"exiting without {left}" in host.said) is (left is not None)
+    assert "Traceback" not in host.said
+
+
+async def test_call_that_was_given_up_and_does_not_end_keeps_no_host() -> None:
+    async with hosting(RUN, drain="0.3") as (_, alice, host):
+        call = asyncio.create_task(alice.invoke("work.swallow", timeout_s=0.5))
+        await host.entered()
+        await host.cancelled()
+        with pytest.raises(DeadlineExceeded):
+            await call
+        host.tell(signal.SIGTERM)
+        assert await host.ended() == 0
+    assert "exiting without 1 call (work.swallow)" in host.said
+
+
+@pytest.mark.parametrize("command", [RUN, COMMAND])
+async def test_host_says_how_long_it_waits_for_how_many_calls(command: list[str]) -> None:
+    async with hosting(command, drain="0.3") as (_, alice, host):
+        calls = [calling(alice, "hold"), calling(alice, "hold"), calling(alice, "turn")]
+        for _ in calls:
+            await host.entered()
+        host.tell(signal.SIGINT)
+        await host.says("stopping: waiting up to 0.3 s for 3 calls (work.hold x2, work.turn); ")
+        assert await host.ended() == 0
+        for call in calls:
+            await assert_may_have_run(call)
+    assert "a second signal stops at once" in host.said
+
+
+# A second signal
+
+
+@pytest.mark.row(43)
+@pytest.mark.parametrize("command", [RUN, COMMAND])
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("tool", ["hold", "turn", "in_thread"])
+async def test_second_signal_ends_a_host_at_once_and_its_calls_may_have_run(
+    command: list[str], second: signal.Signals, tool: str
+) -> None:
+    async with hosting(command) as (_, alice, host):
+        call = calling(alice, tool)
+        await host.entered()
+        host.tell(signal.SIGINT)
+        await host.says("stopping: waiting")
+        host.tell(second)
+        assert await host.ended() == 5
+        await assert_may_have_run(call)
+    last = f"toolbus: stopped by a second signal, 1 call (work.{tool}) lost"
+    assert host.said.splitlines()[-1] == last
+    assert len(host.said.splitlines()) == 2
+
+
+async def test_second_signal_ends_a_host_whose_event_loop_stands_still() -> None:
+    async with hosting(RUN) as (_, alice, host):
+        call = calling(alice, "block")
+        await host.entered()
+        host.tell(signal.SIGTERM)
+        host.tell(signal.SIGINT)
+        assert await host.ended() == 5
+        await assert_may_have_run(call)
+
+
+# Other ends
+
+
+@pytest.mark.parametrize("tool", ["hold", "turn", "in_thread"])
+async def test_program_that_python_interrupts_does_not_say_that_its_tools_ended(tool: str) -> None:
+    """The first Ctrl-C waits for the call, the second ends every task of the event loop."""
+    async with hosting(AROUND) as (_, alice, host):
+        call = calling(alice, tool)
+        await host.entered()
+        host.tell(signal.SIGINT)
+        await until_hosts(alice, "work", 0)
+        host.tell(signal.SIGINT)
+        await assert_may_have_run(call)
+
+
+async def test_tool_that_raises_keyboardinterrupt_ends_its_host_and_answers_nobody() -> None:
+    async with hosting(RUN) as (_, alice, host):
+        calls = [calling(alice, "hold"), calling(alice, "turn")]
+        for _ in calls:
+            await host.entered()
+        calls.append(calling(alice, "interrupt"))
+        assert await host.ended() == 5
+        for call in calls:
+            await assert_may_have_run(call)
+    assert "toolbus: cancelled with Ctrl-C\n" in host.said
+
+
+async def test_host_that_is_sent_away_ends_without_a_tool_that_does_not() -> None:
+    async with hosting(RUN) as (server, alice, host), server.room("boss") as boss:
+        call = calling(alice, "swallow")
+        await host.entered()
+        await boss.admin("kick", room="lab", participant="host")
+        assert await host.ended() == 3
+        await assert_may_have_run(call)
+    assert "permission_denied: an administrator removed this participant" in host.said
+    assert "Traceback" not in host.said
+
+
+@pytest.mark.parametrize("command", [RUN, COMMAND])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_host_that_is_told_to_end_while_it_connects_gives_that_up(
+    command: list[str], number: signal.Signals
+) -> None:
+    connected = asyncio.Event()
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with (
+        silent,
+        running_server() as server,
+        host_of(f"ws://127.0.0.1:{port}", server.token("host"), command, "60") as host,
+    ):
+        async with asyncio.timeout(PATIENCE_S):
+            await connected.wait()
+        host.tell(number)
+        assert await host.ended() == 5
+    assert host.said == "toolbus: stopped by a signal before anything was hosted\n"

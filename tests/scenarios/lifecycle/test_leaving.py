@@ -1,0 +1,240 @@
+"""Hosts that leave, servers that restart, connections that drop: who notices, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+
+from support.processes.host_process import host_process
+from support.rooms.events import listed, until_hosts
+from toolbus import ApiScope, Key, KeyRing, RemoteToolkit, RoomClient, Toolkit, tool
+from toolbus.auth.grants import AgentsGrant
+from toolbus.errors import NotFound, PermissionDenied, RoomException, Unavailable
+from toolbus_server import RoomServer, ServerSettings
+from toolbus_server.testing import TestServer, running_server
+
+
+@tool
+async def nap(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+class Load:
+    """Calls that go on and on, none of which may fail."""
+
+    def __init__(self, room: RoomClient) -> None:
+        self._room = room
+        self._more = asyncio.Semaphore(0)
+        self._stopping = False
+
+    async def _lane(self) -> None:
+        while not self._stopping:
+            chunk = await self._room.invoke("work.nap", {"seconds": 0.02}, retry=False)
+            assert chunk.value == 0.02
+            self._more.release()
+
+    async def goes_on(self) -> None:
+        """Wait until a hundred more calls are done."""
+        async with asyncio.timeout(20):
+            for _ in range(100):
+                await self._more.acquire()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(16):
+                lanes.create_task(self._lane())
+            yield self
+            self._stopping = True
+
+
+def drop(server: TestServer, name: str) -> None:
+    """Cut the connection of a participant, as a network does."""
+    for session in server.server.hub.rooms["lab"].sessions.values():
+        if session.connection.member.identity.name == name:
+            session.connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
+
+
+@pytest.mark.row(43)
+async def test_a_host_that_is_told_to_end_fails_no_call(tmp_path: Path) -> None:
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        host_process(server, tmp_path / "stays"),
+        host_process(server, tmp_path / "leaves") as leaves,
+        Load(alice).running() as load,
+    ):
+        await load.goes_on()
+        assert await leaves.terminate() == 0
+        await until_hosts(alice, "work", 1)
+        await load.goes_on()
+
+
+@pytest.mark.row(43)
+async def test_a_toolkit_that_is_stopped_and_started_again_fails_no_call() -> None:
+    stays, leaves = (RemoteToolkit("work", [nap]) for _ in range(2))
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        server.room("host") as one,
+        server.room("host") as two,
+    ):
+        await stays.start(one)
+        await leaves.start(two)
+        async with Load(alice).running() as load:
+            for _ in range(2):
+                await load.goes_on()
+                await leaves.stop()
+                assert [each.hosts for each in await listed(alice)] == [1]
+                await leaves.start(two)
+        await leaves.stop()
+        await stays.stop()
+        with pytest.raises(NotFound):
+            await alice.toolkit("work")
+
+
+async def test_people_come_back_to_a_server_that_restarts() -> None:
+    key = Key.generate(kid="test", iss="acme")
+    async with AsyncExitStack() as people:
+        async with running_server(key=key) as first:
+            settings = ServerSettings(keys=KeyRing([]), port=first.server.port)
+            host = await people.enter_async_context(first.room("host"))
+            alice = await people.enter_async_context(first.room("alice"))
+            await people.enter_async_context(host.host(Toolkit("work", [nap])))
+            assert await alice.call("work.nap", seconds=0) == 0
+        waiting = asyncio.ensure_future(alice.toolkit("nothing"))
+        async with running_server(key=key, settings=settings):
+            with pytest.raises(NotFound):
+                await waiting
+            await until_hosts(alice, "work", 1)
+            assert await alice.call("work.nap", seconds=0) == 0
+
+
+@pytest.mark.row(16)
+async def test_a_host_that_lost_its_connection_serves_again_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        running_server() as server,
+        server.room("alice") as alice,
+        server.room("host") as host,
+        host.host(Toolkit("work", [nap])),
+        alice.events() as events,
+    ):
+        url = server.url
+        drop(server, "host")
+        async with asyncio.timeout(10):
+            event = await anext(events)
+            while event.toolkit is None or event.toolkit.hosts == 0:
+                event = await anext(events)
+            assert event.name == "toolkit_changed"  # its name was kept for it
+            assert await alice.call("work.nap", seconds=0) == 0
+            async for _ in host.toolkits():
+                pass  # asked by the host itself, so its link is up again
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "toolbus.client.reconnecting_connection"
+    ]
+    assert said == [
+        f"lost the connection to {url}: reconnecting",
+        f"reconnected to {url}",
+    ]
+
+
+async def test_a_connection_that_is_lost_while_it_registers_again_is_replaced_at_once() -> None:
+    async with running_server() as server, server.room("alice") as alice:
+        async with server.room("host") as host, host.host(Toolkit("work", [nap])):
+            requests = server.server.hub.rooms["lab"].toolkit_requests
+            register = requests.register
+            losses = 2
+
+            def lose_it(*arguments: object) -> object:
+                nonlocal losses
+                if losses:
+                    losses -= 1
+                    drop(server, "host")
+                    return {}
+                return register(*arguments)  # type: ignore[arg-type]  # as they came
+
+            requests.register = lose_it  # type: ignore[assignment,method-assign]  # stands between
+            drop(server, "host")
+            async with asyncio.timeout(5):
+                await until_hosts(alice, "work", 0)
+                await until_hosts(alice, "work", 1)
+            assert losses == 0
+
+
+async def test_a_source_of_tokens_that_fails_for_a_while_is_asked_again() -> None:
+    async with running_server() as server, server.room("alice") as alice:
+        answers: list[str | Exception] = [server.token("host")]
+        answers += [RuntimeError("away"), KeyError("x"), server.token("host")]
+
+        async def token() -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, str):
+                return answer
+            raise answer
+
+        host = RoomClient(server.url, room="lab", token=token)
+        async with host, host.host(Toolkit("work", [nap])):
+            drop(server, "host")
+            await until_hosts(alice, "work", 0)
+            await until_hosts(alice, "work", 1)
+            assert answers == []
+
+
+@pytest.mark.row(16, 34)
+async def test_who_comes_back_with_fewer_grants_hosts_only_what_they_allow() -> None:
+    less = ApiScope(agents=AgentsGrant(register_private_toolkit=True, use_tools=True))
+    async with running_server() as server, server.room("alice") as alice:
+        public, private = Toolkit("work", [nap]), Toolkit("mine", [nap])
+        old = server.room("host", instance="one")
+        async with old, old.host(public), old.host(private, public=False, shared_with=["*"]):
+            assert [each.name for each in await listed(alice)] == ["mine", "work"]
+            async with server.room("host", instance="one", api=less):
+                assert [each.name for each in await listed(alice)] == ["mine"]
+                with pytest.raises(PermissionDenied):
+                    await old.closed()
+
+
+async def test_a_connection_lost_before_its_session_began_leaves_no_ghost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = RoomServer._handle
+    handled = asyncio.Event()
+
+    async def lose_and_handle(server: RoomServer, connection: ServerConnection) -> None:
+        connection.transport.abort()
+        await connection.wait_closed()
+        await handle(server, connection)
+        handled.set()
+
+    monkeypatch.setattr(RoomServer, "_handle", lose_and_handle)
+    async with running_server() as server, asyncio.timeout(10):
+        with pytest.raises(Unavailable):
+            await server.room("ghost").__aenter__()
+        await handled.wait()
+        assert server.server.hub.rooms == {}
+
+
+async def test_whoever_leaves_ends_all_that_waits_for_the_room() -> None:
+    async with running_server() as server, server.room("host") as host:
+        async with host.host(Toolkit("work", [nap])):
+            alice = server.room("alice")
+            async with alice:
+                call = asyncio.ensure_future(alice.call("work.nap", seconds=60))
+                events = alice.events()
+                news = asyncio.ensure_future(anext(events, None))
+                await alice.toolkit("work")
+            async with asyncio.timeout(5):
+                assert await news is None
+                with pytest.raises(RoomException) as caught:
+                    await call
+            assert (caught.value.code, caught.value.executed) == ("connection_lost", "maybe")

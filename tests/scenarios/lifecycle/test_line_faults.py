@@ -1,0 +1,212 @@
+"""Lines that go bad between real processes: silence, standstill, and who reads too slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.clients.handshakes import rest_of
+from support.clients.raw_client import CLOSE, PING, RawClient, raw_participant
+from support.clients.wire_talk import ask, next_of, offer
+from support.processes.host_process import host_process
+from support.rooms.events import listed, next_toolkit_event, until_hosts
+from support.rooms.listeners import LISTENERS, MIB, Listener, broadcast_to
+from support.rooms.server_state import INTERVAL_S, SILENCE_S, connection_of, until_in_flight
+from toolbus import RoomClient
+from toolbus.auth.keys import KeyRing
+from toolbus.errors import ConnectionLost, HostLost, NoHost, RoomException
+from toolbus.wire import Dispatch, Result, pack_body
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
+
+
+@asynccontextmanager
+async def impatient_server() -> AsyncIterator[TestServer]:
+    """A server that waits less for who is silent."""
+    settings = ServerSettings(
+        KeyRing([]), port=0, drain_s=1.0, ping_interval_s=INTERVAL_S, ping_timeout_s=SILENCE_S
+    )
+    async with running_server(settings=settings) as server:
+        yield server
+
+
+async def error_of(room: RoomClient, tool: str) -> RoomException:
+    toolkit, _, name = tool.partition(".")
+    with pytest.raises(RoomException) as caught:
+        await room.invoke(f"{toolkit}.{name}", retry=False)
+    return caught.value
+
+
+# Silence
+
+
+@pytest.mark.row(41)
+async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_time_out(
+    tmp_path: Path,
+) -> None:
+    """CONN-7, REG-18: and everybody is told, by event, list and call."""
+    async with (
+        impatient_server() as server,
+        FaultProxy(server.url) as proxy,
+        server.room("alice") as alice,
+        host_process(server, tmp_path / "w", hold=True, via=proxy) as host,
+    ):
+        await until_hosts(alice, "work", 1)
+        async with alice.events(["toolkits"]) as events, asyncio.timeout(30):
+            running = asyncio.ensure_future(error_of(alice, "work.wait"))
+            await host.wrote("began wait")
+            proxy.to_server = proxy.to_participant = Faults(lost=True)
+            await host.kill()
+            async with asyncio.timeout(10 * (INTERVAL_S + SILENCE_S)):
+                lost = await next_toolkit_event(events)
+            assert (lost.name, lost.toolkit and lost.toolkit.hosts) == ("toolkit_changed", 0)
+            error = await running
+            assert isinstance(error, HostLost)
+            assert error.executed == "maybe"
+            assert [(each.name, each.hosts) for each in await listed(alice)] == [("work", 0)]
+            nobody = await error_of(alice, "work.wait")
+            assert isinstance(nobody, NoHost)
+            assert nobody.executed == "no"
+            async with host_process(server, tmp_path / "w2"):
+                assert (await next_toolkit_event(events)).name == "toolkit_changed"
+                assert await alice.call("work.wait") == "free"
+
+
+@pytest.mark.row(42)
+async def test_a_host_that_stood_still_is_taken_for_dead_and_comes_back_by_itself(
+    tmp_path: Path,
+) -> None:
+    """CONN-7, CONN-11, ERR-2, LEAVE-4: with a higher epoch, and of each call one end was told."""
+    async with (
+        impatient_server() as server,
+        server.room("alice") as alice,
+        host_process(server, tmp_path / "w") as host,
+    ):
+        await until_hosts(alice, "work", 1)
+        before = connection_of(server, "host").member
+        async with asyncio.timeout(60):
+            napping = asyncio.ensure_future(alice.invoke("work.nap", {"seconds": 0.2}))
+            await until_in_flight(server, 1)
+            host.stop()
+            entered = asyncio.ensure_future(error_of(alice, "work.wait"))
+            with pytest.raises(HostLost) as lost:
+                await napping
+            assert lost.value.executed == "maybe"
+            assert (await entered).executed == "maybe"  # handed over, whether it was read or not
+            assert host.count("began wait") == 0
+            assert [each.hosts for each in await listed(alice)] == [0]
+            host.go_on()
+            await until_hosts(alice, "work", 1)
+            after = connection_of(server, "host").member
+            assert after.instance == before.instance
+            assert after.epoch > before.epoch
+            assert await alice.call("work.wait") == "free"
+        assert server.server.hub.router.in_flight == 0
+        # A call that lay in its socket may have been entered late: what it said went nowhere.
+        assert host.count("ended wait") - 1 in (0, 1)
+
+
+async def until_closing(client: RawClient) -> None:
+    """Read until the server says that it closes; what it asks meanwhile is not answered."""
+    while (raw := await client.read_raw()).opcode != CLOSE:
+        assert raw.opcode == PING
+
+
+@pytest.mark.row(42)
+async def test_what_a_host_that_was_taken_for_dead_says_late_on_its_old_line_is_dropped() -> None:
+    """CONN-7, CALL-9: its results, and its registrations."""
+    async with impatient_server() as server, server.room("alice") as alice:
+        async with raw_participant(server, "host", instance="one") as host:
+            await ask(host, offer())
+            calling = asyncio.ensure_future(error_of(alice, "echo.say"))
+            dispatch = await next_of(host, Dispatch)
+            await until_closing(host)
+            assert (await calling).executed == "maybe"
+            host.send_frame(Result(dispatch.id, pack_body([0])))
+            host.send_frame(offer({"name": "late", "tools": []}, request_id=2))
+            await host.flush()
+            assert await rest_of(host) == b""  # answered is none of it
+        async with raw_participant(server, "host", instance="one", epoch=2) as back:
+            assert [each.name for each in await listed(alice)] == ["echo"]
+            assert (await listed(alice))[0].hosts == 0
+            await ask(back, offer(generation=1))
+            assert (await listed(alice))[0].hosts == 1
+
+
+# Who reads too slowly
+
+
+@pytest.mark.row(69)
+async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
+    tmp_path: Path,
+) -> None:
+    """CONN-14, CALL-12: 4430, within bounded memory; the host of what it runs is told."""
+    async with (
+        running_server() as server,
+        FaultProxy(server.url) as proxy,
+        host_process(server, tmp_path / "w", hold=True) as host,
+        server.room("bob") as bob,
+        server.room("slow", via=proxy) as slow,
+    ):
+        await until_hosts(bob, "work", 1)
+        held = asyncio.ensure_future(error_of(slow, "work.wait"))
+        await host.wrote("began wait")
+        to_slow, bobs_id = connection_of(server, "slow").port, bob.me.id
+        proxy.to_participant = Faults(stalled=True)
+        asked, most_bytes = [], 0
+        async with asyncio.timeout(60):
+            while to_slow.is_open:
+                blob = slow.invoke("work.blob", {"kib": 512}, retry=False)
+                asked.append(asyncio.ensure_future(blob))
+                assert await bob.call("work.nap", seconds=0) == 0
+                waiting_bytes = (
+                    to_slow._ensure_queue().bytes + to_slow.transport.get_write_buffer_size()
+                )
+                most_bytes = max(most_bytes, waiting_bytes)
+                assert len(asked) < 64  # 8 MiB, and what lies in the sockets
+        assert to_slow.protocol.close_sent.code == 4430
+        assert most_bytes < 10 * MIB
+        await host.wrote("left wait")
+        await proxy.heal()
+        async with asyncio.timeout(30):
+            ends = await asyncio.gather(*asked, return_exceptions=True)
+            lost = [end for end in ends if isinstance(end, ConnectionLost)]
+            assert lost
+            assert {end.executed for end in [*lost, await held]} == {"maybe"}
+            assert await slow.call("work.nap", seconds=0) == 0  # it is back by itself
+        assert bob.me.id == bobs_id
+
+
+@pytest.mark.row(70)
+async def test_a_broadcast_reaches_99_while_the_hundredth_does_not_read() -> None:
+    """SEND-2."""
+    async with running_server() as server, FaultProxy(server.url) as proxy, AsyncExitStack() as out:
+        sender = await out.enter_async_context(server.room("sender"))
+        tasks = await out.enter_async_context(asyncio.TaskGroup())
+        listeners: list[Listener] = []
+        for number in range(LISTENERS):
+            via = proxy if number == 0 else None
+            name = "slow" if via else f"ear{number}"
+            listeners.append(Listener(await out.enter_async_context(server.room(name, via=via))))
+        listening = []
+        for each in listeners:
+            is_ready = asyncio.Event()
+            listening.append(tasks.create_task(each.listen(is_ready)))
+            await is_ready.wait()
+        async with asyncio.timeout(60):
+            await broadcast_to(sender, listeners)
+            proxy.to_participant = Faults(stalled=True)
+            to_slow = connection_of(server, "slow").port
+            while await sender.send("slow", "fill", "w" * 200_000):
+                pass  # until 4 MiB wait for it
+            await broadcast_to(sender, listeners[1:])
+        assert to_slow.is_open  # it was slow throughout
+        assert to_slow._ensure_queue().bytes > 3 * MIB
+        assert all(each.received.empty() for each in listeners)
+        proxy.reset()
+        for task in listening:
+            task.cancel()

@@ -1,0 +1,372 @@
+"""A server that leaves, and another behind the same address: who is there moves, and nothing fails.
+
+The two servers know nothing of each other, so that hosts and callers meet again only where all of
+them have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+
+from support.deploy.balancer import Balancer, balancer
+from support.parts.scripted_server import scripted_server
+from support.rooms.events import listed, until_hosts
+from toolbus import ApiScope, Key, KeyRing, RoomClient, ToolContext, Toolkit, tool
+from toolbus.errors import RoomException, Unavailable
+from toolbus.room.participants import BuilderInfo
+from toolbus.wire import (
+    Call,
+    Describe,
+    Drain,
+    Event,
+    Notice,
+    Register,
+    Result,
+    Subscribe,
+    pack_body,
+)
+from toolbus_server import ServerSettings
+from toolbus_server.testing import TestServer, running_server
+
+KEY = Key.generate(kid="test", iss="acme")
+LEAVING = Notice("leaving", {"grace_ms": 10_000})
+
+
+class Work:
+    """A toolkit that counts what runs, and holds calls back until told to go on."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[int] = Counter()
+        self.entered = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def toolkit(self) -> Toolkit:
+        @tool
+        async def once(key: int) -> int:
+            self.runs[key] += 1
+            await asyncio.sleep(0.005)
+            return key
+
+        @tool
+        async def hold(context: ToolContext, nested: bool = False) -> str:
+            self.entered.set()
+            await self.go.wait()
+            return str(await context.room.call("inner.say")) if nested else "held"
+
+        return Toolkit("work", [once, hold])
+
+
+class Pair(NamedTuple):
+    """Two servers behind one address, which leads to the first of them until told otherwise."""
+
+    address: Balancer
+    first: TestServer
+    second: TestServer
+
+    def room(self, name: str) -> RoomClient:
+        return RoomClient(self.address.url, room="lab", token=self.first.token(name))
+
+    def leave(self) -> asyncio.Task[None]:
+        """Let new connections go to the second, and tell the first to stop."""
+        self.address.lead_to(self.second.url)
+        return asyncio.create_task(self.first.server.stop())
+
+    def names(self, server: TestServer) -> list[str]:
+        """Who sits at a server."""
+        room = server.server.hub.rooms.get("lab")
+        connections = room.room.connections.values() if room else ()
+        return sorted(connection.member.identity.name for connection in connections)
+
+
+@asynccontextmanager
+async def pair(drain_s: float = 8.0) -> AsyncIterator[Pair]:
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=drain_s)
+    async with (
+        balancer() as address,
+        running_server(key=KEY, settings=settings) as first,
+        running_server(key=KEY) as second,
+        asyncio.timeout(60),
+    ):
+        address.lead_to(first.url)
+        yield Pair(address, first, second)
+
+
+async def settled(task: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(20):
+        await task
+
+
+@pytest.mark.row(71)
+async def test_no_call_fails_while_all_move_to_another_server() -> None:
+    """LEAVE-9: of a tool that may run once only, by callers who make one call after the other."""
+    async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
+        work, keys = Work(), iter(range(100_000))
+        is_over = asyncio.Event()
+        done: list[int] = []
+
+        async def lane() -> None:
+            while not is_over.is_set():
+                key = next(keys)
+                assert await alice.call("work.once", key=key) == key
+                done.append(key)
+
+        async with host.host(work.toolkit()), asyncio.TaskGroup() as lanes:
+            await alice.toolkit("work")
+            for _ in range(8):
+                lanes.create_task(lane())
+            while len(done) < 50:  # noqa: ASYNC110 - the lanes tell nobody
+                await asyncio.sleep(0.01)
+            await settled(servers.leave())
+            before = len(done)
+            while len(done) < before + 50:  # noqa: ASYNC110 - the lanes tell nobody
+                await asyncio.sleep(0.01)
+            is_over.set()
+        assert servers.names(servers.second) == ["alice", "host"]
+        assert sorted(done) == sorted(work.runs)
+        assert set(work.runs.values()) == {1}
+
+
+@pytest.mark.row(71)
+async def test_calls_in_flight_end_on_the_connections_they_were_made_on() -> None:
+    """LEAVE-9: caller and host have moved by then, and the call is known to the first alone."""
+    async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
+        work = Work()
+        async with host.host(work.toolkit()):
+            calling = asyncio.create_task(alice.call("work.hold"))
+            await work.entered.wait()
+            leaving = servers.leave()
+            await until_hosts(alice, "work", 1)  # asked at the second, where both are now
+            assert servers.names(servers.second) == ["alice", "host"]
+            assert await alice.call("work.once", key=1) == 1
+            assert servers.names(servers.first) == ["alice", "host"]
+            assert not leaving.done()
+            work.go.set()
+            assert await calling == "held"
+            # Both close by themselves, so that the first has nobody left to wait for.
+            await settled(leaving)
+
+
+@pytest.mark.row(71)
+async def test_calls_within_a_call_go_where_that_came_by() -> None:
+    """LEAVE-9: the host of the outer one has moved, that of the inner one cannot."""
+
+    @tool
+    async def say() -> str:
+        return "said at the first"
+
+    async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
+        work = Work()
+        inner = servers.first.room("inner")
+        async with host.host(work.toolkit()), inner, inner.host(Toolkit("inner", [say])):
+            calling = asyncio.create_task(alice.call("work.hold", nested=True))
+            await work.entered.wait()
+            leaving = servers.leave()
+            await until_hosts(alice, "work", 1)
+            work.go.set()
+            assert await calling == "said at the first"
+            await settled(leaving)
+
+
+@pytest.mark.row(71)
+async def test_call_that_is_given_up_after_the_move_is_cancelled_where_it_runs() -> None:
+    """LEAVE-9, CALL-10."""
+    async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
+        work = Work()
+        async with host.host(work.toolkit()):
+            router = servers.first.server.hub.router
+            calls = [asyncio.create_task(alice.call("work.hold")) for _ in range(2)]
+            while router.in_flight < 2:  # noqa: ASYNC110 - a plain number
+                await asyncio.sleep(0)
+            leaving = servers.leave()
+            await until_hosts(alice, "work", 1)
+            calls[0].cancel()
+            while router.in_flight > 1:  # noqa: ASYNC110 - a plain number
+                await asyncio.sleep(0)
+            assert router.failures == {"cancelled": 1}
+            work.go.set()
+            assert await calls[1] == "held"
+            await settled(leaving)
+
+
+@pytest.mark.row(71)
+async def test_what_a_participant_said_and_heard_goes_with_it() -> None:
+    """LEAVE-9, EVENT-4: attributes, builders, subscriptions."""
+    async with pair() as servers, servers.room("alice") as alice, servers.room("bob") as bob:
+        await alice.set_attributes(status="busy")
+        await alice.offer_builders([BuilderInfo("kit", "", {"type": "object"})])
+        async with alice.events(["messages"]) as events:
+            await settled(servers.leave())
+            async with asyncio.timeout(10):
+                assert (await anext(events)).name == "reconnected"
+                await bob.send("alice", "note", "still there?")
+                heard = await anext(events)
+            assert heard.message is not None
+            assert heard.message.body == "still there?"
+        people = {each.name: each.attributes for each in await bob.participants()}
+        assert people == {"alice": {"status": "busy"}, "bob": {}}
+        assert [each.name for each in await bob.list_builders("alice")] == ["kit"]
+
+
+@pytest.mark.row(71)
+async def test_who_is_let_in_nowhere_waits_and_keeps_what_runs() -> None:
+    """LEAVE-9, LEAVE-4: new calls wait, those in flight end, and the next server takes them up."""
+    async with AsyncExitStack() as stack:
+        settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=8.0)
+        async with running_server(key=KEY, settings=settings) as first:
+            again = ServerSettings(keys=KeyRing([]), port=first.server.port)
+            host = await stack.enter_async_context(first.room("host"))
+            alice = await stack.enter_async_context(first.room("alice"))
+            work = Work()
+            await stack.enter_async_context(host.host(work.toolkit()))
+            await alice.toolkit("work")
+            calling = asyncio.create_task(alice.call("work.hold"))
+            await work.entered.wait()
+            leaving = asyncio.create_task(first.server.stop())
+            waiting = asyncio.create_task(_when_told(alice, "work.once", key=1))
+            refused = first.server.admission.refused
+            while refused["draining"] < 4:  # noqa: ASYNC110 - a counter has no event
+                await asyncio.sleep(0.01)
+            with pytest.raises(Unavailable) as late:
+                await alice.invoke("work.once", {"key": 2}, timeout_s=0.05)
+            assert late.value.executed == "no"
+            assert not waiting.done()
+            work.go.set()
+            assert await calling == "held"
+            await settled(leaving)
+        async with running_server(key=KEY, settings=again), asyncio.timeout(20):
+            assert await waiting == 1
+            assert work.runs == {1: 1}
+            await until_hosts(alice, "work", 1)
+
+
+async def _when_told(room: RoomClient, name: str, **arguments: int) -> int:
+    """Make a call once the server was heard to leave."""
+    assert room._parts is not None
+    link = room._parts.link
+    while link.is_ready:  # noqa: ASYNC110 - a link tells its owner alone
+        await asyncio.sleep(0)
+    return int(await room.call(name, **arguments))
+
+
+async def test_whoever_leaves_while_moving_leaves_both_servers() -> None:
+    """LEAVE-9."""
+    async with pair() as servers:
+        work = Work()
+        async with servers.room("alice") as alice:
+            async with servers.room("host") as host, host.host(work.toolkit()):
+                calling = asyncio.create_task(alice.call("work.hold"))
+                await work.entered.wait()
+                leaving = servers.leave()
+                await until_hosts(alice, "work", 1)
+                ending = asyncio.create_task(_let_go_soon(work))
+            await ending
+            async with asyncio.timeout(10):
+                assert await calling == "held"
+        await settled(leaving)
+        assert servers.names(servers.second) == []
+
+
+async def _let_go_soon(work: Work) -> None:
+    """Let the call end once its host has begun to leave."""
+    await asyncio.sleep(0)
+    work.go.set()
+
+
+async def test_old_connection_that_is_lost_while_moving_ends_its_calls_alone() -> None:
+    """LEAVE-9, ERR-8."""
+    async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
+        work = Work()
+        async with host.host(work.toolkit()):
+            calling = asyncio.create_task(alice.call("work.hold"))
+            await work.entered.wait()
+            leaving = servers.leave()
+            await until_hosts(alice, "work", 1)
+            fresh = asyncio.create_task(alice.call("work.hold"))
+            while not servers.second.server.hub.router.in_flight:  # noqa: ASYNC110 - a plain number
+                await asyncio.sleep(0.01)
+            for connection in list(servers.first.server.hub.rooms["lab"].room.connections.values()):
+                if connection.member.identity.name == "alice":
+                    connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
+            with pytest.raises(RoomException) as lost:
+                await calling
+            assert (lost.value.code, lost.value.executed) == ("connection_lost", "maybe")
+            await settled(leaving)
+            assert not fresh.done()
+            work.go.set()
+            assert await fresh == "held"
+            assert [each.name for each in await listed(alice)] == ["work"]
+
+
+async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> None:
+    """LEAVE-9: in this order, and the old line is closed normally when its call has ended."""
+
+    @tool
+    async def say() -> str:
+        return "said"
+
+    async with (
+        scripted_server(ApiScope.full()) as server,
+        RoomClient(server.url, room="lab", token="t") as alice,
+        asyncio.timeout(20),
+    ):
+        old = await server.next_line()
+        events = alice.events(["messages"])
+        news = asyncio.create_task(anext(events))
+        await old.answer(Subscribe, {"topics": ["messages"]})
+        hosting = asyncio.create_task(_host(alice, Toolkit("mine", [say])))
+        await old.answer(Register, {"digest": "d" * 64, "generation": 3})
+        calling = asyncio.create_task(alice.call("other.run"))
+        await old.answer(Describe, {"toolkit": {}})  # asked for beside a first call
+        call = await old.next_of(Call)
+        await old.send(Notice("of_a_later_release", {"x": 1}))
+        await old.send(LEAVING)
+        new = await server.next_line()
+        assert (new.instance, new.epoch > old.epoch) == (old.instance, True)
+        offered = await new.answer(Register, {"digest": "d" * 64, "generation": 3})
+        assert offered.options["generation"] == 3
+        await new.answer(Subscribe, {"topics": ["messages"]})
+        assert (await news).name == "reconnected"
+        await old.answer(Drain, {})
+        await old.send(message("of the old line, told by the new one too"))
+        await new.send(message("of the new line"))
+        heard = (await anext(events)).message
+        assert heard is not None
+        assert heard.name == "of the new line"
+        await old.send(Result(call.id, pack_body([2, "late"])))
+        assert await calling == "late"
+        await old.connection.wait_closed()
+        assert old.connection.close_code == 1000
+        hosting.cancel()
+
+
+def message(name: str) -> Event:
+    sender = pack_body(["p2", "bob", "user", "test"])
+    body = {"from": sender, "name": name, "body": pack_body(1), "direct": True, "builders": []}
+    return Event(1, "message", body)
+
+
+async def _host(room: RoomClient, toolkit: Toolkit) -> None:
+    async with room.host(toolkit):
+        await asyncio.Event().wait()
+
+
+async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
+    """LEAVE-4, LEAVE-9: where nobody else has let it in yet."""
+    async with balancer() as address, scripted_server() as server, asyncio.timeout(20):
+        address.lead_to(server.url)
+        async with RoomClient(address.url, room="lab", token="t") as alice:
+            line = await server.next_line()
+            address.lead_to("ws://127.0.0.1:1")
+            await line.send(LEAVING)
+            while address.connections < 2:  # noqa: ASYNC110 - a counter has no event
+                await asyncio.sleep(0.01)
+            await line.connection.close(4440)
+            with pytest.raises(RoomException) as ended:
+                await alice.closed()
+            assert ended.value.details == {"close_code": 4440}

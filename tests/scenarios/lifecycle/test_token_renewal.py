@@ -1,0 +1,177 @@
+"""A participant renews its token on the living connection; where it cannot, it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from support.clients.ending_tokens import ends_in, lives_for
+from support.clients.forged_tokens import KEY
+from support.parts.lone_host import echo
+from support.rooms.events import until
+from toolbus import RoomClient, Toolkit
+from toolbus.errors import PermissionDenied
+from toolbus.settings import Token
+from toolbus_server.testing import TestServer, running_server
+
+
+@pytest.fixture
+async def server(caplog: pytest.LogCaptureFixture) -> AsyncIterator[TestServer]:
+    caplog.set_level(logging.INFO, "toolbus.room.token_renewal")
+    async with running_server(key=KEY) as server, asyncio.timeout(60):
+        yield server
+
+
+class Source:
+    """Brings tokens one after another, or raises what lies there in the place of one."""
+
+    def __init__(self, *tokens: Callable[[], str] | BaseException) -> None:
+        self._left = list(tokens)
+        self.asked = 0
+
+    async def __call__(self) -> str:
+        self.asked += 1
+        found = self._left.pop(0) if len(self._left) > 1 else self._left[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found()
+
+
+def member(server: TestServer, token: Token) -> RoomClient:
+    return RoomClient(server.url, room="lab", token=token)
+
+
+async def renewed_as(room: RoomClient, role: str) -> None:
+    """Wait until a token with another role counts, on the connection of before."""
+    before = room.me.id
+    await until(lambda: room.me.role == role)
+    assert room.me.id == before
+
+
+async def test_a_token_from_a_function_is_renewed_before_it_ends_and_nobody_notices(
+    server: TestServer,
+) -> None:
+    """REFRESH-2, REFRESH-3: what is hosted stays, and calls go on."""
+    source = Source(
+        lambda: lives_for("ann", 1.0),
+        lambda: lives_for("ann", 2.0, role="second"),
+        lambda: lives_for("ann", 3_600, role="third"),
+    )
+    async with member(server, source) as ann, ann.host(Toolkit("t", [echo])):
+        running = asyncio.ensure_future(ann.call("t.echo", text="x"))
+        await renewed_as(ann, "second")
+        await renewed_as(ann, "third")  # each in its turn
+        assert await running == "x"
+        assert await ann.call("t.echo", text="y") == "y"
+        assert source.asked == 3
+
+
+async def test_a_file_is_read_again_until_it_has_a_newer_token(
+    server: TestServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """REFRESH-3."""
+    path = tmp_path / "ann.jwt"
+    path.write_text(ends_in("ann", 50))
+    async with member(server, path) as ann:
+        await until(lambda: caplog.text.count("there is no newer one yet") >= 2)
+        caplog.clear()
+        path.write_text(ends_in("ann", 45, role="second"))  # it expires soon as well
+        await renewed_as(ann, "second")
+        await until(lambda: "there is no newer one yet" in caplog.text)
+        path.write_text(lives_for("ann", 3_600, role="third"))
+        await renewed_as(ann, "third")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (OSError("no network"), "its source failed"),
+        (PermissionDenied("not you"), "not renewed: not you"),
+        (asyncio.CancelledError(), "its source was cancelled"),
+    ],
+)
+async def test_a_source_that_fails_is_asked_again_while_the_old_token_serves(
+    server: TestServer, caplog: pytest.LogCaptureFixture, trouble: BaseException, words: str
+) -> None:
+    """REFRESH-3."""
+    source = Source(
+        lambda: ends_in("ann", 50),
+        trouble,
+        trouble,
+        lambda: lives_for("ann", 3_600, role="second"),
+    )
+    async with member(server, source) as ann, ann.host(Toolkit("t", [echo])):
+        await until(lambda: words in caplog.text)
+        assert await ann.call("t.echo", text="x") == "x"
+        await renewed_as(ann, "second")
+        assert source.asked == 4
+    assert "eyJ" not in caplog.text  # no token is ever logged
+
+
+async def test_a_token_that_the_server_refuses_leaves_the_old_one_and_is_followed_by_others(
+    server: TestServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """REFRESH-1, REFRESH-3."""
+    source = Source(
+        lambda: ends_in("ann", 50),
+        lambda: lives_for("eve", 3_600),
+        lambda: lives_for("ann", 3_600, role="second"),
+    )
+    async with member(server, source) as ann:
+        await until(lambda: "not renewed: the token is not valid" in caplog.text)
+        assert ann.me.name == "ann"
+        await renewed_as(ann, "second")
+
+
+async def test_a_source_that_never_brings_another_lets_the_connection_end_and_come_back(
+    server: TestServer,
+) -> None:
+    """LEAVE-4: after 4401, where the next token may be a better one."""
+    ending, ends_at = ends_in("ann", 1.5), time.time() + 1.5
+
+    async def source() -> str:
+        if time.time() < ends_at and ann_is_in.is_set():
+            raise OSError("no network")
+        return lives_for("ann", 3_600) if ann_is_in.is_set() else ending
+
+    ann_is_in = asyncio.Event()
+    async with member(server, source) as ann:
+        ann_is_in.set()
+        before = ann.me.id
+        await until(lambda: ann.me.id != before)
+        assert time.time() >= ends_at
+        assert await ann.participants()
+
+
+async def test_a_text_cannot_be_renewed_and_the_room_ends_and_says_why(
+    server: TestServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LEAVE-4."""
+    async with member(server, ends_in("ann", 1.5)) as ann:
+        await until(lambda: "a token given as a string cannot be renewed" in caplog.text)
+        with pytest.raises(
+            PermissionDenied, match="expired, and a token given as a string cannot be renewed"
+        ) as end:
+            await ann.closed()
+        assert end.value.details == {"close_code": 4401}
+
+
+async def test_who_leaves_while_a_renewal_is_under_way_leaves(server: TestServer) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+    tokens = [ends_in("ann", 50)]
+
+    async def source() -> str:
+        if not tokens:
+            asked.set()
+            await never.wait()
+        return tokens.pop()
+
+    async with member(server, source) as ann:
+        await asked.wait()
+        assert ann.me.name == "ann"
+    assert not [task for task in asyncio.all_tasks() if "TokenRenewal." in repr(task.get_coro())]

@@ -1,0 +1,370 @@
+"""A client in Node, written from PROTOCOL.md alone, with a server and participants of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.clients.cut_connection import cut_line
+from support.parts.scripted_server import scripted_server
+from support.processes.node_js_client import (
+    NodeProgram,
+    installed_client,
+    node_command,
+    node_program,
+)
+from toolbus import Key, KeyRing, Toolkit, tool
+from toolbus.errors import HostLost, InvalidArguments, ToolFailed
+from toolbus.wire import Call, Describe, pack_body
+from toolbus_server import ServerSettings
+from toolbus_server.calls.router import Connection
+from toolbus_server.testing import TestServer, running_server
+
+VECTORS = Path(__file__).parents[2] / "wire_vectors"
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the client; where there is no Node, its tests are not verified."""
+    return installed_client(tmp_path_factory.mktemp("node"))
+
+
+@asynccontextmanager
+async def host_of(client: Path, server: TestServer, *, url: str = "") -> AsyncIterator[NodeProgram]:
+    """A process that hosts the toolkit `lines`."""
+    token = server.token("node-host")
+    async with node_program(client, "demo_host.mjs", url or server.url, token) as host:
+        await host.said(hosting="lines")
+        yield host
+
+
+@asynccontextmanager
+async def caller_of(
+    client: Path, server: TestServer, name: str = "node-caller"
+) -> AsyncIterator[NodeProgram]:
+    """A process that makes the calls of its arguments."""
+    token = server.token(name)
+    async with node_program(client, "demo_caller.mjs", server.url, token) as caller:
+        await caller.said(joined=name)
+        yield caller
+
+
+@asynccontextmanager
+async def pair(client: Path) -> AsyncIterator[tuple[NodeProgram, NodeProgram, TestServer]]:
+    """A server, and a caller and a host in Node."""
+    async with (
+        running_server() as server,
+        host_of(client, server) as host,
+        caller_of(client, server) as caller,
+    ):
+        yield caller, host, server
+
+
+def sums(entered: asyncio.Event, stopped: asyncio.Event) -> Toolkit:
+    """A toolkit hosted by the SDK."""
+
+    @tool
+    async def add(one: int, other: float) -> float:
+        """Add two numbers."""
+        return one + other
+
+    @tool
+    async def refuse(words: str) -> None:
+        """Fail with a text."""
+        raise ToolFailed(words)
+
+    @tool
+    async def wait() -> None:
+        """Wait for ever."""
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    return Toolkit("sums", [add, refuse, wait], description="Sums, at any speed")
+
+
+def test_every_golden_vector_is_read_and_written(client: Path) -> None:
+    """FRAME-2 to FRAME-9, BODY-1 to BODY-4, as a client by PROTOCOL.md alone has them."""
+    node, _ = node_command()
+    command = [node, "check_vectors.mjs", str(VECTORS)]
+    said = subprocess.run(command, cwd=client, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    there = {
+        folder: len(list((VECTORS / folder).glob("*.json"))) for folder in json.loads(said.stdout)
+    }
+    assert json.loads(said.stdout) == there
+    assert min(there.values()) > 10
+
+
+async def test_node_client_calls_toolkits_of_the_sdk(client: Path) -> None:
+    """CONN-3, CONN-10, REG-13, REG-15, CALL-10, ERR-1, ERR-6."""
+    entered, stopped = asyncio.Event(), asyncio.Event()
+    async with (
+        running_server() as server,
+        server.room("host") as room,
+        room.host(sums(entered, stopped)),
+        caller_of(client, server) as caller,
+    ):
+        (found,) = (await caller.ask("list", search="any SPEED"))["toolkits"]
+        assert (found["name"], found["tools"]) == ("sums", ["add", "refuse", "wait"])
+        assert (await caller.ask("list", search="other"))["toolkits"] == []
+        described = await caller.ask("describe", toolkit="sums")
+        assert described["toolkit"] == found
+        assert described["manifest"]["tools"][0]["input_schema"]["required"] == ["one", "other"]
+
+        added = await caller.ask("call", name="sums.add", args={"one": 2**40, "other": 2})
+        assert added["value"] == 2**40 + 2
+        refused = await caller.ask("call", name="sums.add", args={"one": 1, "other": "two"})
+        assert refused["error"].items() >= {"code": "invalid_arguments", "executed": "no"}.items()
+        assert refused["error"]["details"]["path"] == "/other"
+        failed = await caller.ask("call", name="sums.refuse", args={"words": "not today"})
+        expected = {"code": "tool_failed", "executed": "yes", "message": "not today"}
+        assert failed["error"].items() >= expected.items()
+        missing = await caller.ask("call", name="sums.sub", args={})
+        assert missing["error"].items() >= {"code": "not_found", "executed": "no"}.items()
+        late = await caller.ask("call", name="sums.wait", timeoutMs=50)
+        assert late["error"].items() >= {"code": "deadline_exceeded", "executed": "maybe"}.items()
+
+        entered.clear()
+        stopped.clear()
+        waiting = caller.tell("call", name="sums.wait")
+        async with asyncio.timeout(20):
+            await entered.wait()
+            await caller.ask("cancel", of=waiting)
+            given_up = (await caller.answer(waiting))["error"]
+            await stopped.wait()
+        assert given_up.items() >= {"code": "cancelled", "executed": "maybe"}.items()
+
+
+async def test_sdk_calls_toolkits_of_the_node_client(client: Path) -> None:
+    """REG-1, CALL-9, CALL-11, ERR-4, ERR-5, STREAM-1: its refusals and its errors are read."""
+    async with (
+        running_server() as server,
+        host_of(client, server) as host,
+        server.room("alice") as alice,
+    ):
+        for value in (None, 7, 2**40, -(2**53), 2.5, "Snø ❄", [1, {"a": [None, True]}]):
+            assert await alice.call("lines.echo", value=value) == value
+        description = await alice.toolkit("lines")
+        assert description.info.hosts == 1
+        with pytest.raises(InvalidArguments) as refused:
+            await alice.call("lines.zeros", size="many")
+        assert (refused.value.executed, refused.value.details["path"]) == ("no", "/size")
+        with pytest.raises(ToolFailed, match=r"^not today$") as failed:
+            await alice.call("lines.refuse", words="not today")
+        assert (failed.value.executed, failed.value.retryable) == ("yes", True)
+        with pytest.raises(ToolFailed) as crashed:
+            await alice.call("lines.crash")
+        assert crashed.value.details["cause"] == "TypeError"
+        assert "must not travel" not in str(crashed.value)
+
+        calling = asyncio.ensure_future(alice.call("lines.wait"))
+        await host.said(began="wait")
+        calling.cancel()
+        assert "cancelled" in (await host.said(stopped="wait"))["why"]
+
+
+@pytest.mark.parametrize("window", [{"chunks": 8, "bytes": 2**20}, {"chunks": 2**20, "bytes": 100}])
+async def test_ten_thousand_chunks_pass_small_windows_in_order(
+    client: Path, window: dict[str, int]
+) -> None:
+    """STREAM-1 to STREAM-5: with too little credit it would end, with too much be broken."""
+    async with pair(client) as (caller, _, server):
+        got = await caller.ask("stream", name="lines.count", args={"to": MANY}, window=window)
+        assert got["values"] == [{"n": number} for number in range(1, MANY + 1)]
+        assert server.server.hub.router.in_flight == 0
+
+
+async def test_input_and_stream_are_sent_at_the_same_time(client: Path) -> None:
+    """INPUT-1, INPUT-2, PROGRESS-1."""
+    async with pair(client) as (caller, _, _):
+        window = {"chunks": 4, "bytes": 1000}
+        doubling = caller.tell("stream", name="lines.doubled", input={"to": MANY}, window=window)
+        adding = caller.tell("call", name="lines.total", input={"to": MANY}, progress=True)
+        assert (await caller.answer(doubling))["values"] == list(range(2, 2 * MANY + 1, 2))
+        added = await caller.answer(adding)
+        assert added["value"] == MANY * (MANY + 1) // 2
+        told = [each["sum"] for each in added["told"]]
+        assert told  # some may be lost, never their order
+        assert told == sorted(told)
+        empty = await caller.ask("stream", name="lines.doubled", input={"to": 0})
+        assert empty["values"] == []
+
+
+async def test_file_larger_than_a_frame_is_sent_in_pieces(client: Path) -> None:
+    """STREAM-8, STREAM-9."""
+    async with pair(client) as (caller, _, _):
+        got = await caller.ask("call", name="lines.zeros", args={"size": 3_000_001})
+        assert got["value"] == {"file": "application/octet-stream", "size": 3_000_001}
+
+
+async def test_chunks_before_a_failure_are_read_before_it(client: Path) -> None:
+    """STREAM-1, ERR-1, ERR-5."""
+    async with pair(client) as (caller, _, _):
+        broken = await caller.ask("stream", name="lines.break_off")
+        assert broken["values"] == [1, 2, 3]
+        expected = {"code": "tool_failed", "executed": "yes", "message": "no more than three"}
+        assert broken["error"].items() >= expected.items()
+        unasked = await caller.ask("call", name="lines.break_off")
+        assert unasked["error"].items() >= {"code": "invalid_arguments", "executed": "no"}.items()
+
+
+async def test_abandoned_or_cancelled_stream_is_stopped_at_its_host(client: Path) -> None:
+    """CALL-10, CALL-11, STREAM-6."""
+    async with pair(client) as (caller, host, server):
+        left = await caller.ask("stream", name="lines.for_ever", take=3)
+        assert left["values"] == [1, 2, 3]
+        assert "cancelled" in (await host.said(stopped="for_ever"))["why"]
+        await host.said(began="for_ever")
+        streaming = caller.tell("stream", name="lines.for_ever")
+        await host.said(began="for_ever")
+        await caller.ask("cancel", of=streaming)
+        given_up = (await caller.answer(streaming))["error"]
+        assert given_up.items() >= {"code": "cancelled", "executed": "maybe"}.items()
+        await host.said(stopped="for_ever")
+        caller.tell("call", name="lines.wait")
+        await host.said(began="wait")
+        caller.kill()
+        assert "caller_gone" in (await host.said(stopped="wait"))["why"]
+        assert server.server.hub.router.in_flight == 0
+
+
+async def test_loss_of_the_node_client_is_host_lost_for_both_kinds_of_callers(client: Path) -> None:
+    """CALL-13, ERR-2."""
+    async with pair(client) as (caller, host, server), server.room("alice") as alice:
+        theirs = caller.tell("stream", name="lines.for_ever")
+        await host.said(began="for_ever")
+        ours = asyncio.ensure_future(alice.call("lines.wait"))
+        await host.said(began="wait")
+        host.kill()
+        lost = (await caller.answer(theirs))["error"]
+        assert lost.items() >= {"code": "host_lost", "executed": "maybe"}.items()
+        assert lost["retryable"] is False
+        with pytest.raises(HostLost) as told:
+            await ours
+        assert told.value.executed == "maybe"
+
+
+async def test_node_client_reconnects_with_a_higher_epoch_and_registers_again(client: Path) -> None:
+    """CONN-4, CONN-11, LEAVE-4, REG-10: although the server takes the old one for alive."""
+    async with (
+        running_server() as server,
+        cut_line(server.url) as line,
+        host_of(client, server, url=line.url) as host,
+        server.room("alice") as alice,
+    ):
+        before = await alice.explain("lines.echo")
+        (connection,) = connections_of(server, "node-host")
+        assert connection.member.epoch == 1
+        calling = asyncio.ensure_future(alice.call("lines.wait"))
+        await host.said(began="wait")
+        line.cut()
+        assert (await host.said("stopped"))["stopped"] == "wait"
+        with pytest.raises(HostLost):
+            await calling
+        await host.said("returned")
+        (successor,) = connections_of(server, "node-host")
+        assert (successor.member.epoch > 1, successor.member.instance) == (
+            True,
+            connection.member.instance,
+        )
+        after = await alice.explain("lines.echo")
+        assert (after.generation, after.hosts) == (before.generation, 1)
+        assert await alice.call("lines.echo", value="again") == "again"
+
+
+async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_generation(
+    client: Path,
+) -> None:
+    """LEAVE-2, LEAVE-4, REG-10."""
+    key = Key.generate(kid="test", iss="acme")
+    async with AsyncExitStack() as stack:
+        settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
+        async with running_server(key=key, settings=settings) as first:
+            async with (
+                first.room("alice") as alice,
+                first.room("node-host") as older,
+                older.host(Toolkit("lines", description="an older definition")),
+            ):
+                host = await stack.enter_async_context(host_of(client, first))
+                before = (await alice.explain("lines.echo")).generation
+                assert before > 1
+            port = int(first.url.rpartition(":")[2])
+        settings = ServerSettings(keys=KeyRing([]), port=port)
+        async with running_server(key=key, settings=settings) as second:
+            await host.said("returned")
+            async with second.room("alice") as alice:
+                assert (await alice.explain("lines.echo")).generation == before
+                assert await alice.call("lines.echo", value="again") == "again"
+
+
+def connections_of(server: TestServer, name: str) -> list[Connection]:
+    """What the server knows of the connections of a name."""
+    sessions = server.server.hub.rooms["lab"].sessions.values()
+    return [each.connection for each in sessions if each.connection.member.identity.name == name]
+
+
+@pytest.mark.row(31)
+async def test_unknown_frames_and_fields_of_a_newer_server_are_ignored(client: Path) -> None:
+    """FRAME-8, FRAME-9, FRAME-12, GROW-1: unknown kinds, fields, keys and replies."""
+    async with (
+        scripted_server() as server,
+        node_program(client, "demo_caller.mjs", server.url, "no.token") as caller,
+    ):
+        line = await server.next_line()
+        await caller.said(joined="alice")
+        asked = caller.tell("describe", toolkit="any")
+        request = await line.next_of(Describe)
+        body = pack_body({"name": "any", "new": [1]})
+        for frame in (
+            [200],
+            [201, request.id, {"new": [None, 1.5]}],
+            [2, request.id + 100, body],
+            [4, 1, "unheard_of", {"data": b"x"}],
+            [2, request.id, body, "a field more", b"x"],
+        ):
+            await line.connection.send(pack_body(frame))
+        assert (await caller.answer(asked))["name"] == "any"
+
+
+async def test_node_client_requests_no_stream_from_a_server_of_the_first_version(
+    client: Path,
+) -> None:
+    """GROW-2: it would ignore what makes a call one."""
+    async with (
+        scripted_server() as server,
+        node_program(client, "demo_caller.mjs", server.url, "no.token") as caller,
+    ):
+        line = await server.next_line()
+        refused = (await caller.ask("stream", name="lines.count", args={"to": 1}))["error"]
+        assert refused.items() >= {"code": "unavailable", "executed": "no"}.items()
+        caller.tell("call", name="lines.echo")
+        call = await line.next_of(Call)
+        assert (call.id, call.tool) == (1, "echo")  # nothing came before it
+
+
+async def test_connection_to_a_server_that_breaks_the_rules_is_closed_with_the_code_for_that(
+    client: Path,
+) -> None:
+    """FRAME-2, FRAME-3."""
+    for data, code in ((b"\xc1", 1007), (pack_body([4, 1, "x", []]), 1002)):
+        async with (
+            scripted_server() as server,
+            node_program(client, "demo_caller.mjs", server.url, "no.token") as caller,
+        ):
+            line = await server.next_line()
+            await caller.said(joined="alice")
+            await line.connection.send(data)
+            async with asyncio.timeout(10):
+                await line.connection.wait_closed()
+            assert line.connection.close_code == code
+            assert await caller.end() in (0, -15)

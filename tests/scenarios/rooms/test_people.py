@@ -1,0 +1,671 @@
+"""Who is in a room: lists, attributes, builders and their events, between raw participants and
+through the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from support.clients.raw_client import RawClient, details_of, raw_participant
+from support.clients.wire_talk import ask, id_of, next_of, offer, refusal, toolkit_of
+from support.parts.scripted_server import Line, scripted_server
+from support.rooms.bystanders import unharmed_server
+from toolbus import AgentsGrant, ApiScope, BuilderInfo, RequiredToolkit, RoomClient
+from toolbus.errors import (
+    ConnectionLost,
+    InvalidArguments,
+    PermissionDenied,
+    RoomException,
+)
+from toolbus.wire import (
+    Attributes,
+    Builders,
+    Event,
+    Failed,
+    Participants,
+    Refresh,
+    Result,
+    Send,
+    Subscribe,
+    Unregister,
+)
+from toolbus_server.calls import call_state as flights
+from toolbus_server.limits import RateLimiter
+from toolbus_server.rooms import event_feed as feed
+from toolbus_server.testing import TestServer, running_server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TestServer]:
+    async with running_server() as server:
+        yield server
+
+
+def with_grants(server: TestServer, name: str, **grants: Any) -> Any:
+    return raw_participant(server, token=server.token(name, api=ApiScope(**grants)))
+
+
+async def names_in(client: RawClient, **options: Any) -> list[str]:
+    page = await ask(client, Participants(900, options))
+    return [each["name"] for each in page["participants"]]
+
+
+async def own_entry(client: RawClient) -> dict[str, Any]:
+    page = await ask(client, Participants(901, {}))
+    return next(each for each in page["participants"] if each["id"] == id_of(client))
+
+
+async def listen(client: RawClient, *topics: str) -> None:
+    await ask(client, Subscribe(902, list(topics)))
+
+
+async def refused_path(client: RawClient, request: Any) -> str:
+    failed = await refusal(client, request)
+    assert failed.code == "invalid_arguments"
+    return str(details_of(failed)["path"])
+
+
+# Lists
+
+
+async def test_participants_are_listed_by_name_to_who_has_presence(server: TestServer) -> None:
+    """PEOPLE-1."""
+    async with (
+        with_grants(server, "carl", presence=True) as carl,
+        raw_participant(server, "bob", instance="1") as bob,
+        raw_participant(server, "bob", instance="2") as twin,
+        with_grants(server, "eve", messaging=True) as eve,
+    ):
+        assert (await refusal(eve, Participants(1, {}))).code == "permission_denied"
+        page = await ask(carl, Participants(1, {}))
+        people, twins = page["participants"], sorted([id_of(bob), id_of(twin)])
+        assert [each["id"] for each in people] == [*twins, id_of(carl), id_of(eve)]
+        assert page["cursor"] is None
+        since = people[2].pop("since")
+        assert abs(since / 1000 - server.server.admission._now()) < 60
+        assert people[2] == {
+            "id": id_of(carl),
+            "name": "carl",
+            "role": "user",
+            "issuer": "toolbus-test",
+            "attributes": {},
+        }
+
+
+async def test_pages_of_participants_follow_each_other(server: TestServer) -> None:
+    """PEOPLE-1."""
+    async with AsyncExitStack() as stack:
+        for name in ("d", "b", "a", "c"):
+            client = await stack.enter_async_context(raw_participant(server, name))
+        found, cursor = list[str](), None
+        for _ in range(4):
+            page = await ask(client, Participants(1, {"limit": 1, "cursor": cursor}))
+            found += [each["name"] for each in page["participants"]]
+            cursor = page["cursor"]
+        assert (found, cursor) == (["a", "b", "c", "d"], None)
+        assert await names_in(client, limit=0) == ["a"]
+        for options in ({"limit": "1"}, {"cursor": 1}, {"cursor": "x"}, {"cursor": "kQE="}):
+            assert await refused_path(client, Participants(2, options)) in {"/limit", "/cursor"}
+
+
+async def test_a_page_of_talkative_participants_ends_early_and_none_is_left_out(
+    server: TestServer,
+) -> None:
+    """PEOPLE-1."""
+    async with AsyncExitStack() as stack:
+        for number in range(20):
+            each = await stack.enter_async_context(raw_participant(server, f"p{number:02}"))
+            await ask(each, Attributes(1, {"words": "x" * 16_000}))
+        room = await stack.enter_async_context(server.room("zoe"))
+        assert 1 < len(await names_in(each)) < 20
+        people = await room.participants()
+        assert [person.name for person in people] == [*(f"p{n:02}" for n in range(20)), "zoe"]
+
+
+# Attributes
+
+
+async def test_attributes_are_replaced_one_by_one_and_taken_away(server: TestServer) -> None:
+    """PEOPLE-2."""
+    async with raw_participant(server, "bob") as bob:
+        await ask(bob, Attributes(1, {"status": "busy", "seat": [3, {"row": "B"}]}))
+        await ask(bob, Attributes(2, {"status": "free", "gone": None}))
+        assert (await own_entry(bob))["attributes"] == {"status": "free", "seat": [3, {"row": "B"}]}
+        await ask(bob, Attributes(3, {"seat": None}))
+        assert (await own_entry(bob))["attributes"] == {"status": "free"}
+
+
+def nested(levels: int) -> Any:
+    return [] if levels == 1 else [nested(levels - 1)]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "path"),
+    [
+        ({f"a{n}": 1 for n in range(64)}, "/attributes"),  # and the one that is there
+        ({"x" * 65: 1}, "/attributes"),
+        ({"x": "y" * 16_380}, "/attributes"),
+        ({"x": b"bytes"}, "/attributes/x"),
+        ({"x": nested(29)}, "/attributes/x" + "/0" * 28),
+    ],
+    ids=["too many", "long name", "too large", "bytes", "too deep"],
+)
+async def test_attributes_beyond_a_limit_change_nothing(
+    server: TestServer, attributes: dict[str, Any], path: str
+) -> None:
+    """PEOPLE-2."""
+    async with raw_participant(server, "bob") as bob:
+        await ask(bob, Attributes(1, {"status": "busy"}))
+        assert await refused_path(bob, Attributes(2, attributes)) == path
+        assert (await own_entry(bob))["attributes"] == {"status": "busy"}
+
+
+async def test_the_largest_attributes_are_told_to_everybody(server: TestServer) -> None:
+    """PEOPLE-2, and FRAME-6: what is just allowed can be listed and told."""
+    full = {f"{n:064}": 1 for n in range(62)} | {"deep": nested(28), "long": "x" * 12_000}
+    async with raw_participant(server, "bob") as bob, raw_participant(server, "carl") as carl:
+        await listen(carl, "participants")
+        await ask(bob, Attributes(1, full))
+        assert (await carl.next_event()).data["participant"]["attributes"] == full
+        assert (await own_entry(bob))["attributes"] == full
+
+
+async def test_a_successor_keeps_attributes_and_offers_and_its_events_end(
+    server: TestServer,
+) -> None:
+    """CONN-11, PEOPLE-2, EVENT-4."""
+    async with raw_participant(server, "bob", instance="1", epoch=1) as old:
+        await ask(old, Attributes(1, {"status": "busy"}))
+        await ask(old, Builders(2, {"offer": [OFFER]}))
+        await listen(old, "participants")
+        async with raw_participant(server, "bob", instance="1", epoch=2) as new:
+            assert (await own_entry(new))["attributes"] == {"status": "busy"}
+            offered = await ask(new, Builders(3, {"participant": "bob"}))
+            assert offered["builders"] == [OFFER]
+            assert await old.close_code() == 4409
+            assert await names_in(new) == ["bob"]
+            async with raw_participant(server, "carl") as carl:
+                await listen(carl, "participants")
+                await ask(new, Attributes(4, {"status": None}))
+                assert (await carl.next_event()).data["participant"]["id"] == id_of(new)
+
+
+async def test_attributes_go_with_the_connection(server: TestServer) -> None:
+    """PEOPLE-2."""
+    async with raw_participant(server, "carl") as carl:
+        await listen(carl, "participants")
+        async with raw_participant(server, "bob", instance="1") as bob:
+            await ask(bob, Attributes(1, {"status": "busy"}))
+            assert (await carl.next_event()).name == "participant_joined"
+        assert (await carl.next_event()).name == "participant_left"
+        async with raw_participant(server, "bob", instance="1", epoch=2) as bob:
+            assert (await own_entry(bob))["attributes"] == {}
+
+
+# Events
+
+
+async def test_who_comes_changes_and_goes_is_told(server: TestServer) -> None:
+    """PEOPLE-3, EVENT-2."""
+    async with (
+        raw_participant(server, "carl") as carl,
+        with_grants(server, "dan", presence=True) as dan,
+    ):
+        await listen(carl, "participants", "toolkits")
+        await listen(dan, "participants")
+        for first in (1, 4):
+            async with raw_participant(server, "bob") as bob:
+                joined = [await each.next_event() for each in (carl, dan)]
+                await ask(bob, offer(public=False))  # no news for either: it is bob's alone
+                await ask(bob, Attributes(2, {"status": "busy"}))
+                changed = [await each.next_event() for each in (carl, dan)]
+            left = [await each.next_event() for each in (carl, dan)]
+            for number, (name, attributes, events) in enumerate(
+                [
+                    ("participant_joined", {}, joined),
+                    ("participant_changed", {"status": "busy"}, changed),
+                    ("participant_left", {}, left),
+                ]
+            ):
+                for event in events:
+                    assert (event.number, event.name) == (first + number, name)
+                    assert event.data["participant"]["id"] == id_of(bob)
+                    assert event.data["participant"]["attributes"] == attributes
+
+
+async def test_a_successor_is_told_as_one_who_left_and_one_who_came(server: TestServer) -> None:
+    """PEOPLE-3, CONN-11."""
+    async with raw_participant(server, "carl") as carl:
+        async with raw_participant(server, "bob", instance="1") as old:
+            await ask(old, Attributes(1, {"status": "busy"}))
+            await listen(carl, "participants")
+            async with raw_participant(server, "bob", instance="1", epoch=2) as new:
+                events = [await carl.next_event() for _ in range(2)]
+        told = [(event.name, event.data["participant"]["id"]) for event in events]
+        assert told == [("participant_left", id_of(old)), ("participant_joined", id_of(new))]
+        assert events[1].data["participant"]["attributes"] == {"status": "busy"}
+
+
+async def test_participant_that_came_and_went_in_one_moment_is_not_told(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVENT-3."""
+    monkeypatch.setattr(feed, "COALESCE_S", 0.5)
+    async with raw_participant(server, "carl") as carl, raw_participant(server, "bob") as bob:
+        await listen(carl, "participants")
+        async with server.room("brief"):
+            pass
+        for status in ("busy", "free"):
+            await ask(bob, Attributes(1, {"status": status}))
+        event = await carl.next_event()
+        assert (event.number, event.name) == (1, "participant_changed")
+        assert event.data["participant"]["attributes"] == {"status": "free"}
+        await ask(bob, Attributes(1, {"status": None}))
+        assert (await carl.next_event()).number == 2
+
+
+async def test_many_hosts_that_come_at_once_are_told_in_one_go(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVENT-3."""
+    flushes, flush = list[int](), feed.EventFeed._flush
+
+    def counted(each: feed.EventFeed) -> Iterator[None]:
+        flushes.append(1)
+        return flush(each)
+
+    monkeypatch.setattr(feed, "COALESCE_S", 1.5)
+    monkeypatch.setattr(feed.EventFeed, "_flush", counted)
+    async with AsyncExitStack() as stack:
+        carl = await stack.enter_async_context(raw_participant(server, "carl"))
+        await listen(carl, "participants", "toolkits")
+        for number in range(50):
+            host = await stack.enter_async_context(raw_participant(server, f"h{number:02}"))
+            manifest = {"name": f"t{number}", "tools": []}
+            await ask(host, offer(manifest))
+        events = [await carl.next_event() for _ in range(100)]
+        assert flushes == [1]
+    assert [event.number for event in events] == list(range(1, 101))
+    assert [event.name for event in events] == ["participant_joined"] * 50 + ["toolkit_added"] * 50
+
+
+async def test_a_topic_needs_its_grant_and_a_refusal_changes_nothing(server: TestServer) -> None:
+    """EVENT-1."""
+    scopes: dict[str, dict[str, Any]] = {
+        "toolkits": {"agents": AgentsGrant(use_tools=True)},
+        "participants": {"presence": True},
+        "messages": {"messaging": True},
+    }
+    for topic, grants in scopes.items():
+        async with with_grants(server, "eve", **grants) as eve:
+            for other in scopes.keys() - {topic}:
+                failed = await refusal(eve, Subscribe(1, [topic, other]))
+                assert failed.code == "permission_denied"
+            assert await ask(eve, Subscribe(2, [topic])) == {"topics": [topic]}
+    async with with_grants(server, "eve", presence=True) as eve:
+        await listen(eve, "participants")
+        assert await refused_path(eve, Subscribe(3, ["participants", "weather"])) == "/topics"
+        assert (await refusal(eve, Subscribe(4, ["messages"]))).code == "permission_denied"
+        async with raw_participant(server, "bob"):
+            assert (await eve.next_event()).number == 1
+        await eve.next_event()
+        await listen(eve, "participants")
+        async with raw_participant(server, "bob"):
+            assert (await eve.next_event()).number == 1
+        assert await ask(eve, Subscribe(5, [])) == {"topics": []}
+        async with raw_participant(server, "bob"):
+            assert await names_in(eve) == ["bob", "eve"]
+        eve.send_frame(Participants(6, {}))
+        assert isinstance(await eve.read_frame(), Result)  # and no event before it
+
+
+async def test_what_a_newer_token_does_not_grant_is_told_no_longer(server: TestServer) -> None:
+    """EVENT-1, REFRESH-1."""
+    fewer = server.token("eve", api=ApiScope(messaging=True), role="guest")
+    async with (
+        raw_participant(server, "eve") as eve,
+        raw_participant(server, "carl") as carl,
+    ):
+        await ask(eve, Subscribe(1, ["participants", "toolkits", "messages"]))
+        await listen(carl, "participants")
+        await ask(eve, Refresh(2, fewer))
+        event = await carl.next_event()
+        assert (event.name, event.data["participant"]["role"]) == ("participant_changed", "guest")
+        await ask(carl, offer())
+        async with raw_participant(server, "bob"):
+            assert (await carl.next_event()).name == "participant_joined"
+        assert (await carl.next_event()).name == "participant_left"
+        await ask(carl, Send(3, None, "note", b"\x80"))
+        event = await eve.next_event()
+        assert (event.number, event.name) == (1, "message")
+
+
+async def test_toolkits_that_a_newer_token_shows_and_hides_are_told(server: TestServer) -> None:
+    """EVENT-2, REFRESH-1."""
+    async with (
+        raw_participant(server, "host") as host,
+        raw_participant(server, "eve") as eve,
+    ):
+        await ask(host, offer(toolkit_of("weather", "forecast"), 1))
+        await ask(host, offer(toolkit_of("clock", "now"), 2))
+        await ask(
+            host,
+            offer(toolkit_of("vault", "open"), 3, public=False, shared_with=["role:guard"]),
+        )
+        await listen(eve, "toolkits")
+        grants = ApiScope(agents=AgentsGrant(use_tools=True, deny=["weather"]))
+        await ask(eve, Refresh(2, server.token("eve", api=grants, role="guard")))
+        events = [await eve.next_event() for _ in range(2)]
+        assert {(each.name, each.data["toolkit"]["name"]) for each in events} == {
+            ("toolkit_removed", "weather"),
+            ("toolkit_added", "vault"),
+        }
+        assert [each.number for each in events] == [1, 2]
+        await ask(host, Unregister(4, "weather", True))  # no news: it was hidden before
+        await ask(host, Unregister(5, "clock", True))
+        event = await eve.next_event()
+        assert (event.number, event.data["toolkit"]["name"]) == (3, "clock")
+
+
+@pytest.mark.row(44)
+async def test_a_participant_that_flaps_is_refused_for_a_while_and_its_watchers_see_little() -> (
+    None
+):
+    """REG-19."""
+    async with (
+        unharmed_server() as server,
+        raw_participant(server, "carl") as carl,
+        raw_participant(server) as mallory,
+    ):
+        await listen(carl, "toolkits", "participants")
+        for number in range(0, 2_000, 4):
+            mallory.send_frame(offer({"name": "flap"}, number))
+            mallory.send_frame(Unregister(number + 1, "flap", True))
+            mallory.send_frame(Attributes(number + 2, {"n": number}))
+            mallory.send_frame(Builders(number + 3, {"offer": []}))
+        for request in (
+            offer({"name": "flap"}, 9_000),
+            Unregister(9_001, "flap", True),
+            Attributes(9_002, {"n": -1}),
+            Builders(9_003, {"offer": []}),
+        ):
+            failed = await refusal(mallory, request)
+            assert (failed.code, failed.executed, failed.retryable) == (
+                "quota_exceeded",
+                "no",
+                True,
+            )
+            assert failed.retry_after_ms is not None
+            assert 0 < failed.retry_after_ms <= 10_000
+        assert (await own_entry(mallory))["attributes"] == {"n": 1_996}
+        await ask(carl, Attributes(1, {"others": "are free to change"}))
+        last = await carl.next_event()
+        while "others" not in last.data["participant"]["attributes"]:
+            last = await next_of(carl, Event)
+        assert last.number < 500
+
+
+def test_a_meter_says_when_its_window_ends() -> None:
+    limiter = RateLimiter(1, 10.0)
+    assert limiter.retry_after_s(3.0) == 0
+    assert [limiter.exceeded(5.0), limiter.exceeded(6.0)] == [False, True]
+    assert limiter.retry_after_s(6.0) == 9.0
+    assert not limiter.exceeded(15.0)
+    assert (flights._MESSAGES, flights._CHANGES, flights._WINDOW_S) == (1_000, 2_000, 10.0)
+
+
+# Builders
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+OFFER = {"name": "weather", "description": "Forecasts.", "schema": SCHEMA}
+
+
+def build(**changes: Any) -> dict[str, Any]:
+    return {**OFFER, **changes}
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({}, "/offer"),
+        ({"offer": [], "participant": "bob"}, "/offer"),
+        ({"offer": {}}, "/offer"),
+        ({"participant": 1}, "/participant"),
+        ({"offer": [OFFER, "x"]}, "/offer/1"),
+        ({"offer": [build(name="No Name")]}, "/offer/0/name"),
+        ({"offer": [build(description=None)]}, "/offer/0/description"),
+        ({"offer": [build(schema=[])]}, "/offer/0/schema"),
+        ({"offer": [build(schema={"type": "nonsense"})]}, "/offer/0/schema"),
+        ({"offer": [build(schema={"$ref": "http://example.org/x"})]}, "/offer/0/schema"),
+        ({"offer": [build(schema={"default": b"x"})]}, "/offer/0/schema/default"),
+        ({"offer": [OFFER, OFFER]}, "/offer"),
+        ({"offer": [build(name=f"t{n}") for n in range(65)]}, "/offer"),
+    ],
+    ids=str,
+)
+async def test_offer_that_breaks_a_rule_replaces_nothing(
+    server: TestServer, options: dict[str, Any], path: str
+) -> None:
+    """BUILD-1."""
+    async with raw_participant(server, "bob") as bob:
+        await ask(bob, Builders(1, {"offer": [build(name="kept")]}))
+        assert await refused_path(bob, Builders(2, options)) == path
+        offered = await ask(bob, Builders(3, {"participant": "bob"}))
+        assert [each["name"] for each in offered["builders"]] == ["kept"]
+
+
+async def test_builders_are_told_as_far_as_the_askers_grant_covers_them(
+    server: TestServer,
+) -> None:
+    """BUILD-1, BUILD-2."""
+    news = build(name="news")
+    async with (
+        raw_participant(server, "agent", instance="1") as agent,
+        raw_participant(server, "agent", instance="2") as replica,
+        with_grants(server, "ann", agents=AgentsGrant(builders=["wea*"])) as ann,
+        with_grants(server, "eve") as eve,
+    ):
+        for each in (agent, replica):
+            await ask(each, Builders(1, {"offer": [{**OFFER, "new": 1}, news]}))
+        assert await ask(ann, Builders(1, {"participant": "agent"})) == {"builders": [OFFER]}
+        assert await ask(eve, Builders(1, {"participant": "agent"})) == {"builders": []}
+        assert await ask(ann, Builders(1, {"participant": "nobody"})) == {"builders": []}
+        both = await ask(agent, Builders(2, {"participant": "agent"}))
+        assert both == {"builders": [OFFER, news]}
+        await ask(agent, Builders(3, {"offer": []}))
+        await ask(replica, Builders(3, {"offer": [news]}))
+        assert await ask(ann, Builders(2, {"participant": "agent"})) == {"builders": []}
+
+
+async def test_offers_are_at_most_32_kib_together(server: TestServer) -> None:
+    """BUILD-1."""
+    async with raw_participant(server, "bob") as bob:
+        offers = [build(name=f"t{n}", description="x" * 10_000) for n in range(3)]
+        await ask(bob, Builders(1, {"offer": offers}))
+        more = [*offers, build(description="x" * 5_000)]
+        assert await refused_path(bob, Builders(2, {"offer": more})) == "/offer"
+        (connection,) = server.server.hub.rooms["lab"].room.connections.values()
+        assert [each["name"] for each in connection.member.offers.values()] == ["t0", "t1", "t2"]
+
+
+# Through the SDK
+
+
+async def test_people_see_each_other_through_the_sdk(server: TestServer) -> None:
+    """PEOPLE-1, PEOPLE-2, PEOPLE-3."""
+    async with server.room("ann") as ann, ann.events() as events:
+        await ann.set_attributes(mood="curious")
+        async with asyncio.timeout(5), server.room("bob", role="agent") as bob:
+            told = [await anext(events), await anext(events)]
+            assert {each.name for each in told} == {"participant_changed", "participant_joined"}
+            words = ["red"]
+            await bob.set_attributes(status="busy", self=1, words=words)
+            words.append("blue")
+            event = await anext(events)
+            person = event.participant
+            assert (event.name, event.toolkit, event.message) == ("participant_changed", None, None)
+            assert person is not None
+            assert (person.name, person.role) == ("bob", "agent")
+            assert person.attributes == {"status": "busy", "self": 1, "words": ["red"]}
+            await bob.set_attributes(status=None)
+            assert [each.attributes for each in await bob.participants()] == [
+                {"mood": "curious"},
+                {"self": 1, "words": ["red"]},
+            ]
+
+
+async def test_who_may_hear_of_little_hears_of_that(server: TestServer) -> None:
+    """EVENT-1."""
+    async with (
+        server.room("dan", api=ApiScope(presence=True)) as dan,
+        server.room("eve", api=ApiScope()) as eve,
+        dan.events() as events,
+    ):
+        await dan.set_attributes(status="here")
+        async with asyncio.timeout(5):
+            assert (await anext(events)).name == "participant_changed"
+        with pytest.raises(PermissionDenied):
+            await anext(eve.events())
+        with pytest.raises(PermissionDenied):
+            await eve.participants()
+
+
+async def test_what_cannot_be_said_is_refused_and_the_room_goes_on(server: TestServer) -> None:
+    """PEOPLE-2, BUILD-1."""
+    async with server.room("bob") as bob, asyncio.timeout(10):
+        for wrong in (object(), float("nan"), b"x", 2**70):
+            with pytest.raises(InvalidArguments):
+                await bob.set_attributes(status=wrong)
+        for length in (17_000, 70_000):
+            with pytest.raises(InvalidArguments):
+                await bob.set_attributes(status="x" * length)
+        wrong_offers: list[Any] = [[OFFER], [BuilderInfo("No Name", "", {})]]
+        for offers in wrong_offers:
+            with pytest.raises(InvalidArguments):
+                await bob.offer_builders(offers)
+        assert [each.attributes for each in await bob.participants()] == [{}]
+        await bob.offer_builders([BuilderInfo("weather", "Forecasts.", SCHEMA)])
+        assert await bob.list_builders(participant="bob") == [
+            BuilderInfo("weather", "Forecasts.", SCHEMA)
+        ]
+
+
+async def test_participant_knows_who_it_is_and_what_it_may(server: TestServer) -> None:
+    scope = ApiScope(agents=AgentsGrant(call=True, deny=("a.b",)), presence=True)
+    async with server.room("dan", api=scope, role="guest") as dan:
+        (person,) = await dan.participants()
+        assert (dan.me.id, dan.me.name) == (person.id, dan.name)
+        assert (dan.me.role, dan.me.issuer) == ("guest", person.issuer)
+        assert dan.grants == scope
+
+
+async def test_wider_token_lets_who_listens_hear_more(server: TestServer) -> None:
+    """REFRESH-1, EVENT-1."""
+    scopes = [ApiScope(presence=True), ApiScope(presence=True, messaging=True)]
+
+    async def newest() -> str:
+        return server.token("dan", api=scopes[0])
+
+    async with (
+        RoomClient(server.url, room="lab", token=newest) as dan,
+        server.room("bob") as bob,
+        dan.events() as events,
+        asyncio.timeout(10),
+    ):
+        assert await bob.send("dan", "note") == 0
+        await bob.set_attributes(status="here")
+        assert (await anext(events)).name == "participant_changed"
+        del scopes[0]
+        await dan.refresh()
+        assert dan.grants.messaging
+        assert await bob.send("dan", "note", "hello") == 1
+        told = [await anext(events)]
+        while told[-1].name != "message":
+            told.append(await anext(events))
+        assert "missed" in {each.name for each in told}
+        assert told[-1].message is not None
+        assert told[-1].message.body == "hello"
+
+
+async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer) -> None:
+    async with server.room("boss") as boss, server.room("dan") as dan, asyncio.timeout(10):
+        finding = asyncio.create_task(RequiredToolkit("missing").find(dan))
+        async with dan.events() as events:
+            for _ in range(3):  # as often as the search asks before it waits
+                await dan.participants()
+            await boss.admin("kick", room="lab", participant="dan")
+            assert [event.name async for event in events] == []
+        with pytest.raises(RoomException):
+            await finding
+        with pytest.raises(PermissionDenied):
+            await dan.closed()
+
+
+async def said_after(line: Line) -> tuple[Any, Any]:
+    """What a client says of itself as soon as it has come back."""
+    attributes = (await line.answer(Attributes, {})).attributes
+    return attributes, (await line.answer(Builders, {})).options
+
+
+async def test_what_was_said_is_said_again_after_a_reconnect() -> None:
+    """LEAVE-4: to a server that may know nothing of it."""
+    async with scripted_server() as server, asyncio.timeout(20):
+        async with RoomClient(server.url, room="lab", token="t") as room:
+            line = await server.next_line()
+            status = ["busy"]
+            setting = asyncio.ensure_future(room.set_attributes(status=status, seat=3))
+            await line.answer(Attributes, {})
+            await setting
+            status.append("changed by its owner, and never set")
+            setting = asyncio.ensure_future(room.set_attributes(seat=None))
+            await line.answer(Attributes, {})
+            await setting
+            offering = asyncio.ensure_future(room.offer_builders([BuilderInfo("t", "", {})]))
+            await line.answer(Builders, {})
+            await offering
+            await line.connection.close()
+            line = await server.next_line()
+            offers = {"offer": [{"name": "t", "description": "", "schema": {}}]}
+            assert await said_after(line) == ({"status": ["busy"]}, offers)
+            await line.connection.close()
+
+
+async def test_what_the_server_may_have_heard_is_taken_back_after_a_reconnect() -> None:
+    async with scripted_server() as server, asyncio.timeout(20):
+        async with RoomClient(server.url, room="lab", token="t") as room:
+            line = await server.next_line()
+            setting = asyncio.ensure_future(room.set_attributes(status="busy"))
+            await line.next_of(Attributes)
+            offering = asyncio.ensure_future(room.offer_builders([BuilderInfo("t", "", {})]))
+            await line.next_of(Builders)
+            await line.connection.close()
+            for lost in (setting, offering):
+                with pytest.raises(ConnectionLost):
+                    await lost
+            line = await server.next_line()
+            assert await said_after(line) == ({"status": None}, {"offer": []})
+            await line.connection.close()
+
+
+async def test_what_the_server_takes_no_more_is_logged_and_the_client_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with scripted_server() as server, asyncio.timeout(20):
+        async with RoomClient(server.url, room="lab", token="t") as room:
+            line = await server.next_line()
+            setting = asyncio.ensure_future(room.set_attributes(status="busy"))
+            await line.answer(Attributes, {})
+            await setting
+            await line.connection.close()
+            line = await server.next_line()
+            request = await line.next_of(Attributes)
+            await line.send(Failed(request.id, "quota_exceeded", "no", True, "much", None, None))
+            asking = asyncio.ensure_future(room.participants())
+            await line.answer(Participants, {"participants": [], "cursor": None})
+            assert await asking == []
+            await line.connection.close()
+    assert "attributes and builders could not be published again" in caplog.text

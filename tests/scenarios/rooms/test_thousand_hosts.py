@@ -1,0 +1,163 @@
+"""A thousand hosts that come back at once, as after a server's restart: what one subscriber hears.
+
+EVENT-3 bounds it by time: news is held back for 20 ms and told together, of each toolkit once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from support.clients.raw_client import RawClient, bearer, raw_participant
+from support.clients.wire_talk import ask, offer, toolkit_of
+from support.rooms.bystanders import nothing_complains
+from toolbus.auth.keys import KeyRing
+from toolbus.wire import Result, Subscribe, Welcome
+from toolbus_server.rooms.event_feed import COALESCE_S
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import TestServer, running_server
+
+HOSTS = 1_000
+AT_ONCE = 50
+SHARED, OWN = "pool", "kit-{}"
+"""What all of them serve together, and what each serves alone."""
+NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
+"""Bare clients answer none, and here they may be there for long."""
+
+
+class Listener:
+    """A subscriber that puts together what it is told."""
+
+    def __init__(self, client: RawClient) -> None:
+        self._client = client
+        self.hosts: dict[str, int] = {}
+        self.told: Counter[str] = Counter()
+        """How often each toolkit was told of."""
+        self.number = 0
+
+    async def until(self, hosts: dict[str, int]) -> None:
+        """Listen until what it was told comes to this."""
+        while self.hosts != hosts:
+            event = await self._client.next_event()
+            self.number += 1
+            assert event.number == self.number
+            toolkit = event.data["toolkit"]
+            self.hosts[toolkit["name"]] = toolkit["hosts"]
+            self.told[toolkit["name"]] += 1
+
+
+class Crowd:
+    """The hosts, each of which serves one toolkit with all others, and one alone."""
+
+    def __init__(self, server: TestServer) -> None:
+        self._server = server
+        self._token = server.token("host")
+        self._door = asyncio.Semaphore(AT_ONCE)
+        self._epoch = 0
+        self.clients: list[RawClient] = []
+
+    async def come(self, register: bool) -> None:
+        """Join, all at once and for the first time or again; `register` as soon as one is in."""
+        self._epoch += 1
+        self.clients = await asyncio.gather(*(self._join(n, register) for n in range(HOSTS)))
+
+    async def _join(self, number: int, register: bool) -> RawClient:
+        async with self._door:  # what waits to be accepted is bounded by the system
+            client = await RawClient.connect(self._server.url)
+            path = f"/rooms/lab?instance={number}&epoch={self._epoch}"
+            head = await client.upgrade(path, bearer(self._token))
+            assert head.status == 101, head
+            assert isinstance(await client.read_frame(), Welcome)
+            if register:
+                self.offer(client, number)
+        return client
+
+    def offer(self, client: RawClient, number: int) -> None:
+        """Register both toolkits."""
+        client.send_frame(offer(toolkit_of(SHARED, "run"), 1))
+        client.send_frame(offer(toolkit_of(OWN.format(number), "run"), 2))
+
+    async def registered(self) -> None:
+        """Wait until all have both."""
+        for client in self.clients:
+            for request_id in (1, 2):
+                assert isinstance(await client.reply_to(request_id), Result)
+
+    def vanish(self) -> None:
+        """Drop all connections at once."""
+        for client in self.clients:
+            client.abort()
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[tuple[Crowd, Listener]]:
+    """A server, the hosts outside, and somebody who listens."""
+    with nothing_complains():
+        async with (
+            running_server(settings=NO_PINGS) as server,
+            raw_participant(server, "reader") as reader,
+        ):
+            await ask(reader, Subscribe(1, ["toolkits"]))
+            crowd = Crowd(server)
+            try:
+                yield crowd, Listener(reader)
+            finally:
+                crowd.vanish()
+
+
+ALL_SERVE = {SHARED: HOSTS, **{OWN.format(number): 1 for number in range(HOSTS)}}
+NOBODY_SERVES = dict.fromkeys(ALL_SERVE, 0)
+
+
+class Watch:
+    """Counts how often news may have been told since it was made."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+
+    @property
+    def most(self) -> int:
+        """Once for each 20 ms that passed, and once for the first and the last of them."""
+        return int((self._loop.time() - self._began) / COALESCE_S) + 2
+
+
+@pytest.mark.row(82)
+async def test_a_thousand_hosts_at_once_are_told_in_few_events_and_none_is_lost() -> None:
+    """EVENT-2, EVENT-3: a thousand changes of one toolkit within a moment are a few events."""
+    async with stage() as (crowd, listener), asyncio.timeout(100):
+        await crowd.come(register=False)
+        watch = Watch()
+        for number, client in enumerate(crowd.clients):
+            crowd.offer(client, number)
+        await asyncio.gather(listener.until(ALL_SERVE), crowd.registered())
+        most = watch.most
+        assert listener.told[SHARED] <= min(most, HOSTS // 4)
+        assert set(listener.told) == set(ALL_SERVE)
+        assert {times for name, times in listener.told.items() if name != SHARED} == {1}
+
+
+@pytest.mark.long
+@pytest.mark.row(82)
+async def test_a_thousand_hosts_that_come_back_at_once_are_told_in_few_events() -> None:
+    """EVENT-2, EVENT-3, REG-18: gone, and back: of each toolkit that is two events at most."""
+    async with stage() as (crowd, listener), asyncio.timeout(100):
+        await crowd.come(register=True)
+        await asyncio.gather(listener.until(ALL_SERVE), crowd.registered())
+        listener.told.clear()
+        watch = Watch()
+        crowd.vanish()
+        await listener.until(NOBODY_SERVES)
+        assert listener.told[SHARED] <= watch.most
+        assert {times for name, times in listener.told.items() if name != SHARED} == {1}
+
+        listener.told.clear()
+        watch = Watch()
+        await asyncio.gather(crowd.come(register=True), listener.until(ALL_SERVE))
+        await crowd.registered()
+        assert listener.told[SHARED] <= watch.most
+        assert {times for name, times in listener.told.items() if name != SHARED} == {1}

@@ -1,0 +1,303 @@
+"""Tokens: what is minted verifies, and each claim that does not hold is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jwt import api_jws
+
+from support.clients.forged_tokens import (
+    ABSENT,
+    CLAIMS,
+    HEADER,
+    KEY,
+    NOW,
+    RING,
+    reason_of,
+    signed,
+    token_with,
+    verify,
+)
+from toolbus.auth.grants import AgentsGrant, ApiScope
+from toolbus.auth.tokens import LEEWAY_S, Algorithm, Key, KeyRing, ParticipantToken, TokenRefused
+from toolbus.errors import PermissionDenied
+
+
+@pytest.mark.parametrize("alg", ["HS256", "EdDSA", "ES256", "RS256"])
+@pytest.mark.parametrize("half", ["own key", "public half"])
+def test_minted_token_verifies_under_every_algorithm(alg: Algorithm, half: str) -> None:
+    key = Key.generate(kid="k1", iss="acme", alg=alg)
+    api = ApiScope(agents=AgentsGrant(call=True, allow=["weather.*"]), presence=True)
+    jwt = ParticipantToken("Zoë", ["lab", "dev-*"], "service", api).to_jwt(key, now=NOW)
+    checks = key.public_half() if half == "public half" and alg != "HS256" else key
+
+    token = verify(jwt, KeyRing([checks]))
+
+    assert (token.name, token.room, token.role) == ("Zoë", ("lab", "dev-*"), "service")
+    assert token.api == api
+    assert (token.issuer, token.key_id) == ("acme", "k1")
+    assert (token.issued_at, token.expires_at) == (NOW, NOW + 3600)
+    assert len(token.jti) == 32
+
+
+def test_minted_claims_are_the_promised_ones_and_no_more() -> None:
+    key = Key.generate(kid="k1", iss="acme", alg="EdDSA")
+    jwt = ParticipantToken("alice", "lab").to_jwt(key, ttl_s=0.5, not_before=NOW + 1, now=NOW)
+    claims = json.loads(key.check(jwt))
+
+    assert len(claims.pop("jti")) == 32
+    assert claims == {
+        "sub": "alice",
+        "room": ["lab"],
+        "role": "user",
+        "aud": "toolbus",
+        "iss": "acme",
+        "iat": NOW,
+        "exp": NOW + 1,
+        "nbf": NOW + 1,
+        "api": {},
+    }
+    header = api_jws.get_unverified_header(jwt)
+    assert header == {"alg": "EdDSA", "kid": "k1", "typ": "JWT"}
+
+
+def test_two_tokens_never_share_a_jti() -> None:
+    token = ParticipantToken("alice", "lab")
+    first, second = (verify(token.to_jwt(KEY, now=NOW)) for _ in range(2))
+
+    assert first.jti != second.jti
+
+
+def test_this_machines_clock_is_used_unless_another_is_given() -> None:
+    jwt = ParticipantToken("alice", "lab").to_jwt(KEY)
+
+    assert ParticipantToken.from_jwt(jwt, RING).name == "alice"
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1, 86401, float("nan"), float("inf")])
+def test_token_with_a_life_out_of_bounds_is_not_minted(ttl_s: float) -> None:
+    with pytest.raises(ValueError, match="ttl_s"):
+        ParticipantToken("alice", "lab").to_jwt(KEY, ttl_s=ttl_s)
+
+
+def test_token_of_a_whole_day_is_minted_and_verified() -> None:
+    jwt = ParticipantToken("alice", "lab").to_jwt(KEY, ttl_s=86400, now=NOW + 0.9)
+
+    assert verify(jwt).expires_at == NOW + 86400
+
+
+def test_token_that_is_too_long_for_a_server_is_not_minted() -> None:
+    api = ApiScope(approve=[f"toolkit-{number}.{'x' * 60}" for number in range(100)])
+
+    with pytest.raises(ValueError, match="use fewer patterns"):
+        ParticipantToken("alice", "lab", api=api).to_jwt(KEY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("", "lab"), "name must be"),
+        (("a\nb", "lab"), "name must be"),
+        (("x" * 129, "lab"), "name must be"),
+        (("alice", "lab", ""), "role must be"),
+        (("alice", "lab", "a\x00"), "role must be"),
+        (("alice", ""), "is not a room pattern"),
+        (("alice", ["lab", "Lab"]), "'Lab' is not a room pattern"),
+        (("alice", ["la**b"]), "is not a room pattern"),
+        (("alice", []), "1 to 64 rooms"),
+        (("alice", ["lab"] * 65), "1 to 64 rooms"),
+    ],
+)
+def test_participant_that_no_server_would_accept_is_refused_at_once(
+    arguments: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        ParticipantToken(*arguments)
+
+
+def test_token_allows_the_rooms_that_it_names() -> None:
+    token = ParticipantToken("alice", ["lab", "dev-*"])
+
+    rooms = ["lab", "dev-7", "dev", "prod", "Lab", "lab\n"]
+    assert [token.allows_room(room) for room in rooms] == [True, True, False, False, False, False]
+
+
+def test_refusal_is_a_permission_denied_without_the_reason() -> None:
+    refusal = TokenRefused("expired")
+
+    assert isinstance(refusal, PermissionDenied)
+    assert "expired" not in f"{refusal}{refusal!r}{refusal.args}{refusal.details}"
+
+
+@pytest.mark.row(7)
+@pytest.mark.parametrize(
+    "audience",
+    [
+        ABSENT,
+        None,
+        "",
+        "other",
+        "tool",
+        "toolbus2",
+        "toolbus.evil",
+        "Toolbus",
+        "toolbus ",
+        [],
+        ["other"],
+        ["toolbus2"],
+        [["toolbus"]],
+        {"toolbus": True},
+        7,
+    ],
+)
+def test_token_for_another_audience_is_refused(audience: object) -> None:
+    assert reason_of(token_with(aud=audience)) == "wrong_audience"
+
+
+@pytest.mark.row(7)
+@pytest.mark.parametrize("audience", ["toolbus", ["toolbus"], ["other", "toolbus"]])
+def test_token_for_us_among_others_is_accepted(audience: object) -> None:
+    assert verify(token_with(aud=audience)).name == "alice"
+
+
+@pytest.mark.row(8)
+@pytest.mark.parametrize(
+    "issuer", [ABSENT, None, "", "acm", "acme2", "Acme", "acme ", ["acme"], {"acme": 1}]
+)
+def test_issuer_of_another_name_is_refused(issuer: object) -> None:
+    assert reason_of(token_with(iss=issuer)) == "wrong_issuer"
+
+
+@pytest.mark.row(8)
+def test_key_of_one_issuer_signs_for_no_other() -> None:
+    other = Key(kid="k2", alg="HS256", iss="acme2", secret="y" * 40)
+    jwt = signed({"alg": "HS256", "kid": "k2"}, CLAIMS, b"y" * 40)
+
+    assert reason_of(jwt, KeyRing([KEY, other])) == "wrong_issuer"
+
+
+@pytest.mark.row(9)
+@pytest.mark.parametrize("late_s", [0, 30, LEEWAY_S - 0.1])
+def test_token_past_its_end_within_the_leeway_is_accepted(late_s: float) -> None:
+    assert verify(token_with(), now=NOW + 3600 + late_s).expires_at == NOW + 3600
+
+
+@pytest.mark.row(9)
+@pytest.mark.parametrize("late_s", [LEEWAY_S, LEEWAY_S + 1, 1e9])
+def test_token_past_its_end_and_leeway_is_refused(late_s: float) -> None:
+    assert reason_of(token_with(), now=NOW + 3600 + late_s) == "expired"
+
+
+@pytest.mark.row(9)
+def test_token_is_refused_before_its_nbf() -> None:
+    assert verify(token_with(nbf=NOW + 30)).name == "alice"
+    assert verify(token_with(nbf=NOW + LEEWAY_S)).name == "alice"
+    assert reason_of(token_with(nbf=NOW + LEEWAY_S + 1)) == "not_yet_valid"
+
+
+@pytest.mark.row(9)
+def test_token_from_the_future_is_refused_beyond_the_leeway() -> None:
+    assert verify(token_with(iat=NOW + 30)).issued_at == NOW + 30
+    assert reason_of(token_with(iat=NOW + LEEWAY_S + 1)) == "issued_in_future"
+
+
+@pytest.mark.row(10)
+@pytest.mark.parametrize("claim", ["exp", "iat"])
+@pytest.mark.parametrize(
+    "value", [ABSENT, None, "1700000000", True, False, [], {}, -1, 1e400, 10**400, 1e15]
+)
+def test_token_without_a_usable_time_is_refused(claim: str, value: object) -> None:
+    claims = {name: v for name, v in {**CLAIMS, claim: value}.items() if v is not ABSENT}
+    payload = json.dumps(claims).replace("Infinity", "1e400").encode()
+
+    assert reason_of(signed(HEADER, payload)) == "bad_time"
+
+
+@pytest.mark.row(10)
+@pytest.mark.parametrize("value", [None, "1700000000", True, 1e15])
+def test_unusable_nbf_is_refused(value: object) -> None:
+    assert reason_of(token_with(nbf=value)) == "bad_time"
+
+
+@pytest.mark.row(10)
+def test_token_of_more_than_a_day_is_refused() -> None:
+    assert verify(token_with(exp=NOW + 86400)).expires_at == NOW + 86400
+    assert reason_of(token_with(exp=NOW + 86401)) == "life_too_long"
+
+
+@pytest.mark.row(10)
+def test_token_that_ends_before_it_begins_is_refused() -> None:
+    assert reason_of(token_with(exp=NOW)) == "bad_time"
+    assert reason_of(token_with(exp=NOW - 10)) == "bad_time"
+
+
+@pytest.mark.parametrize("claim", ["sub", "role"])
+@pytest.mark.parametrize("value", [None, "", 7, ["a"], "a\nb", "a\x1b[31m", "a\x00", "x" * 129])
+def test_name_and_role_are_printable_text(claim: str, value: object) -> None:
+    expected = {"sub": "bad_name", "role": "bad_role"}[claim]
+
+    assert reason_of(token_with(**{claim: value})) == expected
+
+
+def test_token_without_sub_is_refused_and_without_role_is_a_users() -> None:
+    assert reason_of(token_with(sub=ABSENT)) == "bad_name"
+    assert verify(token_with(role=ABSENT)).role == "user"
+
+
+@pytest.mark.parametrize(
+    "room",
+    [ABSENT, None, "lab", [], {}, [7], [None], ["Lab"], ["la b"], ["**"], ["lab\n"], ["a"] * 65],
+)
+def test_rooms_are_a_list_of_patterns(room: object) -> None:
+    assert reason_of(token_with(room=room)) == "bad_room"
+
+
+def test_token_with_64_rooms_is_accepted() -> None:
+    assert len(verify(token_with(room=["a"] * 64)).room) == 64
+
+
+@pytest.mark.parametrize("jti", [None, 7, "x" * 129, "a\n", ["a"]])
+def test_jti_is_short_printable_text(jti: object) -> None:
+    assert reason_of(token_with(jti=jti)) == "bad_jti"
+
+
+def test_token_without_jti_is_accepted() -> None:
+    assert verify(token_with(jti=ABSENT)).jti == ""
+
+
+@pytest.mark.parametrize(
+    "api",
+    [
+        None,
+        [],
+        "admin",
+        {"root": True},
+        {"admin": 1},
+        {"admin": "true"},
+        {"agents": {"allow": ["a.b.c"]}},
+        {"agents": {"allow": "*"}},
+        {"agents": {"call": True, "sudo": True}},
+    ],
+)
+def test_invalid_grants_are_refused(api: object) -> None:
+    assert reason_of(token_with(api=api)) == "bad_grants"
+
+
+def test_token_without_grants_grants_nothing() -> None:
+    assert verify(token_with(api=ABSENT)).api == ApiScope()
+
+
+@pytest.mark.row(14)
+def test_keys_rotate_by_overlap() -> None:
+    old, new = KEY, Key.generate(kid="k2", iss="acme", alg="EdDSA")
+    token = ParticipantToken("alice", "lab")
+    from_old, from_new = token.to_jwt(old, now=NOW), token.to_jwt(new, now=NOW)
+
+    both = KeyRing([new, old])
+    assert verify(from_old, both).key_id == "k1"
+    assert verify(from_new, both).key_id == "k2"
+    assert verify(from_old, both).issuer == verify(from_new, both).issuer
+    assert both.signing_key == new
+    assert reason_of(from_old, KeyRing([new])) == "unknown_kid"

@@ -1,0 +1,441 @@
+"""Files that are not completely in memory: sources, saving and receiving."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.parts.scripted_room import FarEnd, far_end, json_body, piece
+from toolbus import ChunkStream, JsonChunk
+from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, FileChunk, as_chunk, chunk_from_wire
+from toolbus.chunks.receive_credit import BUDGET_BYTES
+from toolbus.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    HostLost,
+    InvalidResult,
+    RoomException,
+    StreamBroken,
+    ToolFailed,
+)
+from toolbus.wire import Cancel, Credit, pack_body
+
+BIG = bytes(range(256)) * 1_024  # four pieces
+DATA = b"first second third"
+
+
+async def brought(*pieces: Any) -> AsyncIterator[Any]:
+    for each in pieces:
+        yield each
+
+
+async def sizes(file: FileChunk) -> list[int]:
+    return [len(each) async for each in file.pieces()]
+
+
+# Local files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Callable[[], FileChunk]]:
+    """Return the same file in each of its forms."""
+    path = tmp_path / "big.bin"
+    path.write_bytes(BIG)
+    return [
+        lambda: FileChunk(BIG, "big.bin"),
+        lambda: FileChunk.from_path(path),
+        lambda: FileChunk.from_pieces(brought(BIG[:10], b"", memoryview(BIG[10:])), "big.bin"),
+    ]
+
+
+async def test_file_reads_the_same_from_every_source(
+    files: list[Callable[[], FileChunk]], tmp_path: Path
+) -> None:
+    for make in files:
+        assert await make().read() == BIG
+        assert max(await sizes(make())) <= FILE_PIECE_BYTES
+        await make().save(tmp_path / "saved")
+        assert (tmp_path / "saved").read_bytes() == BIG
+        assert make().name == "big.bin"
+        assert make().mime_type == "application/octet-stream"
+        assert isinstance(as_chunk(make()), FileChunk)
+
+
+async def test_error_of_a_partial_file_names_the_ways_to_read_it(tmp_path: Path) -> None:
+    for file in (FileChunk.from_path(tmp_path / "a"), FileChunk.from_pieces(brought(b"a"))):
+        assert not file.is_whole
+        with pytest.raises(ValueError, match=r"await read\(\)"):
+            _ = file.data
+        with pytest.raises(ValueError, match="not completely in memory"):
+            file.to_wire()
+        assert "in pieces" in repr(file)
+    assert FileChunk(b"a").is_whole
+
+
+async def test_file_with_a_name_and_a_type_keeps_them(tmp_path: Path) -> None:
+    file = FileChunk.from_path(tmp_path / "a.bin", "map.png", "image/png")
+    assert (file.name, file.mime_type) == ("map.png", "image/png")
+    file = FileChunk.from_pieces(brought(), "a", "b/c")
+    assert (file.name, file.mime_type, await file.read()) == ("a", "b/c", b"")
+
+
+async def test_file_on_disk_is_reread_and_one_in_pieces_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    file = FileChunk.from_path(tmp_path / "a")
+    assert await file.read() == b"old"
+    (tmp_path / "a").write_bytes(b"new")
+    assert await file.read() == b"new"
+    once = FileChunk.from_pieces(brought(b"a"))
+    assert await once.read() == b"a"
+    with pytest.raises(RuntimeError, match="once"):
+        await once.read()
+
+
+async def test_unreadable_file_is_an_os_error_for_its_reader(tmp_path: Path) -> None:
+    file = FileChunk.from_path(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError):
+        await file.read()
+
+
+async def test_pieces_that_are_not_bytes_cannot_be_sent() -> None:
+    with pytest.raises(InvalidResult) as caught:
+        await FileChunk.from_pieces(brought(b"a", "text")).read()
+    assert caught.value.details["path"] == "/data"
+
+
+async def test_saving_that_fails_half_way_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "a.bin"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+
+    async def fails() -> AsyncIterator[bytes]:
+        yield b"new"
+        raise ToolFailed("no more")
+
+    with pytest.raises(ToolFailed):
+        await FileChunk.from_pieces(fails()).save(target)
+    assert (target.read_bytes(), os.listdir(tmp_path)) == (b"old", ["a.bin"])
+    await FileChunk.from_pieces(brought(b"n", b"ew")).save(target)
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"new", 0o600)
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+async def test_cancelled_save_leaves_nothing_and_closes_its_generator(
+    tmp_path: Path,
+) -> None:
+    reached, closed = asyncio.Event(), asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            yield b"a"
+            reached.set()
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    saving = asyncio.create_task(FileChunk.from_pieces(endless()).save(tmp_path / "a"))
+    async with asyncio.timeout(5):
+        await reached.wait()
+        saving.cancel()
+        await asyncio.wait([saving])
+        await closed.wait()
+    assert os.listdir(tmp_path) == []
+
+
+def test_piece_is_not_a_chunk_of_its_own() -> None:
+    """STREAM-9."""
+    with pytest.raises(StreamBroken):
+        chunk_from_wire([3, "n", "m", b"a", True])
+    assert chunk_from_wire([3, "n", "m", b"a", False]) == FileChunk(b"a", "n", "m")
+
+
+# As a result
+
+
+async def begun(far: FarEnd, **options: Any) -> FileChunk:
+    """Call a tool and get a file whose first piece has arrived."""
+    invoked = asyncio.create_task(far.room.invoke("files.get", **options))
+    call = await far.call()
+    assert "credit_chunks" not in (call.options or {})
+    await far.chunk(piece(b"first ", more=True, name="a.txt"))
+    file = await invoked
+    assert isinstance(file, FileChunk)
+    return file
+
+
+async def test_large_file_is_returned_with_its_first_piece(
+    tmp_path: Path,
+) -> None:
+    """STREAM-8, STREAM-9."""
+    async with far_end() as far:
+        file = await begun(far)
+        assert (file.name, file.mime_type, file.is_whole) == ("a.txt", "text/x", False)
+        await far.chunk(piece(b"second ", more=True))
+        await far.end(piece(b"third", more=False))
+        await file.save(tmp_path / "a.txt")
+        assert (tmp_path / "a.txt").read_bytes() == DATA
+        with pytest.raises(RuntimeError, match="once"):
+            await file.read()
+
+
+async def test_credit_for_a_file_is_sent_when_its_first_piece_is_read() -> None:
+    """STREAM-8."""
+    async with far_end() as far:
+        invoked = asyncio.create_task(far.room.invoke("files.get"))
+        await far.call()
+        first = piece(b"first ", more=True)
+        await far.chunk(first)
+        file = await invoked
+        (credit,) = await far.told()
+        assert credit == Credit(far.id, False, 257, 2**18 + len(first))
+        await far.chunk(piece(b"second ", more=True))
+        assert await far.told() == []
+        await far.end(piece(b"third", more=False))
+        assert await file.read() == DATA
+
+
+async def test_returning_bytes_reads_a_file_whole() -> None:
+    async with far_end() as far:
+        invoked = asyncio.create_task(far.room.invoke("files.get", returns=bytes))
+        await far.call()
+        await far.chunk(piece(b"first ", more=True))
+        await far.end(piece(b"second third", more=False))
+        assert await invoked == DATA
+        kept = asyncio.create_task(far.room.invoke("files.get", returns=FileChunk))
+        await far.call()
+        await far.chunk(piece(b"first ", more=True))
+        assert not (await kept).is_whole
+
+
+@pytest.mark.parametrize(
+    ("error", "executed"), [(ToolFailed("disk"), "yes"), (HostLost(), "maybe")]
+)
+async def test_failure_within_a_file_is_raised_to_its_reader(
+    tmp_path: Path, error: RoomException, executed: str
+) -> None:
+    async with far_end() as far:
+        file = await begun(far)
+        await far.fail(error)
+        with pytest.raises(type(error)) as caught:
+            await file.save(tmp_path / "a")
+        assert caught.value.executed == executed
+        assert os.listdir(tmp_path) == []
+
+
+async def test_lost_connection_within_a_file_is_raised_to_its_reader() -> None:
+    async with far_end() as far:
+        file = await begun(far)
+        await far.line.connection.close()
+        with pytest.raises(ConnectionLost) as caught:
+            await file.read()
+        assert caught.value.executed == "maybe"
+
+
+async def test_deadline_of_the_call_covers_the_whole_file() -> None:
+    async with far_end() as far:
+        file = await begun(far, timeout_s=0.05)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await file.read()
+        assert caught.value.executed == "maybe"
+
+
+@pytest.mark.parametrize(
+    "rest", [json_body(1), pack_body([0]), pack_body([3, "", "", b"x", True]), b"\xc1"]
+)
+async def test_end_in_the_middle_of_a_file_is_a_broken_stream(rest: bytes) -> None:
+    """STREAM-9."""
+    async with far_end() as far:
+        file = await begun(far)
+        await far.end(rest)
+        with pytest.raises(StreamBroken):
+            await file.read()
+
+
+@pytest.mark.parametrize("rest", [json_body(1), pack_body([3, "", "", b"x"])])
+async def test_chunk_that_does_not_continue_the_file_breaks_it(rest: bytes) -> None:
+    """STREAM-9."""
+    async with far_end() as far:
+        file = await begun(far)
+        await far.told()
+        await far.chunk(rest)
+        with pytest.raises(StreamBroken):
+            await file.read()
+        assert await far.told() == [Cancel(far.id, "cancelled")]
+
+
+async def test_chunk_of_a_call_that_is_neither_stream_nor_file_is_a_broken_stream() -> None:
+    """STREAM-8, STREAM-9."""
+    async with far_end() as far:
+        for body in (json_body(1), pack_body([3, "", "", b"x"])):
+            invoked = asyncio.create_task(far.room.invoke("files.get"))
+            await far.call()
+            await far.chunk(body)
+            with pytest.raises(StreamBroken):
+                await invoked
+            told = await far.told()
+            assert told[-1] == Cancel(far.id, "cancelled")
+
+
+async def test_file_dropped_unread_cancels_the_call() -> None:
+    """CALL-10."""
+    async with far_end() as far:
+        file = await begun(far)
+        await far.told()
+        del file
+        gc.collect()
+        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert far.id not in far.under_way
+
+
+async def test_cancelled_read_cancels_the_call() -> None:
+    async with far_end() as far:
+        file = await begun(far)
+        reading = asyncio.create_task(file.read())
+        await far.told()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await far.told() == [Cancel(far.id, "cancelled")]
+
+
+async def test_call_abandoned_before_its_first_piece_is_cancelled() -> None:
+    async with far_end() as far:
+        invoked = asyncio.create_task(far.room.invoke("files.get"))
+        await far.call()
+        invoked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await invoked
+        await far.chunk(piece(b"first ", more=True))
+        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert far.dropped == 1
+
+
+async def test_call_cancelled_at_its_first_piece_keeps_no_memory() -> None:
+    async with far_end() as far:
+        invoked = asyncio.create_task(far.room.invoke("files.get"))
+        await far.call()
+        far.at_chunk(invoked.cancel)
+        await far.chunk(piece(b"first ", more=True))
+        with pytest.raises(asyncio.CancelledError):
+            await invoked
+        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert far.id not in far.under_way
+        assert far.shares_left == BUDGET_BYTES
+
+
+@pytest.mark.parametrize("rest", [json_body(1), b"\xc1"])
+async def test_broken_file_or_call_keeps_no_memory(rest: bytes) -> None:
+    async with far_end() as far:
+        file = await begun(far)
+        await far.chunk(rest)
+        with pytest.raises(StreamBroken):
+            await file.read()
+        invoked = asyncio.create_task(far.room.invoke("files.get"))
+        await far.call()
+        await far.chunk(rest)
+        with pytest.raises(StreamBroken):
+            await invoked
+        assert far.shares_left == BUDGET_BYTES
+
+
+# In a stream
+
+
+async def two_files(far: FarEnd) -> None:
+    await far.call()
+    await far.chunk(piece(b"first ", more=True, name="one"))
+    await far.chunk(piece(b"second ", more=True))
+    await far.chunk(piece(b"third", more=False))
+    await far.chunk(json_body("between"))
+    await far.chunk(piece(b"a", more=True, name="two"))
+    await far.end(piece(b"b", more=False))
+
+
+async def next_file(chunks: ChunkStream) -> FileChunk:
+    file = await anext(chunks)
+    assert isinstance(file, FileChunk)
+    return file
+
+
+async def test_file_in_pieces_is_one_chunk_of_its_stream() -> None:
+    """STREAM-9."""
+    async with far_end() as far, far.room.stream("files.all") as chunks:
+        await two_files(far)
+        assert await (await next_file(chunks)).read() == DATA
+        assert await anext(chunks) == JsonChunk("between")
+        assert await (await next_file(chunks)).read() == b"ab"
+        assert [chunk async for chunk in chunks] == []
+
+
+async def test_unread_pieces_of_a_file_are_skipped() -> None:
+    async with far_end() as far, far.room.stream("files.all") as chunks:
+        await two_files(far)
+        unread = await next_file(chunks)
+        assert await anext(chunks) == JsonChunk("between")
+        half = await next_file(chunks)
+        async for data in half.pieces():
+            assert data == b"a"
+            break
+        assert [chunk async for chunk in chunks] == []
+        with pytest.raises(RuntimeError, match="skipped"):
+            await unread.read()
+
+
+async def test_half_read_file_does_not_end_as_if_complete() -> None:
+    async with far_end() as far, far.room.stream("files.all") as chunks:
+        await two_files(far)
+        pieces = (await next_file(chunks)).pieces()
+        assert await anext(pieces) == b"first "
+        assert await anext(chunks) == JsonChunk("between")
+        with pytest.raises(RuntimeError, match="skipped"):
+            await anext(pieces)
+
+
+async def test_file_and_its_stream_are_read_by_one_task_at_a_time() -> None:
+    async with far_end() as far, far.room.stream("files.all") as chunks:
+        await far.call()
+        await far.chunk(piece(b"first ", more=True))
+        reading = asyncio.create_task((await next_file(chunks)).read())
+        await far.told()
+        with pytest.raises(RuntimeError, match="another task"):
+            await anext(chunks)
+        await far.chunk(piece(b"second ", more=True))
+        await far.end(piece(b"third", more=False))
+        assert await reading == DATA
+
+
+async def test_too_large_piece_of_a_host_is_split() -> None:
+    async with far_end() as far, far.room.stream("files.all") as chunks:
+        await far.call()
+        await far.chunk(piece(b"x" * (2 * FILE_PIECE_BYTES + 1), more=True))
+        await far.end(piece(b"y", more=False))
+        sizes = [len(data) async for data in (await next_file(chunks)).pieces()]
+        assert sizes == [FILE_PIECE_BYTES, FILE_PIECE_BYTES, 1, 1]
+
+
+@pytest.mark.row(67)
+async def test_failure_within_a_file_is_raised_to_its_reader_and_the_streams() -> None:
+    async with far_end() as far:
+        async with far.room.stream("files.all") as chunks:
+            await far.call()
+            await far.chunk(piece(b"first ", more=True))
+            await far.fail(ToolFailed("disk"))
+            file = await next_file(chunks)
+            with pytest.raises(ToolFailed):
+                await file.read()
+        async with far.room.stream("files.all") as chunks:
+            await far.call()
+            await far.chunk(piece(b"first ", more=True))
+            await far.fail(ToolFailed("disk"))
+            await next_file(chunks)
+            with pytest.raises(ToolFailed) as caught:
+                await anext(chunks)
+            assert caught.value.details["chunks"] == 1

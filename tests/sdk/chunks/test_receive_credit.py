@@ -1,0 +1,123 @@
+"""The receive buffer at either end of a call: its limits and its credit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from toolbus.chunks.receive_credit import (
+    BUDGET_BYTES,
+    MIN_SHARE_BYTES,
+    MIN_WINDOW_BYTES,
+    BufferBudget,
+    ReceiveBuffer,
+)
+from toolbus.errors import StreamBroken
+from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS
+
+
+class Sender:
+    """Sends to a buffer and records the credit that it gets."""
+
+    def __init__(self, budget: BufferBudget) -> None:
+        self.told: list[tuple[int, int]] = []
+        self.buffer = ReceiveBuffer(budget, lambda chunks, size: self.told.append((chunks, size)))
+        self.number = 0
+
+    def send(self, *bodies: bytes) -> None:
+        for body in bodies:
+            self.number += 1
+            self.buffer.add(self.number, body)
+
+
+# Shares
+
+
+def test_streams_get_what_they_want_until_the_budget_is_used_up() -> None:
+    budget = BufferBudget()
+    given = [budget.resize(0, 0, WINDOW_BYTES) for _ in range(20)]
+    assert given == [WINDOW_BYTES] * 16 + [MIN_SHARE_BYTES] * 4
+    assert sum(given) == BUDGET_BYTES - budget.free_bytes
+    for each in given:
+        budget.release(each)
+    assert budget.free_bytes == BUDGET_BYTES
+    assert budget.resize(0, 0, WINDOW_BYTES) == WINDOW_BYTES
+
+
+def test_share_shrinks_to_an_even_part_but_never_below_the_granted_credit() -> None:
+    budget = BufferBudget()
+    given = [budget.resize(0, 0, WINDOW_BYTES) for _ in range(20)]
+    assert budget.resize(given[0], 900_000, WINDOW_BYTES) == 900_000
+    assert budget.resize(given[1], 0, WINDOW_BYTES) == BUDGET_BYTES // 20
+    assert budget.resize(given[-1], 0, WINDOW_BYTES) > MIN_SHARE_BYTES
+
+
+def test_stream_without_a_share_releases_none() -> None:
+    budget = BufferBudget()
+    budget.release(0)
+    budget.resize(0, 0, WINDOW_BYTES)
+    assert budget.free_bytes == BUDGET_BYTES - WINDOW_BYTES
+
+
+# Credit
+
+
+async def test_credit_is_sent_when_half_is_used_and_counts_from_what_was_read() -> None:
+    """STREAM-3."""
+    sender = Sender(BufferBudget())
+    assert sender.buffer.grant_credit() == (WINDOW_CHUNKS, MIN_WINDOW_BYTES)
+    body = b"x" * (MIN_WINDOW_BYTES // 4)
+    sender.send(body, body, body)
+    assert await sender.buffer.next() == body
+    assert sender.told == []
+    assert await sender.buffer.next() == body
+    assert sender.told == [(WINDOW_CHUNKS + 2, MIN_WINDOW_BYTES + 2 * len(body))]
+
+
+async def test_no_credit_is_sent_after_the_end() -> None:
+    sender = Sender(BufferBudget())
+    sender.buffer.grant_credit()
+    sender.send(b"x" * MIN_WINDOW_BYTES)
+    sender.buffer.end()
+    assert await sender.buffer.next() is not None
+    assert await sender.buffer.next() is None
+    assert await sender.buffer.next() is None
+    assert sender.told == []
+
+
+def test_nothing_may_arrive_before_credit_is_granted() -> None:
+    """INPUT-1."""
+    with pytest.raises(StreamBroken):
+        Sender(BufferBudget()).send(b"x")
+
+
+# Ends
+
+
+async def test_waiting_reader_wakes_for_the_next_body_and_the_end() -> None:
+    sender = Sender(BufferBudget())
+    sender.buffer.grant_credit()
+    acts: list[tuple[Callable[[], None], bytes | None]] = [
+        (lambda: sender.send(b"a"), b"a"),
+        (sender.buffer.end, None),
+    ]
+    for act, expected in acts:
+        reading = asyncio.create_task(sender.buffer.next())
+        await asyncio.sleep(0)
+        act()
+        async with asyncio.timeout(5):
+            assert await reading == expected
+
+
+async def test_discarded_bodies_are_not_read_and_their_share_is_released() -> None:
+    budget = BufferBudget()
+    sender = Sender(budget)
+    sender.buffer.grant_credit()
+    sender.send(b"a", b"b")
+    assert budget.free_bytes == BUDGET_BYTES - MIN_WINDOW_BYTES
+    for _ in range(2):
+        sender.buffer.discard()
+        assert budget.free_bytes == BUDGET_BYTES
+    assert await sender.buffer.next() is None

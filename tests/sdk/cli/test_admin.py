@@ -1,0 +1,92 @@
+"""`toolbus call --explain` and `toolbus admin`, against a server and a host of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.processes.command_line import CommandLine
+
+TOOLS = """
+from toolbus import Toolkit, tool
+
+@tool(affinity="customer")
+async def add(customer: str, count: int = 1) -> str:
+    raise AssertionError("this never runs")
+
+def carts():
+    return Toolkit("carts", [add])
+"""
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("admin")
+    (folder / "cart_tools.py").write_text(TOOLS, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("cart_tools:carts", "--name", "bob"):
+            yield there
+
+
+def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("call", "carts.add", "customer=7", "--explain")
+    assert outcome.code == 0
+    assert outcome.out.startswith("would run at bob (")
+    assert "the only host, and later calls of the same affinity go to it too" in outcome.out
+    facts = toolbus.value_here("call", "carts.add", "customer=7", "--explain", "--json")
+    assert (facts["would_run"], facts["host"]["name"], facts["affinity"]) == (True, "bob", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["carts.drop"], 4, "not_found"),
+        (["carts.add", "customer=7", "--pin", "0" * 64], 3, "definition_changed"),
+    ],
+)
+def test_explain_fails_with_the_error_of_the_call(
+    toolbus: CommandLine, arguments: list[str], code: int, words: str
+) -> None:
+    outcome = toolbus.run_here("call", *arguments, "--explain")
+    assert outcome.code == code
+    assert words in outcome.err
+    assert "(executed: no)" in outcome.err
+
+
+def test_rooms_are_listed_with_their_numbers_of_participants(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("admin", "rooms")
+    assert outcome.out.splitlines()[0].split() == ["name", "participants", "toolkits", "calls"]
+    [main] = toolbus.value_here("admin", "rooms", "--json")
+    assert (main["name"], main["toolkits"]) == ("main", 1)
+
+
+def test_kicked_host_exits_and_reports_the_reason(toolbus: CommandLine) -> None:
+    with toolbus.hosting("clock", "--name", "eve") as host:
+        outcome = toolbus.run("admin", "kick", "eve")
+        assert (outcome.code, outcome.out) == (0, "closed 1 connection of eve\n")
+        ended = host.ended()
+    assert ended.code == 3
+    assert "permission_denied: an administrator removed this participant" in ended.err
+    again = toolbus.run_here("admin", "kick", "eve")
+    assert (again.code, again.out) == (4, "")
+    assert "no participant 'eve' is in room main" in again.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["eve"], ["--issuer", "x"], ["eve", "--issuer", "x", "--jti", "y"]]
+)
+def test_incomplete_revoke_is_refused(toolbus: CommandLine, arguments: list[str]) -> None:
+    outcome = toolbus.run_here("admin", "revoke", *arguments)
+    assert outcome.code == 2
+    assert "--jti" in outcome.err
+
+
+def test_admin_without_the_grant_exits_with_3(toolbus: CommandLine) -> None:
+    token = toolbus.run_here("token", "create", "--name", "ann", "--preset", "user").out.strip()
+    for arguments in (["rooms"], ["kick", "bob"], ["revoke", "bob", "--issuer", "x"]):
+        outcome = toolbus.run_here("admin", *arguments, "--token", token)
+        assert outcome.code == 3
+        assert "admin" in outcome.err

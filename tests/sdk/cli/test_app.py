@@ -1,0 +1,181 @@
+"""How commands are found, and the message for one that cannot be imported."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import toolbus.__main__
+from support.processes.command_line import PATIENCE_S, CommandLine, heard_interrupts
+from toolbus.cli import app as command_line
+from toolbus.cli.app import COMMANDS, make_app, missing_extra
+from toolbus.diagnostics.exit_codes import ExitCode
+from toolbus.telemetry.tracing import toolbus_version
+
+ROOT = Path(__file__).parents[3]
+
+OURS = ["serve", "host", "tools", "call", "watch", "trace", "token", "key", "doctor", "demo"]
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    entries = [EntryPoint(name, value, COMMANDS) for name, value in values.items()]
+    monkeypatch.setattr(command_line, "entry_points", lambda group: entries)
+
+
+def test_help_lists_every_command_in_order_of_first_use() -> None:
+    listed = CliRunner().invoke(make_app(), ["--help"], env={"COLUMNS": "200"}).stdout
+    places = [listed.find(f"│ {name} ") for name in OURS]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_version_is_printed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome = CommandLine(tmp_path_factory.mktemp("version")).run("--version")
+    assert (outcome.code, outcome.out) == (0, f"toolbus {toolbus_version()}\n")
+
+
+def test_command_without_its_extra_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("extra")
+    (folder / "needs_server.py").write_text(
+        "raise ModuleNotFoundError('No module', name='rfc8785')"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    announce(monkeypatch, fancy="needs_server:fancy")
+    result = CliRunner().invoke(make_app(), ["fancy", "--any", "thing"])
+    assert result.exit_code == 2
+    assert result.stderr == "toolbus fancy: rfc8785 is missing: pip install 'toolbus[server]'\n"
+
+
+def test_broken_command_of_another_package_does_not_affect_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "broken_command.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(folder))
+    announce(monkeypatch, odd="broken_command:odd", token="toolbus.cli.commands.token:token")
+    listed = CliRunner().invoke(make_app(), ["--help"])
+    assert listed.exit_code == 0
+    assert "ZeroDivisionError" in listed.stdout
+    assert CliRunner().invoke(make_app(), ["token", "create", "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (["--json", "call", "a.b"], "--json must follow the command: toolbus call ... --json"),
+        (["--url=ws://x:1", "call"], "--url must follow the command: toolbus call ... --url"),
+        (["--room", "lab", "host", "x"], "--room must follow the command: toolbus host ... --room"),
+        (["--dev", "serve"], "--dev must follow the command: toolbus serve ... --dev"),
+    ],
+)
+def test_flag_before_its_command_is_refused_with_a_hint(typed: list[str], text: str) -> None:
+    result = CliRunner().invoke(make_app(), typed)
+    assert (result.exit_code, result.stderr) == (2, f"toolbus: {text}\n")
+
+
+@pytest.mark.parametrize("typed", [["--json"], ["--nope", "call"], ["--json", "--nope"]])
+def test_unknown_flag_is_refused(typed: list[str]) -> None:
+    result = CliRunner().invoke(make_app(), typed, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"No such option: {typed[0]}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("rfc8785", "server"),
+        ("uvicorn", "otel"),
+        ("opentelemetry.sdk.trace", "otel"),
+        ("pytest", None),
+        ("nowhere", None),
+    ],
+)
+def test_extra_is_found_by_its_missing_module(module: str, extra: str | None) -> None:
+    assert missing_extra(ModuleNotFoundError(name=module)) == extra
+
+
+def test_server_without_its_extra_names_the_extra(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "rfc8785.py").write_text("raise ModuleNotFoundError('No module', name='rfc8785')")
+    outcome = CommandLine(folder, {"PYTHONPATH": str(folder)}).run("serve", "--dev", "--port", "0")
+    assert outcome.code == 2
+    assert "rfc8785 is missing: pip install 'toolbus[server]'" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["call"],
+        ["host"],
+        ["serve"],
+        ["watch"],
+        ["token", "create"],
+        ["key", "create"],
+        ["demo"],
+    ],
+)
+def test_help_shows_switches_without_a_value(command: list[str]) -> None:
+    shown = CliRunner().invoke(make_app(), [*command, "--help"], env={"COLUMNS": "200"}).stdout
+    assert "--help" in shown
+    assert "-h" in shown
+    assert "bool" not in shown
+
+
+# Ctrl-C before a command has begun
+
+
+def test_ctrl_c_during_import_prints_one_line_and_exits_with_5(
+    tmp_path: Path,
+) -> None:
+    """The interpreter reports each finished import, so the signal arrives during a later one."""
+    start = "from toolbus.__main__ import main; main()"
+    with (
+        heard_interrupts(),
+        subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-c", start, "tools"],
+            env=CommandLine(tmp_path).environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr is not None
+        while not process.stderr.readline().endswith(" toolbus.errors\n"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    told = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert (process.returncode, told) == (ExitCode.CANCELLED, ["toolbus: cancelled with Ctrl-C"])
+
+
+def test_ctrl_c_while_a_command_is_imported_does_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(EntryPoint):
+        def load(self) -> None:
+            raise KeyboardInterrupt
+
+    entries = [Interrupted("slow", "nowhere:slow", COMMANDS)]
+    monkeypatch.setattr(command_line, "entry_points", lambda group: entries)
+    result = CliRunner().invoke(make_app(), ["slow"])
+    assert (result.exit_code, result.stdout) == (ExitCode.CANCELLED, "")
+    assert result.stderr == "toolbus: cancelled with Ctrl-C\n"
+
+
+def test_installed_script_handles_ctrl_c_from_its_first_import() -> None:
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    name = f"{toolbus.__main__.main.__module__}:{toolbus.__main__.main.__name__}"
+    assert written["project"]["scripts"] == {"toolbus": name}

@@ -1,0 +1,89 @@
+"""`toolbus builders`, against a server and an agent of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from subprocess import PIPE, Popen
+
+import pytest
+
+from support.processes.command_line import CommandLine
+
+AGENT = '''
+import asyncio
+from pydantic import Field
+from toolbus import RoomClient, Toolkit, ToolkitBuilder, ToolkitConfig, builder_infos
+
+class ShopConfig(ToolkitConfig):
+    """A shop of one region,
+    \x1b[31mred\x1b[0m."""
+    region: str = Field(description="Where it is.")
+    limit: int = 3
+
+class Shop(ToolkitBuilder[ShopConfig]):
+    async def make(self, room, model, config):
+        return Toolkit(config.name)
+
+async def main():
+    async with RoomClient(name="agent") as room:
+        notes = Toolkit("notes", description="What was said.")
+        await room.offer_builders(builder_infos([Shop("shop", ShopConfig), notes]))
+        print("ready", flush=True)
+        await room.closed()
+
+asyncio.run(main())
+'''
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    here = CommandLine(tmp_path_factory.mktemp("builders"))
+    with here.serving() as (_, url):
+        there = here.at(url)
+        command = [sys.executable, "-c", AGENT]
+        with Popen(command, env=there.environment(), stdout=PIPE, text=True) as agent:
+            try:
+                assert agent.stdout is not None
+                assert agent.stdout.readline() == "ready\n"
+                yield there
+            finally:
+                agent.terminate()
+
+
+def token(toolbus: CommandLine, *grants: str) -> str:
+    keys = str(toolbus.folder / "home" / "dev-keys.toml")
+    made = toolbus.run_here("token", "create", "--keys", keys, "--name", "bob", *grants)
+    assert made.code == 0, made.err
+    return made.out.strip()
+
+
+def test_builders_are_listed_with_their_configuration_fields(toolbus: CommandLine) -> None:
+    shown = toolbus.run("builders", "agent", "--token", token(toolbus, "--preset", "full"))
+    assert shown.code == 0, shown.err
+    assert "\x1b" not in shown.out
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    assert lines[:2] == ["shop", "A shop of one region,"]
+    assert lines[2].endswith("red\\x1b[0m.")
+    assert lines[3].startswith("region string")
+    assert lines[3].endswith("Where it is.")
+    assert lines[4].startswith("limit integer")
+    assert lines[5:] == ["notes", "What was said."]
+
+
+def test_builders_are_printed_as_json(toolbus: CommandLine) -> None:
+    everything = token(toolbus, "--preset", "full")
+    found = toolbus.value_here("builders", "agent", "--json", "--token", everything)
+    assert [each["name"] for each in found] == ["shop", "notes"]
+    assert found[0]["schema"]["required"] == ["name", "region"]
+
+
+def test_builders_without_a_grant_are_not_listed(toolbus: CommandLine) -> None:
+    agents = token(toolbus, "--preset", "agent")
+    for arguments in (["agent", "--token", agents], ["nobody"]):
+        shown = toolbus.run_here("builders", *arguments)
+        assert (shown.code, shown.out) == (0, "")
+        assert (
+            "is not in the room, or has no builders that your grant agents.builders covers"
+            in shown.err
+        )

@@ -1,0 +1,210 @@
+"""`toolbus doctor` finds problems and suggests repairs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import jwt as pyjwt
+import pytest
+
+from support.processes.command_line import CommandLine
+from toolbus.auth.grants import AgentsGrant, ApiScope
+from toolbus.auth.keys import KeyRing
+from toolbus.auth.tokens import ParticipantToken
+from toolbus.cli.commands.doctor import Finding, check_room
+from toolbus.cli.room_options import RoomOptions
+from toolbus.settings import DEV_KEYS_FILE
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    here = CommandLine(tmp_path_factory.mktemp("doctor"))
+    with here.serving() as (_, url):
+        yield here.at(url)
+
+
+def doctor(toolbus: CommandLine, *options: str, **variables: str) -> tuple[int, dict[str, Any]]:
+    outcome = toolbus.run_here("doctor", "--json", *options, **variables)
+    return outcome.code, {each["check"]: each for each in outcome.value}
+
+
+def statuses(findings: dict[str, Any]) -> dict[str, str]:
+    return {name: each["status"] for name, each in findings.items()}
+
+
+def test_every_check_is_ok(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("doctor")
+    assert outcome.code == 0, outcome.out
+    lines = [line.split()[:2] for line in outcome.out.splitlines()]
+    names = ("settings", "key", "token", "port", "clock", "room", "grants")
+    assert lines == [["ok", name] for name in names]
+
+
+def test_missing_server_is_found_with_the_command_to_start_it(toolbus: CommandLine) -> None:
+    code, findings = doctor(toolbus, "--url", "ws://127.0.0.1:1")
+    assert code == 6
+    assert findings["port"]["status"] == "fail"
+    assert "`toolbus serve --dev` starts a server" in findings["port"]["repair"]
+    assert findings["room"]["status"] == "skip"
+    assert findings["grants"]["status"] == "ok"
+    assert findings["grants"]["found"].startswith("no room was joined; by its token it may list")
+
+
+def test_missing_token_is_found(toolbus: CommandLine) -> None:
+    code, findings = doctor(toolbus, TOOLBUS_HOME=str(toolbus.folder / "empty"))
+    assert code == 2
+    assert findings["key"]["status"] == "fail"
+    assert "toolbus token create" in findings["key"]["repair"]
+    assert findings["port"]["status"] == "ok"
+
+
+def test_key_unknown_to_the_server_is_found(toolbus: CommandLine) -> None:
+    keys = str(toolbus.folder / "other.toml")
+    assert toolbus.run_here("key", "create", "--out", keys).code == 0
+    code, findings = doctor(toolbus, TOOLBUS_KEYS=keys, TOOLBUS_NAME="eve")
+    assert code == 3
+    assert findings["room"]["status"] == "fail"
+    assert "with a key of the server" in findings["room"]["repair"]
+
+
+def test_key_file_readable_by_others_is_found(toolbus: CommandLine) -> None:
+    keys = toolbus.folder / "open.toml"
+    assert toolbus.run_here("key", "create", "--out", str(keys)).code == 0
+    keys.chmod(0o644)
+    _, findings = doctor(toolbus, TOOLBUS_KEYS=str(keys), TOOLBUS_NAME="eve")
+    assert findings["key"]["repair"] == f"chmod 600 {keys}"
+
+
+def test_token_for_another_room_is_found(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "eve", "--preset", "user")
+    code, findings = doctor(toolbus, "--token", made.out.strip(), "--room", "lab")
+    assert code == 3
+    assert "--room lab" in findings["token"]["repair"]
+
+
+def test_token_without_grants_is_found(toolbus: CommandLine) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    code, findings = doctor(toolbus, "--token", ParticipantToken("eve", ["main"]).to_jwt(key))
+    assert code == 3
+    assert findings["room"]["status"] == "ok"
+    assert findings["grants"]["status"] == "fail"
+    assert "--preset" in findings["grants"]["repair"]
+
+
+def test_expired_token_is_ok_within_the_leeway_only(
+    toolbus: CommandLine,
+) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    token = ParticipantToken("eve", ["main"], api=ApiScope.user_default())
+    _, just = doctor(toolbus, "--token", token.to_jwt(key, ttl_s=60, now=time.time() - 70))
+    assert just["token"]["status"] == just["room"]["status"] == "ok"
+    assert re.search(r"expired \d+ s ago; servers accept it for \d+ s more", just["token"]["found"])
+    code, late = doctor(toolbus, "--token", token.to_jwt(key, ttl_s=60, now=time.time() - 130))
+    assert code == 3
+    assert re.fullmatch(r"the token expired \d+ s ago", late["token"]["found"])
+
+
+def test_invalid_grants_are_reported(toolbus: CommandLine) -> None:
+    claims = {"exp": time.time() + 60, "room": ["main"], "api": {"agents": {"allow": ["a.b.c"]}}}
+    odd = pyjwt.encode(claims, "x" * 32)
+    _, findings = doctor(toolbus, "--token", odd, "--url", "ws://127.0.0.1:1")
+    assert findings["grants"]["found"].startswith("the grants are not valid: 'a.b.c' is not")
+    assert "pydantic" not in findings["grants"]["found"]
+
+
+def test_grants_are_listed(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "eve", "--allow", "a.*", "--deny", "a.x")
+    _, findings = doctor(toolbus, "--token", made.out.strip())
+    assert findings["grants"]["found"] == "may list a.* but not a.x; call a.* but not a.x"
+
+
+def test_every_grant_is_listed(toolbus: CommandLine) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    agents = AgentsGrant(register_private_toolkit=True, register=("w*",), act_for=("ann", "bob"))
+    every = ApiScope.full()
+    for api, words in (
+        (ApiScope(agents=agents), "may host private toolkits named w*; act on behalf of ann, bob"),
+        (
+            replace(every, agents=replace(every.agents, act_for=())),
+            "may list *; call *; host public toolkits; host private toolkits; use builders *; "
+            "see participants (presence); send and receive messages (messaging); pass on its trace "
+            "context (trace); observe calls (observe); administer rooms (admin); approve *; "
+            "answer *",
+        ),
+    ):
+        token = ParticipantToken("eve", ["main"], api=api).to_jwt(key)
+        _, findings = doctor(toolbus, "--token", token)
+        assert findings["grants"]["found"] == words
+
+
+def test_repair_of_a_revoked_token_mentions_revocation(
+    toolbus: CommandLine,
+) -> None:
+    key = KeyRing.load(toolbus.folder / "home" / DEV_KEYS_FILE).signing_key
+    assert key is not None
+    theirs = ParticipantToken("mallory", ["main"], api=ApiScope.user_default()).to_jwt(key)
+    boss = ParticipantToken("boss", ["*"], api=ApiScope.full()).to_jwt(key)
+    revoke = ("admin", "revoke", "mallory", "--issuer", key.iss)
+    revoked = toolbus.run_here(*revoke, "--token", boss)
+    assert (revoked.code, revoked.out) == (0, "revoked; closed 0 connections\n"), revoked.err
+    code, findings = doctor(toolbus, "--token", theirs)
+    assert code == 3
+    assert "it was revoked, or its key is not on the server" in findings["room"]["repair"]
+
+
+def test_bad_address_is_found(toolbus: CommandLine) -> None:
+    code, findings = doctor(toolbus, "--url", "http://x")
+    assert code == 2
+    assert statuses(findings) == {
+        "settings": "fail",
+        **dict.fromkeys(("key", "token", "port", "clock", "room", "grants"), "skip"),
+    }
+
+
+def test_checks_with_the_same_requirement_share_one_line(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("doctor", "--url", "http://x")
+    assert outcome.out.splitlines()[1:] == [
+        "                repair: set it with a flag, a TOOLBUS_ variable or the settings file",
+        "skip  6 more    requires settings: key, token, port, clock, room, grants",
+    ]
+
+
+async def test_clock_that_differs_too_much_is_found() -> None:
+    tomorrow = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 401 Unauthorized\r\nDate: {tomorrow}\r\n\r\n".encode())
+        writer.close()
+
+    async with asyncio.timeout(30), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        findings = await check_room(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
+    clock = next(each for each in findings if each.check == "clock")
+    assert clock.status == "fail"
+    assert "behind the server's" in clock.found
+    assert "NTP" in clock.repair
+
+
+async def test_another_service_at_the_port_is_found() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-x\r\n")
+        writer.close()
+
+    async with asyncio.timeout(30), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        findings = await check_room(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
+    found: list[Finding] = [each for each in findings if each.check == "port"]
+    assert found[0].status == "fail"
+    assert found[0].found.endswith("is not an HTTP server")

@@ -1,0 +1,201 @@
+"""`toolbus token` creates tokens that servers accept, and shows their content."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from support.processes.command_line import CommandLine
+from toolbus.auth.keys import Key, KeyRing
+from toolbus.auth.tokens import ParticipantToken, RefusalReason, VerifiedToken
+from toolbus.cli.commands.token import _REASONS, read_duration_s
+
+
+@pytest.fixture
+def toolbus(tmp_path: Path) -> CommandLine:
+    KeyRing([Key.generate(kid="k1", iss="us")]).save(tmp_path / "keys.toml")
+    return CommandLine(tmp_path, {"TOOLBUS_KEYS": str(tmp_path / "keys.toml")})
+
+
+def verified(toolbus: CommandLine, *arguments: str) -> VerifiedToken:
+    outcome = toolbus.run_here("token", "create", "--name", "alice", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    jwt, end, rest = outcome.out.partition("\n")
+    assert (end, rest) == ("\n", "")
+    return ParticipantToken.from_jwt(jwt, KeyRing.load(toolbus.folder / "keys.toml"))
+
+
+def test_only_the_token_is_printed_and_it_is_valid(toolbus: CommandLine) -> None:
+    token = verified(toolbus, "--preset", "agent")
+    assert (token.name, token.room, token.role, token.issuer) == ("alice", ("main",), "user", "us")
+    assert token.expires_at - token.issued_at == 3600
+    assert token.api.messaging
+
+
+def test_allow_implies_use_tools_and_call(toolbus: CommandLine) -> None:
+    agents = verified(toolbus, "--allow", "weather.*", "--allow", "clock", "--deny", "clock.now")
+    assert agents.api.agents.allow == ("weather.*", "clock")
+    assert agents.api.agents.deny == ("clock.now",)
+    assert agents.api.agents.use_tools
+    assert agents.api.agents.call
+    assert not agents.api.presence
+    assert not agents.api.agents.register_public_toolkit
+
+
+def test_allow_narrows_a_preset(toolbus: CommandLine) -> None:
+    scope = verified(toolbus, "--preset", "host", "--allow", "weather").api
+    assert scope.agents.register_public_toolkit
+    assert scope.agents.allow == ("weather",)
+
+
+def test_rooms_role_and_lifetime_are_set_by_flags(toolbus: CommandLine) -> None:
+    token = verified(
+        toolbus, *("--preset", "user", "--room", "lab-*", "--room", "main"), "--role", "bot"
+    )
+    assert (token.room, token.role) == (("lab-*", "main"), "bot")
+    short = verified(toolbus, "--preset", "user", "--ttl", "90s")
+    assert short.expires_at - short.issued_at == 90
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "a token needs grants"),
+        (["--preset", "king"], "preset 'king' does not exist"),
+        (
+            ["--preset", "user", "--ttl", "2d"],
+            "--ttl 2d is not valid: it must be more than 0 and at most 1d",
+        ),
+        (["--preset", "user", "--ttl", "0"], "more than 0"),
+        (["--preset", "user", "--ttl", "soon"], "'soon' is not a duration"),
+        (["--preset", "user", "--room", "A B"], "A B"),
+        (["--allow", "a.b.c"], "a.b.c"),
+        (["--preset", "user", "--keys", "nowhere.toml"], "toolbus key create"),
+    ],
+)
+def test_invalid_token_request_exits_with_2_and_prints_no_token(
+    toolbus: CommandLine, arguments: list[str], text: str
+) -> None:
+    outcome = toolbus.run_here("token", "create", "--name", "alice", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert text in outcome.err
+    assert "pydantic" not in outcome.err
+    assert "[type=" not in outcome.err
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
+def test_token_in_a_file_readable_by_others_gives_a_warning(
+    toolbus: CommandLine, mode: int
+) -> None:
+    place = toolbus.folder / "a b.jwt"
+    place.touch()
+    place.chmod(mode)
+    command = [sys.executable, "-m", "toolbus", *"token create --name a --preset user".split()]
+    with place.open("w") as out:
+        made = subprocess.run(
+            command,
+            cwd=toolbus.folder,
+            env=toolbus.environment(),
+            stdout=out,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    warning = "other users can read this file: chmod 600 'a b.jwt'\n"
+    assert made.stderr.decode() == ("" if mode == 0o600 else warning)
+    assert place.read_text().count("\n") == 1
+
+
+def test_public_keys_create_no_token(toolbus: CommandLine) -> None:
+    public = Key.generate(kid="p", iss="us", alg="EdDSA").public_half()
+    KeyRing([public]).save(toolbus.folder / "keys.toml")
+    outcome = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user")
+    assert outcome.code == 2
+    assert "can sign" in outcome.err
+
+
+def test_inspect_shows_claims_and_validity(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out.strip()
+    (toolbus.folder / "token").write_text(made)
+    place = f"@{toolbus.folder / 'token'}"
+    keys = str(toolbus.folder / "keys.toml")
+    unchecked = toolbus.run_here("token", "inspect", place)
+    assert unchecked.value["sub"] == "alice"
+    assert "not checked" in unchecked.err
+    checked = toolbus.run_here("token", "inspect", place, "--keys", keys)
+    assert "the token is valid" in checked.err
+
+
+def test_just_expired_token_is_valid_within_the_leeway(
+    toolbus: CommandLine,
+) -> None:
+    keys = toolbus.folder / "keys.toml"
+    key = KeyRing.load(keys).signing_key
+    assert key is not None
+    claims = ParticipantToken(name="eve", room=["main"])
+    just = claims.to_jwt(key, ttl_s=60, now=time.time() - 70)
+    outcome = toolbus.run_here("token", "inspect", just, "--keys", str(keys))
+    told = re.search(r"expired (\d+) s ago; servers accept it for (\d+) s more", outcome.err)
+    assert outcome.code == 0
+    assert told is not None
+    assert int(told[1]) + int(told[2]) == 60
+    long_ago = claims.to_jwt(key, ttl_s=60, now=time.time() - 130)
+    assert toolbus.run_here("token", "inspect", long_ago, "--keys", str(keys)).code == 3
+
+
+def test_inspect_with_another_key_exits_with_3_and_the_reason(toolbus: CommandLine) -> None:
+    other = Key.generate(kid="k1", iss="us")
+    jwt = ParticipantToken(name="eve", room=["main"]).to_jwt(other)
+    keys = str(toolbus.folder / "keys.toml")
+    outcome = toolbus.run_here("token", "inspect", jwt, "--keys", keys)
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "its signature does not match the key (bad_signature)" in outcome.err
+
+
+def test_inspect_reports_an_expired_token(toolbus: CommandLine) -> None:
+    key = KeyRing.load(toolbus.folder / "keys.toml").signing_key
+    assert key is not None
+    claims = ParticipantToken(name="eve", room=["main"])
+    old = claims.to_jwt(key, ttl_s=60, now=time.time() - 600)
+    outcome = toolbus.run_here("token", "inspect", old)
+    assert outcome.value["sub"] == "eve"
+    assert re.search(r"^not checked, expired 5[4-9]\d s ago: ", outcome.err, re.MULTILINE)
+
+
+def test_each_refusal_reason_has_a_text() -> None:
+    assert set(_REASONS) == set(get_args(RefusalReason))
+
+
+def test_inspect_reads_a_file_by_its_name(toolbus: CommandLine) -> None:
+    made = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out
+    (toolbus.folder / "alice.jwt").write_text(made)
+    place = str(toolbus.folder / "alice.jwt")
+    assert toolbus.run_here("token", "inspect", place).value["sub"] == "alice"
+
+
+def test_inspect_of_an_invalid_token_exits_with_2_and_does_not_repeat_it(
+    toolbus: CommandLine,
+) -> None:
+    for given in ("nonsense.jwt", "a" * 5_000, "a\0b"):
+        outcome = toolbus.run_here("token", "inspect", given)
+        assert outcome.code == 2
+        assert outcome.err.startswith("toolbus: no file has this name, and this is not a token")
+        assert given not in outcome.err
+
+
+def test_inspect_of_a_file_without_a_token_exits_with_2(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("token", "inspect", str(toolbus.folder / "keys.toml"))
+    assert (outcome.code, outcome.err[:29]) == (2, "toolbus: this is not a token:")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("1d", 86_400)]
+)
+def test_durations_are_parsed(text: str, seconds: float) -> None:
+    assert read_duration_s(text) == seconds

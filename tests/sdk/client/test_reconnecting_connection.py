@@ -1,0 +1,376 @@
+"""Connections that are lost at an inconvenient moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from support.parts.lone_host import echo
+from support.parts.scripted_server import Line, ScriptedServer, scripted_server
+from toolbus import RoomClient, Toolkit
+from toolbus.client.reconnecting_connection import (
+    ReconnectingConnection,
+    ReconnectingConnectionOwner,
+)
+from toolbus.errors import InvalidArguments, RoomException, Unavailable
+from toolbus.settings import RoomSettings
+from toolbus.wire import (
+    Event,
+    Failed,
+    Notice,
+    Register,
+    Result,
+    Subscribe,
+    Unregister,
+    Welcome,
+    encode,
+    pack_body,
+    unpack_body,
+)
+from toolbus_server.testing import running_server
+
+
+def connection_to(
+    url: str, on_connected: Callable[[Welcome], Awaitable[None]]
+) -> ReconnectingConnection:
+    settings = RoomSettings.resolve(url=url, room="lab", token="t", environ={})
+    return ReconnectingConnection(
+        settings,
+        ReconnectingConnectionOwner(
+            {}, on_connected=on_connected, on_connection_lost=lambda _: None
+        ),
+    )
+
+
+def connection_of(room: RoomClient) -> ReconnectingConnection:
+    assert room._parts is not None
+    return room._parts.link
+
+
+def lose(connection: ReconnectingConnection) -> None:
+    """Lose the connection without a closing handshake."""
+    assert connection.websocket is not None
+    connection.websocket.transport.abort()
+
+
+async def test_waiting_continues_if_a_new_connection_is_lost_at_once() -> None:
+    ups: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def on_connected(_: Welcome) -> None:
+        ups.put_nowait(go := asyncio.Event())
+        await go.wait()
+
+    async with scripted_server() as server, asyncio.timeout(10):
+        connection = connection_to(server.url, on_connected)
+        start = asyncio.create_task(connection.start())
+        (await ups.get()).set()
+        await start
+        await connection.ready()
+        lose(connection)
+        again = await ups.get()
+        waiting = asyncio.create_task(connection.ready())
+        await asyncio.wait([waiting], timeout=0.05)
+        connection._ready.set()  # ready, and lost again in the same iteration
+        connection._ready.clear()
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+        again.set()
+        await waiting
+        assert connection.websocket is not None
+        await connection.stop()
+        with pytest.raises(Unavailable):
+            await connection.ready()
+
+
+async def test_connection_lost_while_it_is_made_ready_is_never_ready() -> None:
+    async def on_connected(_: Welcome) -> None:
+        websocket = connection.websocket
+        assert websocket is not None
+        websocket.transport.abort()
+        await websocket.wait_closed()
+
+    async with scripted_server() as server, asyncio.timeout(10):
+        connection = connection_to(server.url, on_connected)
+        with pytest.raises(Unavailable):
+            await connection.start()
+        assert not connection.is_ready
+
+
+async def test_connection_that_is_stopped_while_it_is_lost_stops() -> None:
+    ups: asyncio.Queue[None] = asyncio.Queue()
+    is_up, block = asyncio.Event(), asyncio.Event()
+
+    async def on_connected(_: Welcome) -> None:
+        ups.put_nowait(None)
+        if is_up.is_set():
+            await block.wait()
+
+    async with scripted_server() as server, asyncio.timeout(10):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        await ups.get()
+        is_up.set()
+        lose(connection)
+        await ups.get()
+        lose(connection)
+        stop = asyncio.create_task(connection.stop())
+        async with asyncio.timeout(5):
+            await stop
+
+
+@pytest.mark.parametrize("retry", [False, True])
+async def test_call_made_while_the_connection_is_closing_waits_for_the_next(retry: bool) -> None:
+    async with (
+        running_server() as server,
+        server.room("host") as host,
+        host.host(Toolkit("t", [echo])),
+        server.room("alice") as alice,
+    ):
+        websocket = connection_of(alice).websocket
+        assert websocket is not None
+        websocket.close_with(1002, "no reason")
+        chunk = await alice.invoke("t.echo", {"text": "x"}, retry=retry, timeout_s=10)
+        assert chunk.value == "x"
+
+
+async def test_cancelled_token_source_is_called_again() -> None:
+    async with running_server() as server, asyncio.timeout(10):
+        answers = [server.token("alice"), "", server.token("alice")]
+
+        async def token() -> str:
+            if not (answer := answers.pop(0)):
+                raise asyncio.CancelledError
+            return answer
+
+        async with RoomClient(server.url, room="lab", token=token) as alice:
+            lose(connection_of(alice))
+            await _down(connection_of(alice))
+            assert [each async for each in alice.toolkits()] == []
+
+
+# Hosted toolkits
+
+
+def hosting(room: RoomClient, name: str) -> asyncio.Task[None]:
+    async def host() -> None:
+        async with room.host(Toolkit(name, [])):
+            await asyncio.Event().wait()
+
+    return asyncio.create_task(host())
+
+
+async def registered(line: Line) -> str:
+    """Accept a registration; return the toolkit's name."""
+    request = await line.answer(Register, {"digest": "d" * 64, "generation": 1})
+    name: str = unpack_body(request.manifest)["name"]
+    return name
+
+
+def room_at(server: ScriptedServer) -> RoomClient:
+    return RoomClient(server.url, room="lab", token="t")
+
+
+async def test_toolkit_withdrawn_during_replay_does_not_stop_the_others() -> None:
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        line = await server.next_line()
+        tasks = []
+        for name in ("a", "b"):
+            tasks.append(hosting(room, name))
+            assert await registered(line) == name
+        line.connection.transport.abort()
+        again = await server.next_line()
+        request = await again.next_of(Register)
+        tasks[0].cancel()
+        await asyncio.wait([tasks[0]])
+        await again.send(Failed(request.id, "internal", "no", False, "no", None, None))
+        assert await registered(again) == "b"
+        taken = await again.answer(Unregister, {})
+        assert (taken.toolkit, taken.public) == ("a", True)
+        await connection_of(room).ready()
+        tasks[1].cancel()
+        await again.answer(Unregister, {})
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_toolkit_withdrawn_without_a_connection_is_unregistered_on_the_next(
+    is_answered: bool,
+) -> None:
+    """Also if its registration was cancelled before its reply: it may be registered."""
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        line = await server.next_line()
+        task = hosting(room, "a")
+        await (registered(line) if is_answered else line.next_of(Register))
+        down = asyncio.create_task(_down(connection_of(room)))
+        line.connection.transport.abort()
+        await down
+        task.cancel()
+        await asyncio.wait([task])
+        again = await server.next_line()
+        assert (await again.answer(Unregister, {})).toolkit == "a"
+
+
+async def test_registration_whose_reply_is_lost_is_repeated_on_the_next_connection() -> None:
+    """As when a server ends while a host registers: the host need not be restarted."""
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        line = await server.next_line()
+        task = hosting(room, "a")
+        await line.next_of(Register)
+        line.connection.transport.abort()
+        again = await server.next_line()
+        assert await registered(again) == "a"
+        task.cancel()
+        assert (await again.answer(Unregister, {})).toolkit == "a"
+
+
+async def test_registration_that_fails_temporarily_is_retried() -> None:
+    """LEAVE-4: as when a node cannot reach Redis; the connection stays open."""
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        line = await server.next_line()
+        task = hosting(room, "a")
+        await registered(line)
+        line.connection.transport.abort()
+        again = await server.next_line()
+        for _ in range(2):
+            request = await again.next_of(Register)
+            await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
+            await connection_of(room).ready()
+        assert await registered(again) == "a"
+        task.cancel()
+        await again.answer(Unregister, {})
+
+
+@asynccontextmanager
+async def tried_again(room: RoomClient, server: ScriptedServer) -> AsyncIterator[Line]:
+    """Have a withdrawn toolkit retried, with a reply that is still to come."""
+    line = await server.next_line()
+    task = hosting(room, "a")
+    await registered(line)
+    line.connection.transport.abort()
+    again = await server.next_line()
+    request = await again.next_of(Register)
+    await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
+    request = await again.next_of(Register)
+    task.cancel()
+    await again.answer(Unregister, {})
+    await asyncio.wait([task])
+    yield again
+    await again.send(Result(request.id, pack_body({"digest": "d" * 64, "generation": 1})))
+
+
+async def test_toolkit_withdrawn_during_its_retry_is_unregistered() -> None:
+    """A server may handle the withdrawal before the registration."""
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        async with tried_again(room, server) as line:
+            pass
+        assert (await line.answer(Unregister, {})).toolkit == "a"
+
+
+async def test_toolkit_hosted_again_during_its_retry_is_not_unregistered() -> None:
+    async with scripted_server() as server, asyncio.timeout(10):
+        async with room_at(server) as room:
+            async with tried_again(room, server) as line:
+                tasks = [hosting(room, "a")]
+                newer = await line.next_of(Register)
+            await until_none_is_tried()
+            await line.send(Result(newer.id, pack_body({"digest": "d" * 64, "generation": 1})))
+            tasks.append(hosting(room, "b"))
+            assert isinstance(await line.next_of(object), Register)
+        for task in tasks:
+            task.cancel()
+
+
+async def until_none_is_tried() -> None:
+    """Wait until no registration is retried."""
+    while "_retry" in _names_of_tasks():  # noqa: ASYNC110 - the task has no event for its end
+        await asyncio.sleep(0)
+
+
+async def test_leaving_the_room_during_a_retry_leaves_no_task() -> None:
+    async with scripted_server() as server, asyncio.timeout(10):
+        async with room_at(server) as room:
+            line = await server.next_line()
+            task = hosting(room, "a")
+            await registered(line)
+            line.connection.transport.abort()
+            again = await server.next_line()
+            request = await again.next_of(Register)
+            await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
+            await connection_of(room).ready()
+            assert "_retry" in _names_of_tasks()
+        assert "_retry" not in _names_of_tasks()
+        task.cancel()
+
+
+def _names_of_tasks() -> set[str]:
+    coroutines = [task.get_coro() for task in asyncio.all_tasks() if not task.cancelling()]
+    return {getattr(each, "__name__", "") for each in coroutines}
+
+
+async def _down(connection: ReconnectingConnection) -> None:
+    while connection.is_ready:  # noqa: ASYNC110 - only the connection's owner is notified of a loss
+        await asyncio.sleep(0)
+
+
+# Subscribers
+
+
+async def test_subscriber_does_not_depend_on_another_that_was_refused() -> None:
+    async with scripted_server() as server, room_at(server) as room, asyncio.timeout(10):
+        line = await server.next_line()
+        first, second = (asyncio.create_task(anext(room.events())) for _ in range(2))
+        request = await line.next_of(Subscribe)
+        await line.send(Failed(request.id, "internal", "no", False, "no", None, None))
+        with pytest.raises(RoomException):
+            await first
+        await line.answer(Subscribe, {"topics": ["toolkits"]})
+        summary = {"name": "t", "title": "", "description": "", "version": "", "digest": "d"}
+        more = {"public": True, "owner": {"name": "o", "issuer": ""}, "hosts": 1, "tools": []}
+        await line.send(Event(1, "toolkit_added", {"toolkit": summary | more}))
+        assert (await second).name == "toolkit_added"
+
+
+# Names
+
+
+async def test_name_that_is_not_text_is_refused_locally() -> None:
+    async with running_server() as server, server.room("alice") as alice:
+        before = connection_of(alice).websocket
+        for tool in (7, None, b"t.x", "t", "t.", ".x", ""):
+            with pytest.raises(InvalidArguments, match=r"write .toolkit\.tool"):
+                await alice.invoke(tool)  # type: ignore[arg-type]  # the point of the test
+        with pytest.raises(InvalidArguments):
+            await alice.toolkit(7)  # type: ignore[arg-type]  # the point of the test
+        assert [each async for each in alice.toolkits()] == []
+        assert connection_of(alice).websocket is before
+
+
+async def test_reconnecting_to_a_server_that_keeps_leaving_backs_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LEAVE-4, LEAVE-9: and only a few of the leaving connections stay open."""
+    pauses: list[float] = []
+
+    def longest(_: float, most: float) -> float:
+        pauses.append(most)
+        return 0.0
+
+    monkeypatch.setattr("toolbus.client.reconnecting_connection.random.uniform", longest)
+    came: asyncio.Queue[None] = asyncio.Queue()
+
+    async def on_connected(_: Welcome) -> None:
+        came.put_nowait(None)
+
+    async with scripted_server() as server, asyncio.timeout(20):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        for _ in range(8):
+            await came.get()
+            line = connection._current
+            assert line is not None
+            line.on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+        assert pauses[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+        assert len([line for line in connection._connections() if not line.closed.is_set()]) <= 6
+        await connection.stop()

@@ -1,0 +1,346 @@
+"""Calls with streams, uploads, files or progress: retries, progress and spans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from support.parts.scripted_room import FarEnd, error_of, far_end, json_body, piece, values
+from toolbus import ChunkStream
+from toolbus.client.caller import Caller
+from toolbus.errors import (
+    DeadlineExceeded,
+    HostLost,
+    InvalidArguments,
+    NoHost,
+    Overloaded,
+    ToolFailed,
+)
+from toolbus.room.room import Room
+from toolbus.telemetry.tracing import Tracing
+from toolbus.wire import Describe, Input, Result, pack_body
+
+# Retries
+
+
+async def test_stream_is_retried_until_its_first_chunk() -> None:
+    """RETRY-1, RETRY-2."""
+    async with far_end() as far, far.room.stream("logs.tail") as chunks:
+        first = await far.call()
+        reading = asyncio.create_task(values(chunks))
+        await far.fail(Overloaded())
+        second = await far.call()
+        assert second.call_id == first.call_id
+        assert (second.options or {})["attempt"] == 1
+        assert (second.options or {})["credit_chunks"] == 256
+        await far.chunks(1)
+        await far.end()
+        assert await reading == [1]
+
+
+@pytest.mark.row(67)
+async def test_stream_is_not_retried_after_its_first_chunk() -> None:
+    async with far_end() as far, far.room.stream("logs.tail") as chunks:
+        await far.call()
+        await far.chunks(1)
+        await far.fail(HostLost(executed="no"))
+        seen, error = await error_of(chunks)
+        assert (seen, type(error)) == ([1], HostLost)
+        assert await far.told() == []
+
+
+async def test_stream_with_retry_off_is_tried_once() -> None:
+    async with far_end() as far, far.room.stream("logs.tail", retry=False) as chunks:
+        await far.call()
+        await far.fail(NoHost())
+        _, error = await error_of(chunks)
+        assert isinstance(error, NoHost)
+        assert error.details == {"chunks": 0}
+
+
+async def test_stream_that_could_not_be_sent_reports_no_chunks() -> None:
+    async with far_end() as far:
+        stream = far.room.stream("logs.tail", timeout_s=0.0)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await stream.__aenter__()
+        assert (caught.value.executed, caught.value.details) == ("no", {"chunks": 0})
+
+
+async def test_stream_is_retried_with_the_affinity_that_its_tool_needs() -> None:
+    """CALL-23."""
+    async with far_end() as far, far.room.stream("logs.tail", {"path": "a"}) as chunks:
+        await far.call()
+        reading = asyncio.create_task(values(chunks))
+        details = {"path": "/affinity", "argument": "path"}
+        await far.fail(InvalidArguments("which host", details=details))
+        call = await far.call()
+        assert len((call.options or {})["affinity"]) == 32
+        await far.end()
+        assert await reading == []
+
+
+async def test_second_reader_gets_an_error_while_the_first_waits_for_a_retry() -> None:
+    async with far_end() as far, far.room.stream("logs.tail") as chunks:
+        await far.call()
+        first = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded(retry_after_s=0.3))
+        await far.told()
+        with pytest.raises(RuntimeError, match="another task"):
+            await anext(chunks)
+        await far.call()
+        await far.chunks(1)
+        assert (await first).value == 1
+
+
+@pytest.mark.parametrize("retry_after_s", [0.01, 0.1])
+async def test_read_cancelled_before_a_retry_loses_nothing(
+    retry_after_s: float,
+) -> None:
+    """RETRY-1."""
+    async with far_end() as far, far.room.stream("logs.tail") as chunks:
+        await far.call()
+        await far.fail(Overloaded(retry_after_s=retry_after_s))
+        await far.told()
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(chunks), 0.01)
+        assert ((await far.call()).options or {})["attempt"] == 1
+        await far.chunks(1)
+        await far.end()
+        assert await values(chunks) == [1]
+
+
+async def test_stream_that_fails_without_a_reader_ends_with_its_error() -> None:
+    tracing, exporter = traced()
+    async with far_end(tracing) as far, far.room.stream("logs.tail") as chunks:
+        await far.call()
+        reading = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded(retry_after_s=0.1))
+        await far.told()
+        reading.cancel()
+        await far.call()
+        assert exporter.get_finished_spans() == ()
+        await far.fail(ToolFailed("no"))
+        await far.told()
+        with pytest.raises(ToolFailed):
+            await anext(chunks)
+        (span,) = exporter.get_finished_spans()
+        assert (span.attributes or {}).get("error.type") == "tool_failed"
+
+
+async def test_stream_cancelled_before_a_retry_is_not_retried() -> None:
+    async with far_end() as far:
+        async with far.room.stream("logs.tail") as chunks:
+            await far.call()
+            left = asyncio.create_task(anext(chunks))
+            await far.fail(Overloaded(retry_after_s=0.05))
+            await far.told()
+        with pytest.raises(Overloaded):
+            await left
+        async with far.room.stream("logs.tail") as chunks:
+            first = await far.call()
+            reading = asyncio.create_task(anext(chunks))
+            await far.fail(Overloaded(retry_after_s=0.2))  # its retry is due after the cancellation
+            assert (await far.call()).call_id == first.call_id
+            await far.chunks(1)
+            assert (await reading).value == 1
+
+
+async def test_failed_attempt_without_a_reader_is_not_logged_by_asyncio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with far_end() as far, far.room.stream("logs.tail") as chunks:
+        await far.call()
+        reading = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded(retry_after_s=0.05))
+        await far.told()
+        reading.cancel()
+        monkeypatch.setattr(Caller, "send_attempt", refuse)
+        (retry,) = (each for each in asyncio.all_tasks() if "_retry_after" in repr(each))
+        await asyncio.wait([retry])
+        assert not retry._log_traceback  # the flag that asyncio uses for its log
+
+
+async def refuse(*_: Any) -> None:
+    raise ToolFailed("no")
+
+
+async def test_error_of_the_input_is_raised_to_every_later_reader() -> None:
+    async def fails() -> AsyncIterator[str]:
+        raise OSError("disk")
+        yield ""
+
+    async with far_end() as far, far.room.stream("rows.load", input=fails()) as chunks:
+        await far.call()
+        await far.want(1)
+        for _ in range(2):
+            with pytest.raises(OSError, match="disk"):
+                await anext(chunks)
+
+
+async def brought(*rows: str) -> AsyncIterator[str]:
+    for row in rows:
+        yield row
+
+
+async def test_call_is_retried_if_no_input_was_taken() -> None:
+    """RETRY-2."""
+    rows = brought("a")
+    async with far_end() as far, far.room.stream("rows.load", input=rows) as chunks:
+        await far.call()
+        reading = asyncio.create_task(anext(chunks))
+        await far.fail(Overloaded())
+        call = await far.call()
+        assert (call.options or {})["attempt"] == 1
+        await far.want(1)
+        assert (await far.line.next_of(Input)).body == pack_body([2, "a"])
+        await far.end(json_body("done"))
+        assert (await reading).value == "done"
+
+
+async def test_call_is_not_retried_after_input_was_taken() -> None:
+    async with far_end() as far, far.room.stream("rows.load", input=brought("a")) as chunks:
+        await far.call()
+        await far.want(1)
+        await far.line.next_of(Input)
+        await far.fail(HostLost(executed="no"))
+        with pytest.raises(HostLost):
+            await anext(chunks)
+        assert await far.told() == []
+
+
+# Progress, proxies, spans
+
+
+async def test_progress_is_delivered_at_once_and_callback_errors_are_harmless(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """PROGRESS-1."""
+    told: list[Any] = []
+    harm = {1: asyncio.CancelledError(), 2: ValueError("not my number")}
+
+    def listen(value: Any) -> None:
+        told.append(value)
+        if not isinstance(value, dict) and value in harm:
+            raise harm[value]
+
+    async with far_end() as far:
+        async with far.room.stream("logs.tail", on_progress=listen) as chunks:
+            call = await far.call()
+            assert (call.options or {})["progress"] is True
+            await far.progress(1)
+            await far.progress(2)
+            await far.chunks("a")
+            await far.progress({"done": 3})
+            await far.end()
+            assert await values(chunks) == ["a"]
+        assert told == [1, 2, {"done": 3}]
+        assert caplog.text.count("on_progress raised") == 2
+        invoked = asyncio.create_task(far.room.invoke("logs.size", on_progress=told.append))
+        await far.call()
+        await far.progress("half")
+        await far.end(json_body(7))
+        assert (await invoked).value == 7
+        assert told[-1] == "half"
+
+
+async def test_proxy_returns_a_stream_for_a_streaming_tool() -> None:
+    facts: dict[str, Any] = {"input_schema": {}, "idempotent": False}
+    tools = [{"name": "size", **facts}, {"name": "tail", "streaming": True, **facts}]
+    names = "name", "title", "description", "version", "digest"
+    summary: dict[str, Any] = dict.fromkeys(names, "logs")
+    summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["size", "tail"]}
+    async with far_end() as far:
+        asking = asyncio.create_task(far.room.toolkit("logs"))
+        request = await far.line.next_of(Describe)
+        body = pack_body({"toolkit": summary, "manifest": {"name": "logs", "tools": tools}})
+        await far.line.send(Result(request.id, body))
+        logs = await asking
+        async with logs.tail(path="a.log") as chunks:
+            call = await far.call()
+            assert (call.tool, call.arguments) == ("tail", pack_body({"path": "a.log"}))
+            await far.chunks(1)
+            await far.end()
+            assert [chunk.value async for chunk in chunks] == [1]
+        async with logs.with_options(stall_timeout_s=2).stream("size") as chunks:
+            call = await far.call()
+            assert (call.tool, (call.options or {})["idle_ms"]) == ("size", 2_000)
+        size = asyncio.create_task(logs.size())
+        assert "credit_chunks" not in ((await far.call()).options or {})
+        await far.end(json_body(7))
+        assert await size == 7
+
+
+def traced() -> tuple[Tracing, InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return Tracing(provider), exporter
+
+
+async def ended_well(far: FarEnd, chunks: ChunkStream) -> None:
+    await far.end()
+    assert await values(chunks) == [1]
+
+
+async def ended_badly(far: FarEnd, chunks: ChunkStream) -> None:
+    await far.fail(ToolFailed("no"))
+    await error_of(chunks)
+
+
+async def left(far: FarEnd, chunks: ChunkStream) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [(ended_well, None), (ended_badly, "tool_failed"), (left, "cancelled")]
+)
+async def test_span_of_a_stream_ends_with_the_stream(end: Any, error: str | None) -> None:
+    tracing, exporter = traced()
+    async with far_end(tracing) as far:
+        async with far.room.stream("logs.tail") as chunks:
+            call = await far.call()
+            assert call.traceparent
+            await far.chunks(1)
+            if end is left:
+                await anext(chunks)
+            assert exporter.get_finished_spans() == ()
+            await end(far, chunks)
+        (span,) = exporter.get_finished_spans()
+        assert span.name == "logs.tail"
+        assert (span.attributes or {}).get("error.type") == error
+
+
+async def test_span_of_a_file_ends_with_its_last_piece() -> None:
+    tracing, exporter = traced()
+    async with far_end(tracing) as far:
+        invoked = asyncio.create_task(far.room.invoke("files.get"))
+        await far.call()
+        await far.chunk(piece(b"a", more=True))
+        file = await invoked
+        assert exporter.get_finished_spans() == ()
+        await far.end(piece(b"b", more=False))
+        assert await file.read() == b"ab"
+        (span,) = exporter.get_finished_spans()
+        assert span.name == "files.get"
+
+
+async def test_client_announces_that_it_accepts_chunks() -> None:
+    """CONN-4."""
+    async with far_end() as far:
+        request = far.line.connection.request
+        assert request is not None
+        assert request.path.endswith("&chunks=1")
+
+
+async def test_stream_of_a_turn_is_made_on_behalf_of_its_sender() -> None:
+    async with far_end() as far:
+        room = Room(far.room._core, principal="bob")
+        async with room.stream("logs.tail"):
+            assert ((await far.call()).options or {})["on_behalf_of"] == "bob"

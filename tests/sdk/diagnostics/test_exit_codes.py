@@ -1,0 +1,67 @@
+"""Exit codes of errors, and the next step that follows an error."""
+
+from __future__ import annotations
+
+from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines, printable
+from toolbus.errors import (
+    ERRORS,
+    DeadlineExceeded,
+    PermissionDenied,
+    RoomException,
+    TooLarge,
+    ToolFailed,
+    Unavailable,
+)
+
+
+def next_of(error: RoomException, target: CallTarget | None = None) -> str:
+    _, *steps = failure_lines(error, target)
+    return "".join(steps).removeprefix("  next: ")
+
+
+def test_every_error_has_an_exit_code() -> None:
+    codes = {code: int(exit_code(error())) for code, error in ERRORS.items()}
+    assert set(codes.values()) == {1, 2, 3, 4, 5, 6}
+    assert codes["not_found"] == 4
+    assert codes["host_lost"] == 6
+
+
+def test_too_large_has_an_exit_code_for_arguments_and_one_for_results() -> None:
+    assert exit_code(TooLarge(executed="no")) == 2
+    assert exit_code(TooLarge(executed="yes")) == 1
+
+
+def test_unknown_error_code_exits_with_1() -> None:
+    assert exit_code(RoomException()) == 1
+
+
+def test_control_characters_in_untrusted_text_are_escaped() -> None:
+    assert printable("a\x1b[2Jb\u202ec\n") == "a\\x1b[2Jb\\u202ec\n"
+
+
+def test_names_are_quoted_for_a_shell() -> None:
+    target = CallTarget("words", "count", "bob & co")
+    assert target.show_command == "toolbus tools words.count --participant 'bob & co'"
+
+
+def test_longer_timeout_is_suggested_only_if_the_caller_set_it() -> None:
+    waited = DeadlineExceeded("too late", executed="no")
+    assert next_of(waited, CallTarget("a", "b", timeout_s=2)).startswith("allow more time than 2 s")
+    own = DeadlineExceeded("its own limit", executed="yes")
+    assert "--timeout does not change it" in next_of(own, CallTarget("a", "b", timeout_s=2))
+
+
+def test_missing_act_for_grant_differs_from_missing_call_grant() -> None:
+    step = next_of(PermissionDenied("no"), CallTarget("a", "b", principal="ann"))
+    assert "--allow" not in step
+
+
+def test_cause_that_is_not_an_identifier_is_not_repeated() -> None:
+    for cause in ("a\nnext: pay", "\x1b[2J", 7, None, ["KeyError"]):
+        step = next_of(ToolFailed("x", details={"cause": cause, "code": cause}))
+        assert step.startswith("this message comes from the tool")
+
+
+def test_unavailable_server_that_was_reached_suggests_a_retry() -> None:
+    step = next_of(Unavailable("the host's server cannot be reached", executed="no"))
+    assert step.startswith("retry in a moment")

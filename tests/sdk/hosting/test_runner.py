@@ -1,0 +1,433 @@
+"""How a host runs calls: limits, timeouts, cancellation and replies."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import date
+from typing import Any
+
+import pytest
+
+from support.parts.lone_host import Stage, echo, hold, hold_thread
+from toolbus import Tool, ToolContext, ToolFailed, Toolkit, tool
+from toolbus.chunks.chunk_types import Chunk, JsonChunk, TextChunk
+from toolbus.errors import NotFound
+from toolbus.tools.context import run_of
+from toolbus.tools.input_stream import InputStream
+from toolbus.wire import (
+    MAX_FRAME_BYTES,
+    pack_body,
+)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    yield stage
+    await stage.close()
+
+
+# Results and errors
+
+
+@pytest.mark.row(48)
+@pytest.mark.parametrize(
+    ("packed", "path"),
+    [
+        (pack_body({"text": 1}), "/text"),
+        (pack_body({}), "/text"),
+        (pack_body({"text": "a", "more": 1}), "/more"),
+        (pack_body({"text": float("nan")}), "/text"),
+        (pack_body({"text": b"bytes"}), "/text"),
+        (pack_body([]), ""),
+        (b"\xc1", ""),
+        (b"\x81\xa4text" + b"\x91" * 40 + b"\xc0", "/text" + "/0" * 31),
+    ],
+)
+async def test_invalid_arguments_name_their_path_and_run_nothing(
+    stage: Stage, packed: bytes, path: str
+) -> None:
+    server = stage.server(echo)
+    server.dispatch(1, "echo", packed=packed)
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_arguments", "no")
+    assert error.details["path"] == path
+
+
+async def test_unknown_tool_and_withdrawn_toolkit_are_refused(stage: Stage) -> None:
+    server = stage.server(echo)
+    server.dispatch(1, "fly")
+    error = await server.error()
+    assert (error.code, error.executed) == ("not_found", "no")
+
+    server.runner.withdraw(server.runner._hosted["t", True])
+    server.dispatch(2, "echo", text="x")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
+
+
+@pytest.mark.parametrize("words", [pack_body({"a": float("inf")}), b"\xc1"])
+async def test_invalid_caller_context_is_invalid_arguments(stage: Stage, words: bytes) -> None:
+    server = stage.server(echo)
+    server.dispatch(1, "echo", text="x", header={"caller_context": words})
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_arguments", "no")
+    assert error.details["path"] == "/caller_context"
+
+
+class Stamping(Toolkit):
+    """Adds to results a value that is not JSON, after the check of results."""
+
+    async def execute(
+        self,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: InputStream[Any] | None = None,
+    ) -> Chunk:
+        chunk = await super().execute(context, name, arguments, attachment)
+        assert isinstance(chunk, JsonChunk)
+        chunk.json["at"] = date(2026, 1, 1)
+        return chunk
+
+
+class Stamped(Tool):
+    """Its `make_result` adds any value."""
+
+    def __init__(self) -> None:
+        super().__init__("stamped", {"type": "object"})
+
+    async def execute(self, context: ToolContext, /) -> dict[str, Any]:
+        return {}
+
+    def make_result(self, value: Any) -> Chunk:
+        return JsonChunk({"at": date(2026, 1, 1)})
+
+
+@tool
+async def plain() -> dict[str, Any]:
+    return {"a": 1}
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize(("kit", "made"), [(Stamping, plain), (Toolkit, Stamped())])
+async def test_value_that_an_override_adds_to_a_result_must_be_sendable(
+    stage: Stage, kit: type[Toolkit], made: Any
+) -> None:
+    server = stage.server(made, kit=kit)
+    server.dispatch(1, "plain" if made is plain else "stamped")
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_result", "yes")
+
+
+class Lending(Toolkit):
+    """Runs a tool other than the one that it lists."""
+
+    def get_tool(self, name: str) -> Tool:
+        return Stamped()
+
+
+async def test_result_of_a_substituted_tool_is_checked(
+    stage: Stage,
+) -> None:
+    server = stage.server(plain, kit=Lending)
+    server.dispatch(1, "plain")
+    error = await server.error()
+    assert (error.code, error.executed) == ("invalid_result", "yes")
+
+
+class Nasty(BaseException):
+    pass
+
+
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "KeyError": lambda: KeyError("secret"),
+    "NotFound": lambda: NotFound("of a call within"),
+    "SystemExit": lambda: SystemExit(3),
+    "Nasty": lambda: Nasty("secret"),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("secret", [Nasty()]),
+    "StopAsyncIteration": lambda: StopAsyncIteration("secret"),
+}
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize("cause", RAISED)
+@pytest.mark.parametrize("sync", [False, True])
+async def test_exception_of_a_tool_is_tool_failed_without_its_text(
+    stage: Stage, cause: str, sync: bool
+) -> None:
+    @tool(name="fail")
+    async def fail() -> str:
+        raise RAISED[cause]()
+
+    @tool(name="fail")
+    def fail_in_thread() -> str:
+        raise RAISED[cause]()
+
+    server = stage.server(fail_in_thread if sync else fail)
+    server.dispatch(1, "fail")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("tool_failed", "yes", False)
+    assert error.details["cause"] == cause
+    assert "secret" not in str(error)
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize(
+    ("said", "options", "words", "pause_s"),
+    # Not error objects: raised ones keep their calls alive, and a parameter lives to the end.
+    [
+        ("\ud800", {}, "?", None),
+        (12, {}, "12", None),
+        ("x", {"retryable": 1}, "x", None),
+        ("x", {"retry_after_s": float("inf")}, "x", 86_400),
+        ("x", {"retry_after_s": float("nan")}, "x", None),
+        ("x", {"retry_after_s": -1}, "x", None),
+        ("x", {"details": {"a": object()}}, "x", None),
+        ("y" * 10_000, {}, "y" * 4_096, None),
+    ],
+    ids=range(8),
+)
+async def test_unusual_error_of_a_tool_is_sent(
+    stage: Stage, said: Any, options: dict[str, Any], words: str, pause_s: float | None
+) -> None:
+    @tool
+    async def fail() -> str:
+        raise ToolFailed(said, **options)
+
+    server = stage.server(fail)
+    server.dispatch(1, "fail")
+    error = await server.error()
+    assert (error.code, error.executed, str(error)) == ("tool_failed", "yes", words)
+    assert error.retry_after_s == pause_s
+    assert type(error.retryable) is bool
+
+
+@pytest.mark.row(49)
+async def test_tool_that_cancels_itself_does_not_hang_its_call(stage: Stage) -> None:
+    @tool
+    async def give_up() -> str:
+        raise asyncio.CancelledError
+
+    @tool
+    async def shoot_own_foot() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(10)
+        return ""
+
+    server = stage.server(give_up, shoot_own_foot)
+    for number, name in enumerate(("give_up", "shoot_own_foot")):
+        server.dispatch(number, name)
+        error = await server.error()
+        assert (error.code, error.executed) == ("tool_failed", "yes")
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ({1: 2}, "invalid_result"),
+        (float("nan"), "invalid_result"),
+        (2**80, "invalid_result"),
+        (object(), "invalid_result"),
+        ("\ud800", "invalid_result"),
+        ("x" * MAX_FRAME_BYTES, "too_large"),
+    ],
+    ids=["keys", "nan", "integer", "object", "surrogate", "size"],
+)
+async def test_result_that_cannot_be_sent_reports_that_the_tool_ran(
+    stage: Stage, value: Any, code: str
+) -> None:
+    @tool
+    async def give() -> Any:
+        return value
+
+    server = stage.server(give)
+    server.dispatch(1, "give")
+    error = await server.error()
+    assert (error.code, error.executed) == (code, "yes")
+
+
+async def test_an_override_of_execute_sees_every_call(stage: Stage) -> None:
+    class Shouting(Toolkit):
+        async def execute(
+            self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any = None
+        ) -> Chunk:
+            if arguments["text"] == "plain":
+                return {"no": "chunk"}  # type: ignore[return-value]  # a common mistake
+            if arguments["text"] == "refused":
+                raise context.refuse(NotFound("not today"))
+            chunk = await super().execute(context, name, arguments, attachment)
+            return TextChunk(str(chunk.value).upper())
+
+    server = stage.server(echo, kit=Shouting)
+    server.dispatch(1, "echo", text="hello")
+    assert await server.answer() == "HELLO"
+    server.dispatch(2, "echo", text="refused")
+    error = await server.error()
+    assert (error.code, error.executed) == ("not_found", "no")
+    server.dispatch(3, "echo", text="plain")
+    error = await server.error()
+    assert (error.code, error.executed) == ("tool_failed", "maybe")
+
+
+# Timeouts, cancellation, slots
+
+
+@pytest.mark.row(52)
+async def test_tools_own_time_limit_ends_an_async_tool(stage: Stage) -> None:
+    server = stage.server(hold(stage, timeout_s=0.02))
+    server.dispatch(1, "hold")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("deadline_exceeded", "yes", False)
+    assert stage.ended == ["hold 0"]
+
+
+@pytest.mark.row(52)
+async def test_tools_own_time_limit_waits_for_the_end_of_a_sync_tool(stage: Stage) -> None:
+    @tool(timeout_s=0.02)
+    def stubborn(context: ToolContext) -> str:
+        while not context.cancelled:
+            stage.gate.wait(0.001)
+        stage.ended.append("saw it")
+        return "late"
+
+    server = stage.server(stubborn)
+    server.dispatch(1, "stubborn")
+    error = await server.error()
+    assert (error.code, error.executed) == ("deadline_exceeded", "yes")
+    assert stage.ended == ["saw it"]
+
+
+@pytest.mark.row(53)
+async def test_cancelled_call_is_stopped_and_sends_no_reply(stage: Stage) -> None:
+    server = stage.server(hold(stage), echo)
+    server.dispatch(1, "hold")
+    await stage.wait_entered()
+    server.cancel(1)
+    server.cancel(1)
+    await server.idle()
+    assert stage.ended == ["hold 0"]
+    server.cancel(1)
+    server.dispatch(2, "echo", text="on")
+    assert await server.answer() == "on"
+
+
+@pytest.mark.row(53)
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there a call begins as it arrives")
+async def test_call_cancelled_before_its_first_step_leaves_nothing(stage: Stage) -> None:
+    server = stage.server(hold(stage, max_concurrency=1))
+    server.dispatch(1, "hold")
+    server.cancel(1)
+    await server.idle()
+    assert stage.ended == []
+    server.dispatch(2, "hold")
+    await stage.wait_entered()
+
+
+@pytest.mark.row(53)
+async def test_a_cancelled_call_leaves_the_queue_without_running(stage: Stage) -> None:
+    server = stage.server(hold(stage, max_concurrency=1))
+    for number in range(3):
+        server.dispatch(number, "hold", number=number)
+    await stage.wait_entered()
+    server.cancel(1)
+    server.cancel(0)
+    await stage.wait_entered()
+    server.cancel(2)
+    await server.idle()
+    assert stage.ended == ["hold 0", "hold 2"]
+
+
+@pytest.mark.row(54)
+async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(stage: Stage) -> None:
+    server = stage.server(hold_thread(stage), max_inflight=2)
+    server.dispatch(1, "hold_thread", number=1)
+    await stage.wait_entered()
+    server.cancel(1)
+    server.dispatch(2, "hold_thread", number=2)
+    server.dispatch(3, "hold_thread", number=3)
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("overloaded", "no", True)
+    assert not stage.entered.is_set()
+
+    stage.gate.set()
+    assert await server.answer() == "2"
+    assert stage.ended == ["cancelled True", "cancelled False"]
+
+
+async def test_tool_that_awaits_threads_is_cancelled_after_the_last_one(stage: Stage) -> None:
+    @tool(max_concurrency=1)
+    async def mixed(context: ToolContext) -> str:
+        slow = asyncio.ensure_future(run_of(context).run_sync(lambda: stage.gate.wait(10)))
+        await run_of(context).run_sync(lambda: None)
+        stage.entered.set()
+        await slow
+        stage.ended.append("went on")
+        return ""
+
+    server = stage.server(mixed)
+    server.dispatch(1, "mixed")
+    await stage.wait_entered()
+    server.cancel(1)
+    server.dispatch(2, "mixed")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await stage.entered.wait()
+    stage.gate.set()
+    assert await server.answer() == ""
+    assert stage.ended == ["went on"]
+
+
+@pytest.mark.row(61)
+async def test_call_beyond_the_limit_is_overloaded(stage: Stage) -> None:
+    server = stage.server(hold(stage, max_concurrency=1), max_inflight=3)
+    for number in range(4):
+        server.dispatch(number, "hold")
+    error = await server.error()
+    assert (error.code, error.executed, error.retryable) == ("overloaded", "no", True)
+    assert error.retry_after_s
+
+
+async def test_loss_of_the_server_stops_all_calls(stage: Stage) -> None:
+    server = stage.server(hold(stage), hold_thread(stage))
+    server.dispatch(1, "hold")
+    await stage.wait_entered()
+    server.dispatch(2, "hold_thread")
+    await stage.wait_entered()
+    server.runner.cancel_all()
+    stage.gate.set()
+    await server.idle()
+    assert sorted(stage.ended) == ["cancelled True", "hold 0"]  # a task and a thread: any order
+
+
+async def test_draining_waits_for_the_calls_that_run(stage: Stage) -> None:
+    server = stage.server(hold(stage))
+    hosted = server.runner._hosted["t", True]
+    server.dispatch(1, "hold")
+    await stage.wait_entered()
+    server.runner.withdraw(hosted)
+    draining = asyncio.ensure_future(server.runner.drained(hosted))
+    done, _ = await asyncio.wait([draining], timeout=0.05)
+    assert not done
+    server.cancel(1)
+    async with asyncio.timeout(5):
+        await draining
+
+
+async def test_a_class_based_tool_runs_like_any_other(stage: Stage) -> None:
+    class Add(Tool):
+        name = "add"
+        input_schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}  # noqa: RUF012
+
+        async def execute(self, context: ToolContext, /, *_: Any, a: int = 0) -> Any:
+            return [context.caller.name, a, context.room]
+
+    server = stage.server(Add())
+    server.dispatch(1, "add", a=2)
+    assert await server.answer() == ["alice", 2, None]
+    assert server.rooms[0][0] == 1  # the tool used it, so it was made, bound to this call

@@ -1,0 +1,93 @@
+"""Every way to write a call: what is taken, and what is told to a wrong form."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from toolbus import InvalidArguments, RoomClient, Toolkit, Turn, tool
+from toolbus_server.testing import room_of
+
+
+@tool
+async def count(text: str, top: int = 1) -> dict[str, int]:
+    """Count words."""
+    return {text: top}
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[RoomClient]:
+    async with room_of("ann") as (ann,), ann.host(Toolkit("words", [count])):
+        yield ann
+
+
+async def test_a_call_takes_a_mapping_or_keywords(room: RoomClient) -> None:
+    proxy = await room.toolkit("words")
+    async with Turn(room, always=[Toolkit("local", [count])]) as turn:
+        values = [
+            await room.call("words.count", text="a"),
+            await room.call("words.count", {"text": "a"}),
+            await proxy.count(text="a"),
+            await proxy.count({"text": "a"}),
+            await proxy.call("count", {"text": "a"}),
+            await turn.call("local.count", text="a"),
+            await turn.call("local.count", {"text": "a"}),
+            (await turn.invoke("local.count", {"text": "a"})).value,
+            (await room.invoke("words.count", {"text": "a"})).value,
+        ]
+    assert values == [{"a": 1}] * len(values)
+
+
+async def test_result_has_the_type_that_returns_names(room: RoomClient) -> None:
+    counted: dict[str, int] = await room.invoke(
+        "words.count", {"text": "a"}, returns=dict[str, int]
+    )
+    assert counted == {"a": 1}
+
+
+WRONG: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda on: on.call("words", "count"), 'call("words.count", ...)'),
+    (lambda on: on.call("words", "count", text="a"), 'call("words.count", ...)'),
+    (lambda on: on.invoke("words", "count", {}), 'invoke("words.count", ...)'),
+    (lambda on: on.invoke("words", "count"), 'invoke("words.count", ...)'),
+    (lambda on: on.stream("words", "count", {}), 'stream("words.count", ...)'),
+    (lambda on: on.explain("words", "count", {}), 'explain("words.count", ...)'),
+    (
+        lambda on: on.call("words.count", {"text": "a"}, timeout_s=5),
+        "invoke('words.count', {...}, timeout_s=...)",
+    ),
+    (lambda on: on.invoke("words.count", text="a"), "invoke('words.count', {'text': ...})"),
+    (lambda on: on.invoke("words.count", {}, timeout=5), "timeout_s="),
+    (lambda on: on.stream("words.count", {}, stall_timeout=5), "stall_timeout_s="),
+]
+
+
+@pytest.mark.parametrize(("write", "form"), WRONG)
+async def test_wrong_form_is_answered_with_the_right_one(
+    room: RoomClient, write: Callable[[Any], Any], form: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        await write(room)
+    assert f"did you mean {form}?" in str(raised.value)
+
+
+async def test_method_of_a_proxy_names_the_right_form(room: RoomClient) -> None:
+    proxy = await room.toolkit("words")
+    with pytest.raises(TypeError) as raised:
+        await proxy.count("a")
+    assert "did you mean count(text=...) or count({'text': ...})?" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["words", "words.", ".count", "", None, 7, b"words.count"])
+async def test_what_names_no_tool_is_answered_with_the_form(room: RoomClient, name: Any) -> None:
+    for method in (room.call, room.invoke, room.explain):
+        with pytest.raises(InvalidArguments, match=r'write "toolkit\.tool"'):
+            await method(name)
+
+
+@pytest.mark.parametrize("arguments", [[], b"x", 7, {1, 2}])
+async def test_arguments_that_are_no_mapping_are_invalid(room: RoomClient, arguments: Any) -> None:
+    with pytest.raises(InvalidArguments, match="arguments are one object"):
+        await room.invoke("words.count", arguments)

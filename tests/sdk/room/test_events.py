@@ -1,0 +1,141 @@
+"""When a reader of news has begun to listen, what it then hears, and when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from support.parts.scripted_server import scripted_server
+from toolbus import ApiScope, EventStream, RoomClient, RoomEvent
+from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.wire import Event, Failed, Participants, Subscribe
+from toolbus_server.testing import TestServer, running_server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TestServer]:
+    async with running_server() as running:
+        yield running
+
+
+async def next_message(events: EventStream[RoomEvent]) -> str:
+    message = (await anext(events)).message
+    assert message is not None
+    return message.name
+
+
+async def test_whoever_has_entered_hears_what_is_said_next(server: TestServer) -> None:
+    async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(20):
+        async with bob.events() as events:
+            assert await ann.send("bob", "first") == 1
+            assert await ann.send("bob", "second") == 1
+            assert [await next_message(events), await next_message(events)] == ["first", "second"]
+        assert await ann.send("bob", "third") == 0
+
+
+async def test_the_block_is_not_entered_before_the_server_has_answered() -> None:
+    async with scripted_server() as server, asyncio.timeout(20):
+        async with RoomClient(server.url, room="lab", token="t") as room:
+            line = await server.next_line()
+            entering = asyncio.create_task(room.events().__aenter__())
+            request = await line.next_of(Subscribe)
+            asking = asyncio.create_task(room.participants())
+            await line.answer(Participants, {"participants": [], "cursor": None})
+            assert await asking == []
+            assert not entering.done()
+            await line.send(Failed(request.id, "unavailable", "no", False, "no", None, None))
+            with pytest.raises(RoomException):
+                await entering
+            await line.connection.close()
+
+
+async def test_who_may_hear_of_nothing_is_refused_at_the_door(server: TestServer) -> None:
+    async with server.room("eve", api=ApiScope()) as eve, asyncio.timeout(20):
+        for news in (eve.events(), eve.watch_calls()):
+            with pytest.raises(PermissionDenied):
+                await news.__aenter__()
+            assert [each async for each in news] == []
+    with pytest.raises(Unavailable):
+        await eve.events().__aenter__()
+
+
+async def test_watching_calls_has_begun_once_the_block_runs(server: TestServer) -> None:
+    async with server.room("eve") as eve, eve.watch_calls() as news, asyncio.timeout(20):
+        assert server.server.hub.rooms["lab"].room.monitor is not None
+        assert (await anext(news)).in_flight == 0
+
+
+async def test_giving_up_waiting_loses_no_event(server: TestServer) -> None:
+    async with (
+        server.room("ann") as ann,
+        server.room("bob") as bob,
+        bob.events() as events,
+        asyncio.timeout(20),
+    ):
+        for name in ("first", "second"):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(events), 0.02)
+            assert await ann.send("bob", name) == 1
+            assert await next_message(events) == name
+
+
+async def test_closing_ends_whoever_waits_and_drops_the_unread(server: TestServer) -> None:
+    async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(20):
+        events = await bob.events().__aenter__()
+        waiting = [asyncio.create_task(anext(events, None)) for _ in range(2)]
+        await bob.participants()
+        await events.aclose()
+        assert await asyncio.gather(*waiting) == [None, None]
+        unread = await bob.events().__aenter__()
+        assert await ann.send("bob", "unread") == 1
+        await unread.aclose()
+        await unread.aclose()
+        assert await anext(unread, None) is None
+        with pytest.raises(RuntimeError, match="has ended"):
+            await unread.__aenter__()
+        assert await ann.send("bob", "note") == 0
+
+
+async def test_reader_that_breaks_off_without_a_block_is_subscribed_no_more(
+    server: TestServer,
+) -> None:
+    async def first_name(room: RoomClient) -> str:
+        async for event in room.events(["messages"]):
+            return event.name
+        raise AssertionError("the room ended")
+
+    async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(20):
+        reading = asyncio.create_task(first_name(bob))
+        await bob.participants()  # asked on the same connection, after the subscription
+        assert await ann.send("bob", "note") == 1
+        assert await reading == "message"
+        for _ in range(2):  # with the first answer the subscription is given back
+            await bob.participants()
+        assert await ann.send("bob", "note") == 0
+
+
+async def test_readers_of_one_stream_share_what_comes() -> None:
+    async with scripted_server() as server, asyncio.timeout(20):
+        async with RoomClient(server.url, room="lab", token="t") as room:
+            line = await server.next_line()
+            events = room.events()
+            first, second = (asyncio.create_task(anext(events)) for _ in range(2))
+            await line.answer(Subscribe, {"topics": ["toolkits"]})
+            summary = {"title": "", "description": "", "version": "", "digest": "d", "hosts": 1}
+            more = {"public": True, "owner": {"name": "o", "issuer": ""}, "tools": []}
+            for number, name in enumerate("ab", 1):
+                toolkit = {"name": name} | summary | more
+                await line.send(Event(number, "toolkit_added", {"toolkit": toolkit}))
+            told = [(await each).toolkit for each in (first, second)]
+            assert [each.name for each in told if each is not None] == ["a", "b"]
+            await line.connection.close()
+
+
+async def test_all_readers_of_a_stream_end_with_the_room(server: TestServer) -> None:
+    async with server.room("bob") as bob:
+        events = await bob.events().__aenter__()
+        waiting = [asyncio.create_task(anext(events, None)) for _ in range(2)]
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*waiting) == [None, None]

@@ -1,0 +1,145 @@
+"""Arguments: what breaks a schema, what does not convert, and the text of a refusal."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator, BaseModel
+
+from toolbus.errors import InvalidArguments
+from toolbus.tools.context import ToolContext
+from toolbus.tools.tool import FunctionTool, Tool, tool
+
+
+class Place(BaseModel):
+    name: str
+    height: int = 0
+
+
+@tool
+async def forecast(context: ToolContext, city: str, days: int = 3) -> dict[str, Any]:
+    return {"city": city, "days": days}
+
+
+class Echo(Tool):
+    name = "echo"
+    input_schema = {  # noqa: RUF012 - as people write it
+        "properties": {"value": {"$ref": "#/$defs/value"}},
+        "required": ["value"],
+        "$defs": {"value": {"type": "integer"}},
+    }
+
+    async def execute(self, context: ToolContext, /, value: int) -> Any:
+        return value
+
+
+def refusal(of: Tool, arguments: Any) -> tuple[str, str]:
+    with pytest.raises(InvalidArguments) as caught:
+        of.read_arguments(arguments)
+    assert caught.value.executed == "no"
+    return caught.value.details["path"], caught.value.details["message"]
+
+
+@pytest.mark.row(48)
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({}, "/city"),
+        ({"city": 1}, "/city"),
+        ({"city": "Oslo", "days": "2"}, "/days"),
+        ({"city": "Oslo", "days": True}, "/days"),
+        ({"city": "Oslo", "days": 2.5}, "/days"),
+        ({"city": "Oslo", "days": None}, "/days"),
+        ({"city": "Oslo", "days": 1e300}, "/days"),
+        ({"city": "Oslo", "unknown": 1}, "/unknown"),
+        ({"city": "Oslo", "context": {}}, "/context"),
+        ({"city": "Oslo", "self": 1}, "/self"),
+        ({"city": b"Oslo"}, ""),
+        ({1: 2}, ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_arguments_that_break_the_schema_are_refused_with_their_path(
+    arguments: Any, path: str
+) -> None:
+    assert refusal(FunctionTool(forecast), arguments)[0] == path
+
+
+def test_whole_number_fits_an_integer_and_arrives_as_int() -> None:
+    values = FunctionTool(forecast).read_arguments({"city": "Oslo", "days": 2.0})
+    assert (values["days"], type(values["days"])) == (2, int)
+
+
+def test_path_leads_into_nested_values_and_is_a_json_pointer() -> None:
+    def visit(places: list[Place], by: dict[str, Place] | None = None) -> None: ...
+
+    made = FunctionTool(visit)
+    here = {"name": "here"}
+    assert refusal(made, {"places": [here, {"name": 3}]})[0] == "/places/1/name"
+    assert refusal(made, {"places": [here, {}]})[0] == "/places/1/name"
+    assert refusal(made, {"places": [], "by": {"a/b": {"name": 3}}})[0] == "/by/a~1b/name"
+
+
+def test_refused_optional_argument_names_the_expected_type() -> None:
+    def visit(place: Place | None = None, height: int | None = None) -> None: ...
+
+    made = FunctionTool(visit)
+    assert refusal(made, {"height": "1"}) == ("/height", 'the value is not of type "integer"')
+    assert refusal(made, {"place": {}}) == ("/place/name", '"name" is required')
+
+
+def odd_only(value: int) -> int:
+    if value % 2 == 0:
+        raise ValueError("even")
+    return value
+
+
+def breaks(value: int) -> int:
+    raise KeyError("secret")
+
+
+def test_arguments_that_fit_the_schema_but_do_not_convert_are_refused() -> None:
+    def count(odd: Annotated[int, AfterValidator(odd_only)] | None = None) -> None: ...
+    def count_all(odd: list[Annotated[int, AfterValidator(odd_only)]]) -> None: ...
+    def count_either(odd: Annotated[int, AfterValidator(odd_only)] | list[int]) -> None: ...
+    def broken(value: Annotated[int, AfterValidator(breaks)]) -> None: ...
+
+    assert refusal(FunctionTool(count), {"odd": 2}) == ("/odd", "Value error, even")
+    assert refusal(FunctionTool(count_all), {"odd": [1, 2]})[0] == "/odd/1"
+    assert refusal(FunctionTool(count_either), {"odd": 2})[0] == "/odd"
+    assert refusal(FunctionTool(broken), {"value": 2}) == (
+        "",
+        "the arguments cannot be converted: KeyError",
+    )
+
+
+def test_refusal_contains_no_value_and_is_short() -> None:
+    made = FunctionTool(forecast)
+    for arguments in (
+        {"city": ["secret" * 100_000]},
+        {"city": "Oslo", "secret" * 100_000: 1},
+    ):
+        path, message = refusal(made, arguments)
+        assert max(len(path), len(message)) <= 210
+    assert "secret" not in refusal(made, {"city": ["secret"]})[1]
+
+
+def test_first_violation_is_the_same_each_time() -> None:
+    made = FunctionTool(forecast)
+    arguments = {"z": 1, "a": 2, "days": "x", "city": 3}
+    assert len({refusal(made, arguments) for _ in range(20)}) == 1
+
+
+def test_formats_are_checked_and_times_need_no_offset() -> None:
+    made = Echo(input_schema={"properties": {"at": {"format": "date-time"}}})
+    for fine in ("2026-03-04T10:00:00", "2026-03-04T10:00:00.5Z", "2026-03-04 10:00+01:00"):
+        made.read_arguments({"at": fine})
+    for wrong in ("5", "2026-03-04", "2026-13-04T10:00:00", "2026-03-04T25:00:00", "now"):
+        assert refusal(made, {"at": wrong})[0] == "/at"
+    lasting = Echo(input_schema={"properties": {"for": {"format": "duration"}}})
+    for fine in ("P1D", "PT0.5S", "-P1DT2H", "P2W"):
+        lasting.read_arguments({"for": fine})
+    for wrong in ("5", "P", "P1DT", "1D"):
+        assert refusal(lasting, {"for": wrong})[0] == "/for"

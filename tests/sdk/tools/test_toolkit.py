@@ -1,0 +1,301 @@
+"""Toolkits: the entry point of a tool, and the errors of failed calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from toolbus.chunks.chunk_types import Chunk, EmptyChunk, JsonChunk, TextChunk
+from toolbus.errors import (
+    InvalidArguments,
+    InvalidResult,
+    NotFound,
+    PermissionDenied,
+    RoomException,
+    TooLarge,
+    ToolFailed,
+)
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.input_stream import InputStream
+from toolbus.tools.tool import FunctionTool, Tool, tool
+from toolbus.tools.toolkit import Toolkit, failure_of
+
+
+@tool
+async def double(context: ToolContext, number: int, times: int = 1) -> int:
+    """Double a number."""
+    return number << times
+
+
+def plain(text: str) -> str:
+    return text
+
+
+class Empty(Tool):
+    name = "empty"
+    input_schema = {"type": "object"}  # noqa: RUF012 - as people write it
+
+    async def execute(self, context: ToolContext, /, **arguments: Any) -> Any:
+        return None
+
+
+class Shelf:
+    @tool
+    def books(self) -> list[str]:
+        return ["a", "b"]
+
+
+def raising(error: BaseException, *, sync: bool = False) -> Toolkit:
+    async def fails() -> None:
+        raise error
+
+    def fails_on_a_thread() -> None:
+        raise error
+
+    return Toolkit("t", [FunctionTool(fails_on_a_thread if sync else fails)])
+
+
+async def failure(toolkit: Toolkit, name: str, arguments: Any = None) -> RoomException:
+    """Call a tool as a runner does and return the error that its caller gets."""
+    context = ToolContext()
+    try:
+        await toolkit.execute(context, name, {} if arguments is None else arguments)
+    except Exception as error:
+        return failure_of(error, run_of(context))
+    raise AssertionError("the call did not fail")
+
+
+async def test_every_kind_of_tool_is_accepted_and_runs() -> None:
+    tools: list[Tool | Callable[..., Any]] = [double, plain, Empty(), Shelf().books]
+    toolkit = Toolkit("mixed", tools)
+    context = ToolContext()
+    assert await toolkit.execute(context, "double", {"number": 3}) == JsonChunk(6)
+    assert await toolkit.execute(context, "plain", {"text": "a"}) == TextChunk("a")
+    assert await toolkit.execute(context, "empty", {"any": 1}) == EmptyChunk()
+    assert await toolkit.execute(context, "books", {}) == JsonChunk(["a", "b"])
+    assert [each.name for each in toolkit.tools] == ["double", "plain", "empty", "books"]
+
+
+def test_manifest_has_the_arguments_of_the_toolkit() -> None:
+    manifest = Toolkit(
+        "my_tools",
+        [double],
+        rules=["Count well."],
+        description="Numbers.",
+        thumbnail_url="https://example.org/a.png",
+        annotations={"team": {"name": "math"}},
+        version="1.2",
+    ).manifest()
+    assert (manifest.name, manifest.title, manifest.version) == ("my_tools", "My tools", "1.2")
+    assert (manifest.rules, manifest.description) == (("Count well.",), "Numbers.")
+    assert manifest.annotations == {"team": {"name": "math"}}
+    assert [each.name for each in manifest.tools] == ["double"]
+    assert Toolkit("a", title="Given").manifest().title == "Given"
+
+
+def test_arguments_of_a_toolkit_are_copied() -> None:
+    rules, annotations = ["one"], {"list": [1]}
+    toolkit = Toolkit("a", rules=rules, annotations=annotations)
+    rules.append("two")
+    annotations["list"].append(2)
+    assert toolkit.rules == toolkit.manifest().rules == ("one",)
+    assert toolkit.annotations == toolkit.manifest().annotations == {"list": [1]}
+    assert Toolkit("b").rules == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "error", "words"),
+    [
+        ("a", [double, double], ValueError, "'a' has two tools named 'double'"),
+        ("a", [Empty], TypeError, "Empty is a class"),
+        ("a", ["double"], TypeError, "'double' is not a function or a Tool"),
+        ("My Kit", [], ValueError, "'My Kit' is not a toolkit name.*did you mean 'my-kit'?"),
+        ("", [], ValueError, "'' is not a toolkit name: a lower-case letter"),
+        (double, [], TypeError, r'did you mean Toolkit\("double", \[double\]\)?'),
+        ([double], [], TypeError, r'did you mean Toolkit\("double", \[double\]\)?'),
+        ("a", double, TypeError, r'did you mean Toolkit\("a", \[double\]\)?'),
+        ("a", [lambda: 1], TypeError, "a lambda has no name"),
+    ],
+)
+def test_invalid_definition_is_refused(
+    name: Any, tools: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        Toolkit(name, tools)
+
+
+def test_rules_given_as_one_string_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="not one string"):
+        Toolkit("a", rules="Count well.")
+
+
+@pytest.mark.row(46)
+async def test_call_to_unknown_tool_raises_not_found_that_names_it() -> None:
+    toolkit = Toolkit("numbers", [double])
+    with pytest.raises(NotFound, match=r"numbers\.halve"):
+        toolkit.get_tool("halve")
+    error = await failure(toolkit, "halve")
+    assert (type(error), error.executed, error.retryable) == (NotFound, "no", False)
+    assert toolkit.get_tool("double").name == "double"
+
+
+@pytest.mark.row(48)
+async def test_bad_arguments_are_refused_before_the_function_is_entered() -> None:
+    ran = []
+
+    async def note(number: int) -> None:
+        ran.append(number)
+
+    error = await failure(Toolkit("t", [note]), "note", {"number": "2"})
+    assert (type(error), error.executed) == (InvalidArguments, "no")
+    assert error.details["path"] == "/number"
+    assert ran == []
+
+
+async def test_attachment_is_refused_and_not_ignored() -> None:
+    context = ToolContext()
+    with pytest.raises(InvalidArguments, match="takes no attachment") as raised:
+        await Toolkit("t", [plain]).execute(context, "plain", {"text": "a"}, InputStream([b"a"]))
+    assert run_of(context).is_recorded(raised.value)
+    assert not run_of(context).entered
+
+
+@pytest.mark.row(49)
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_exception_of_a_tool_is_sent_without_its_text(sync: bool) -> None:
+    error = await failure(raising(ValueError("secret"), sync=sync), _only(sync))
+    assert (type(error), error.executed, error.retryable) == (ToolFailed, "yes", False)
+    assert error.message == "the tool raised ValueError"
+    assert error.details == {"cause": "ValueError"}
+
+
+def _only(sync: bool) -> str:
+    return "fails_on_a_thread" if sync else "fails"
+
+
+async def test_text_of_a_tool_is_sent_if_it_raised_tool_failed() -> None:
+    raised = ToolFailed("no such account", retryable=True, details={"account": 7}, executed="no")
+    error = await failure(raising(raised), "fails")
+    assert (type(error), error.message, error.retryable) == (ToolFailed, "no such account", True)
+    assert (error.executed, error.details) == ("yes", {"account": 7})
+
+
+@pytest.mark.parametrize("kind", [InvalidArguments, InvalidResult, NotFound, TooLarge])
+async def test_error_of_a_nested_call_is_a_failure_of_the_tool(
+    kind: type[RoomException],
+) -> None:
+    error = await failure(raising(kind("secret")), "fails")
+    assert (type(error), error.executed) == (ToolFailed, "yes")
+    assert error.details == {"cause": kind.__name__, "code": kind.code}
+    assert "secret" not in error.message
+
+
+async def test_refusal_of_a_nested_local_call_is_the_failure_of_the_outer_tool() -> None:
+    inner = Toolkit("inner", [double])
+
+    async def outer(context: ToolContext) -> Any:
+        return (await inner.execute(context, "double", {"number": "x"})).value
+
+    error = await failure(Toolkit("outer", [outer]), "outer")
+    assert (type(error), error.executed) == (ToolFailed, "yes")
+    assert error.details["code"] == "invalid_arguments"
+
+
+@pytest.mark.row(49)
+async def test_result_that_cannot_be_sent_is_an_invalid_result_after_the_run() -> None:
+    async def infinite() -> float:
+        return float("inf")
+
+    error = await failure(Toolkit("t", [infinite]), "infinite")
+    assert (type(error), error.executed) == (InvalidResult, "yes")
+
+
+async def test_cancelled_error_passes_through() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        failure_of(asyncio.CancelledError(), run_of(ToolContext()))
+    with pytest.raises(asyncio.CancelledError):
+        await raising(asyncio.CancelledError()).execute(ToolContext(), "fails", {})
+
+
+async def test_sync_function_counts_as_entered_only_once_its_thread_calls_it() -> None:
+    context: ToolContext
+    seen = []
+
+    async def later(function: Callable[[], Any]) -> Any:
+        seen.append(run_of(context).entered)
+        result = function()
+        seen.append(run_of(context).entered)
+        return result
+
+    context = ToolContext(run_sync=later)
+    await Toolkit("t", [plain]).execute(context, "plain", {"text": "a"})
+    assert seen == [False, True]
+
+
+async def test_sync_function_whose_thread_never_began_did_not_run() -> None:
+    async def gone(function: Callable[[], Any]) -> Any:
+        raise asyncio.CancelledError
+
+    context = ToolContext(run_sync=gone)
+    with pytest.raises(asyncio.CancelledError):
+        await Toolkit("t", [plain]).execute(context, "plain", {"text": "a"})
+    assert run_of(context).executed == "maybe"
+    assert not run_of(context).entered
+
+
+class Audited(Toolkit):
+    def __init__(self) -> None:
+        super().__init__("audited", [double])
+        self.log: list[str] = []
+
+    async def execute(
+        self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any = None
+    ) -> Chunk:
+        self.log.append(name)
+        if arguments.get("number") == 13:
+            raise context.refuse(PermissionDenied("not this number"))
+        if arguments.get("number") == 14:
+            raise ValueError("secret")
+        return await super().execute(context, name, arguments, attachment)
+
+
+async def test_override_of_execute_sees_every_call_and_may_refuse_it() -> None:
+    toolkit = Audited()
+    assert await toolkit.execute(ToolContext(), "double", {"number": 1}) == JsonChunk(2)
+    refused = await failure(toolkit, "double", {"number": 13})
+    assert (type(refused), refused.executed) == (PermissionDenied, "no")
+    invalid = await failure(toolkit, "double", {"number": "x"})
+    assert (type(invalid), invalid.executed) == (InvalidArguments, "no")
+    assert len(toolkit.log) == 3
+
+
+async def test_error_of_an_override_says_maybe_because_it_may_have_acted() -> None:
+    error = await failure(Audited(), "double", {"number": 14})
+    assert (type(error), error.executed) == (ToolFailed, "maybe")
+
+
+async def test_arguments_of_the_caller_are_not_changed_by_a_call() -> None:
+    arguments = {"number": 2.0}
+    await Toolkit("t", [double]).execute(ToolContext(), "double", arguments)
+    assert arguments == {"number": 2.0}
+
+
+async def test_exit_of_a_tool_is_a_failure_of_the_tool() -> None:
+    context = ToolContext()
+    run_of(context).entered = True
+    error = failure_of(SystemExit(3), run_of(context))
+    assert (type(error), error.message) == (ToolFailed, "the tool raised SystemExit")
+    with pytest.raises(KeyboardInterrupt):
+        failure_of(KeyboardInterrupt(), run_of(context))
+
+
+async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
+    class Guarded(Toolkit):
+        def get_tool(self, name: str) -> Tool:
+            raise PermissionDenied(f"{name} is closed")
+
+    with pytest.raises(PermissionDenied):
+        await Guarded("t", [double]).execute(ToolContext(), "double", {"number": 1})

@@ -1,0 +1,228 @@
+"""A recorded conversation, said again to a server of now: what it must still answer.
+
+What a server chooses itself may be another thing than it was then: ids, the generation and cursors
+(but always the same one in the place of the same one), times, limits, and words for people. It may
+say more than it did: fields at a frame's end, keys, kinds. All else must be as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from support.clients.raw_client import (
+    BINARY,
+    CLOSE,
+    RawClient,
+    bearer,
+    raw_connection,
+    websocket_frame,
+)
+from toolbus_server.testing import TestServer
+
+WELCOME, RESULT, FAILED, EVENT = 1, 2, 3, 4
+DISPATCH, CANCEL, REGISTER, CALL = 17, 18, 32, 16
+OLD_KINDS = frozenset({WELCOME, RESULT, FAILED, EVENT, DISPATCH, CANCEL})
+"""What a client of the first release reads; it ignores all others."""
+
+# Places in a frame, or keys in a map: what the server chooses, and what only has to be of its type.
+_CHOSEN = {(WELCOME, 2), (WELCOME, 4), (DISPATCH, 1), (CANCEL, 1)}
+_CHOSEN_KEYS = frozenset({"id", "generation", "cursor"})
+_FREE = {(WELCOME, 1), (FAILED, 5), (FAILED, 7), (DISPATCH, 5)}
+_FREE_KEYS = frozenset({"message", "since", "limits", "heartbeat_ms", "exp"})
+
+
+class Differs(AssertionError):
+    """The server says something else than it did."""
+
+
+@dataclass(slots=True)
+class Choices:
+    """What the server chose then, and what it chose now in the place of that."""
+
+    now: dict[Any, Any] = field(default_factory=dict)
+
+    def bind(self, then: Any, now: Any, place: str) -> None:
+        """Take a choice; one that was taken must be the same again."""
+        if type(then) is not type(now) or self.now.setdefault(then, now) != now:
+            raise Differs(f"{place}: {now!r} in the place of {then!r}")
+
+    def translated(self, frame: list[Any]) -> list[Any]:
+        """Put today's choices into a frame that a client says."""
+        match frame:
+            case [int(kind), number, *rest] if kind in (RESULT, FAILED):
+                return [kind, self.now[number], *rest]
+            case [int(kind), *most, dict(options), traceparent] if kind == CALL:
+                return [kind, *most, self._of_options(options), traceparent]
+            case [int(kind), number, manifest, options] if kind == REGISTER:
+                return [kind, number, manifest, self._of_options(options)]
+        return frame
+
+    def _of_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        chosen = ("parent", "generation")
+        return {key: self.now[item] if key in chosen else item for key, item in options.items()}
+
+
+def conversations(folder: Path) -> Iterator[Path]:
+    """Give the files of all recorded conversations."""
+    yield from sorted(folder.glob("*.json"))
+
+
+class Replay:
+    """One conversation with a server.
+
+    Args:
+        server: Of now.
+        stack: Closes the connections.
+    """
+
+    def __init__(self, server: TestServer, stack: AsyncExitStack) -> None:
+        self._server = server
+        self._stack = stack
+        self._clients: dict[str, RawClient] = {}
+        self.choices = Choices()
+        self.heard = 0
+        """How many frames of the server's were as they had been."""
+
+    async def run(self, talk: list[dict[str, Any]]) -> None:
+        """Go through it step by step. Raises Differs."""
+        for step in talk:
+            match step:
+                case {"joins": who, "name": name, "path": path}:
+                    await self._join(who, name, path)
+                case {"by": who, "frame": frame}:
+                    self._clients[who].send_message(self.said(frame))
+                case {"to": who, "frame": frame}:
+                    await self._hear(who, frame)
+                case {"leaves": who, "code": int(code)}:
+                    closing = websocket_frame(code.to_bytes(2, "big"), opcode=CLOSE)
+                    self._clients[who].send(closing)
+                case {"closed": who, "code": code}:
+                    if (now := await self._clients[who].close_code()) != code:
+                        raise Differs(f"{who} closed with {now} instead of {code}")
+                case {"leaves": _, "code": None}:
+                    pass  # the server is told nothing
+                case _:
+                    raise ValueError(f"no step: {step}")
+
+    def said(self, frame: list[Any]) -> bytes:
+        """Give the bytes of what a client says."""
+        return packed(self.choices.translated(self._with_tokens(frame)))
+
+    def _with_tokens(self, frame: list[Any]) -> list[Any]:
+        return [
+            self._server.token(field["$token"])
+            if isinstance(field, dict) and "$token" in field
+            else field
+            for field in frame
+        ]
+
+    async def _join(self, who: str, name: str, path: str) -> None:
+        client = await self._stack.enter_async_context(raw_connection(self._server.url))
+        head = await client.upgrade(path, bearer(self._server.token(name)))
+        assert head.status == 101, head
+        self._clients[who] = client
+
+    async def _hear(self, who: str, then: list[Any]) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                raw = await self._clients[who].read_raw()
+                if raw.opcode == CLOSE:
+                    raise Differs(f"{who} was closed instead of told {then}")
+                if raw.opcode == BINARY and (now := msgpack.unpackb(raw.payload))[0] in OLD_KINDS:
+                    break
+        same_frame(then, now, self.choices)
+        self.heard += 1
+
+
+def same_frame(then: list[Any], now: list[Any], choices: Choices) -> None:
+    """Compare what a server said then and says now. Raises Differs."""
+    kind = then[0]
+    if now[0] != kind or len(now) < len(then):
+        raise Differs(f"{now} instead of {then}")
+    for index, (old, new) in enumerate(zip(then, now, strict=False)):
+        place = f"/{index} of {kind}"
+        if (kind, index) in _CHOSEN:
+            choices.bind(old, new, place)
+        elif (kind, index) in _FREE:
+            _same_type(old, new, place)
+        else:
+            _same(old, new, place, choices)
+
+
+def _same(then: Any, now: Any, place: str, choices: Choices) -> None:
+    match then:
+        case {"$packed": value} if isinstance(now, bytes):
+            _same(value, msgpack.unpackb(now), place, choices)
+        case {"$bin": text} if isinstance(now, bytes):
+            _equal(text, now.hex(), place)
+        case dict() if isinstance(now, dict):
+            _same_map(then, now, place, choices)
+        case list() if isinstance(now, list) and len(now) == len(then):
+            for index, (old, new) in enumerate(zip(then, now, strict=True)):
+                _same(old, new, f"{place}/{index}", choices)
+        case str() if then in choices.now:
+            _equal(choices.now[then], now, place)  # as in `caller`, which is not named
+        case _:
+            _equal(then, now, place)
+
+
+def _same_map(then: dict[str, Any], now: dict[str, Any], place: str, choices: Choices) -> None:
+    for key, old in then.items():
+        if key not in now:
+            raise Differs(f"{place}: no {key!r} any more")
+        inside = f"{place}/{key}"
+        if key in _CHOSEN_KEYS and old is not None:
+            choices.bind(old, now[key], inside)
+        elif key in _FREE_KEYS:
+            _same_type(old, now[key], inside)
+        else:
+            _same(old, now[key], inside, choices)
+
+
+def _same_type(then: Any, now: Any, place: str) -> None:
+    if type(then) is not type(now):
+        raise Differs(f"{place}: {now!r} instead of {then!r}")
+    if isinstance(then, dict):
+        for key, old in then.items():
+            if key not in now:
+                raise Differs(f"{place}: no {key!r} any more")
+            _same_type(old, now[key], f"{place}/{key}")
+
+
+def _equal(then: Any, now: Any, place: str) -> None:
+    if type(then) is not type(now) or then != now:
+        raise Differs(f"{place}: {now!r} instead of {then!r}")
+
+
+def packed(value: Any) -> bytes:
+    """Give the bytes that a recorded value was."""
+    data = msgpack.packb(_bytes_in(value))
+    assert isinstance(data, bytes)
+    return data
+
+
+def _bytes_in(value: Any) -> Any:
+    match value:
+        case {"$packed": held}:
+            return packed(held)
+        case {"$bin": text}:
+            return bytes.fromhex(text)
+        case dict():
+            return {key: _bytes_in(item) for key, item in value.items()}
+        case list():
+            return [_bytes_in(item) for item in value]
+    return value
+
+
+def read_talk(path: Path) -> list[dict[str, Any]]:
+    """Read a recorded conversation."""
+    talk: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["talk"]
+    return talk

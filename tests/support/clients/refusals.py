@@ -1,0 +1,62 @@
+"""What a refused frame says, and what it costs to refuse it."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import msgpack
+import pytest
+
+from toolbus.wire import BadFrame, decode_from_client
+
+# Limits for all refusals; more of both is allowed for more bytes, in proportion.
+REFUSED_WITHIN_STEPS = 2_000
+REFUSED_WITHIN_BYTES = 4 * 1024 * 1024
+
+
+def refused(decode: Callable[[bytes], Any], data: bytes) -> None:
+    """Have bytes refused as a frame."""
+    with pytest.raises(BadFrame):
+        decode(data)
+
+
+def steps_of(work: Callable[..., Any], *arguments: Any) -> int:
+    """Count the lines of Python that work runs, here and in what it calls."""
+    steps = 0
+
+    def count(_frame: FrameType, _event: str, _argument: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        work(*arguments)
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+def code_of(data: bytes, decode: Callable[[bytes], Any] = decode_from_client) -> int:
+    """Return the close code of a refusal, after a look at what it cost."""
+    with pytest.raises(BadFrame) as refusal:
+        decode(data)
+    assert len(refusal.value.reason.encode()) <= 123  # what a close frame can carry
+    assert steps_of(refused, decode, data) < REFUSED_WITHIN_STEPS + len(data)
+    tracemalloc.start()
+    refused(decode, data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < REFUSED_WITHIN_BYTES + 2 * len(data)
+    return refusal.value.close_code
+
+
+def in_options(value: bytes) -> bytes:
+    """A call with raw bytes as the value of an option."""
+    whole = msgpack.packb([16, 7, "c", "t", "t", None, b"", {"x": "HERE"}])
+    return bytes(whole).replace(msgpack.packb("HERE"), value)

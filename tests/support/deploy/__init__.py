@@ -1,0 +1,1 @@
+"""What `deploy/` describes, as processes of this machine."""

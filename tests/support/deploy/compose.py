@@ -1,0 +1,176 @@
+"""A compose file's services as processes of this machine: our commands, with our variables.
+
+What differs is what a machine without containers must change: names of services become loopback,
+ports free ones, mounted folders temporary ones. Of an image itself only an engine can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import yaml
+
+from support.processes.command_line import PATIENCE_S, CommandLine, Outcome
+
+__all__ = ["BY_HAND", "DEPLOY", "ComposeFile", "Composition", "composed", "from_dockerfile"]
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+BY_HAND = "docker compose run --rm toolbus "
+_DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+_PORT = "7717"
+
+
+class ComposeFile:
+    """What a compose file of `deploy/` says."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = (DEPLOY / name).read_text(encoding="utf-8")
+        self.content: dict[str, Any] = yaml.safe_load(self.text)
+        self.services: dict[str, dict[str, Any]] = self.content["services"]
+        self.ours = {
+            name: service
+            for name, service in self.services.items()
+            if service["image"] == "toolbus"
+        }
+
+    def needs(self, name: str) -> dict[str, str]:
+        """Which services one waits for, and until what."""
+        needed = self.services[name].get("depends_on", {})
+        return {other: each["condition"] for other, each in needed.items()}
+
+    def in_order(self) -> list[str]:
+        """Services that are started by themselves, each behind those that it needs."""
+        left = [name for name, service in self.services.items() if "profiles" not in service]
+        found: list[str] = []
+        while left:
+            ready = [name for name in left if not self.needs(name).keys() & set(left)]
+            assert ready, f"services wait for each other: {left}"
+            found += ready
+            left = [name for name in left if name not in ready]
+        return found
+
+
+def from_dockerfile(instruction: str) -> list[str]:
+    """The JSON list that an instruction of the Dockerfile ends with; the last one counts."""
+    lines = _DOCKERFILE.replace("\\\n", " ").splitlines()
+    (*_, last) = (line for line in lines if line.startswith(instruction))
+    found: list[str] = json.loads(last[last.index("[") :])
+    return found
+
+
+@dataclass(slots=True)
+class Composition:
+    """The services, as processes of this machine."""
+
+    file: ComposeFile
+    folder: Path
+    places: dict[str, str]
+    """Of an address in the file: the one here."""
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def here(self, service: dict[str, Any], text: str) -> str:
+        """Put this machine's addresses and folders into a text of the file."""
+        for there, place in self.places.items():
+            text = text.replace(there, place)
+        for volume in service.get("volumes", ()):
+            name, target, *_ = volume.split(":")
+            text = re.sub(rf"(?<![\w/]){target}(?=/)", str(self.folder / name), text)
+        return text
+
+    def command_line(self, name: str, further: Mapping[str, str]) -> CommandLine:
+        """`toolbus` with the variables of a service, some of them others than the file says."""
+        service = self.file.ours[name]
+        variables = {
+            key: self.here(service, value) for key, value in service.get("environment", {}).items()
+        }
+        return CommandLine(self.folder, {**variables, **further})
+
+    def start(self, name: str) -> None:
+        """Start a service when what it needs is there; wait until it says that it runs."""
+        for needed, condition in self.file.needs(name).items():
+            if condition == "service_healthy" and needed in self.file.ours:
+                self.check_health(needed)
+        service = self.file.ours[name]
+        command = [self.here(service, each) for each in service["command"]]
+        if "entrypoint" in service:
+            run_to_end([*service["entrypoint"], *command])
+            return
+        # A server takes a free port, and says which.
+        is_server = command[0] == "serve"
+        further = {"TOOLBUS_LISTEN_PORT": "0"} if is_server else {}
+        running = self.stack.enter_context(self.command_line(name, further).start(*command))
+        line = running.line()
+        assert line, running.ended().err
+        if is_server:
+            listening = re.match(r"listening on ws://(127\.0\.0\.1:\d+)", line)
+            assert listening, line
+            self.places[f"{name}:{_PORT}"] = listening[1]
+
+    def check_health(self, name: str) -> None:
+        """Run the health check that the image has, unless the service has its own."""
+        assert "healthcheck" not in self.file.ours[name]
+        here = self.places[f"{name}:{_PORT}"]
+        check = from_dockerfile("HEALTHCHECK")
+        run_to_end([each.replace(f"127.0.0.1:{_PORT}", here) for each in check])
+
+    def type(self, typed: str) -> Outcome:
+        """Run what a person types behind `docker compose run`."""
+        assert typed.startswith(BY_HAND)
+        arguments = shlex.split(typed.removeprefix(BY_HAND))
+        service = self.file.ours["toolbus"]
+        here = (self.here(service, each) for each in arguments)
+        return self.command_line("toolbus", {}).run(*here)
+
+
+def run_to_end(command: Sequence[str]) -> None:
+    """Run a command of the image that is Python's; it must end well."""
+    assert command[0] == "python"
+    done = subprocess.run(
+        [sys.executable, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+
+
+_Starters: TypeAlias = Mapping[str, Callable[[Composition], None]]
+
+
+@contextmanager
+def composed(
+    file: ComposeFile,
+    folder: Path,
+    places: Mapping[str, str],
+    key_command: str,
+    others: _Starters = MappingProxyType({}),
+) -> Iterator[Composition]:
+    """Make the key as the guide shows, and start everything of ours.
+
+    Args:
+        file: What to start.
+        folder: Where the volumes lie.
+        places: Of addresses in the file: those here.
+        key_command: What makes the key.
+        others: How services are started that are not ours; those that are left out are not.
+    """
+    for volume in file.content["volumes"]:
+        (folder / volume).mkdir()
+    composition = Composition(file, folder, {"0.0.0.0": "127.0.0.1", **places})
+    made = composition.type(key_command)
+    assert made.code == 0, made.err
+    with composition.stack:
+        for name in file.in_order():
+            if name in file.ours:
+                composition.start(name)
+            elif name in others:
+                others[name](composition)
+        yield composition

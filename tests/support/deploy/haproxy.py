@@ -1,0 +1,105 @@
+"""haproxy with the configuration of `deploy/`, in front of nodes on this machine.
+
+Only what must be another one here is: the names of nodes become their addresses, and the port that
+it listens on is a free one, whose socket it inherits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.deploy.compose import DEPLOY
+from support.documents.terminals import Service
+from support.pytest_plugins.missing_parts import not_verified
+
+__all__ = ["CONFIGURATION", "Haproxy", "haproxy_program", "running_haproxy"]
+
+CONFIGURATION = DEPLOY / "haproxy.cfg"
+_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Haproxy:
+    """One that runs."""
+
+    address: str
+    """Where it listens, as `127.0.0.1:4711`."""
+    service: Service
+    """Its process, and what it says."""
+
+    @property
+    def url(self) -> str:
+        """Where participants connect to."""
+        return f"ws://{self.address}"
+
+    async def says(self, node: str, state: str) -> None:
+        """Wait until it has said of a node that it is UP or DOWN."""
+        pattern = re.compile(rf"Server nodes/{re.escape(node)} is {state}\b.*")
+        await asyncio.to_thread(self.service.wait_for, pattern)
+        assert self.service.process.poll() is None
+
+
+def haproxy_program() -> str:
+    """Find the program; without one the test is not verified."""
+    found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        not_verified("nodes behind the balancer of deploy/", "no haproxy is here")
+    return found
+
+
+@contextmanager
+def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]:
+    """Run it for as long as the block runs.
+
+    Args:
+        folder: Where its configuration is written.
+        nodes: Where each node that the configuration names is, as `127.0.0.1:4711`.
+    """
+    program = haproxy_program()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        path = folder / "haproxy.cfg"
+        path.write_text(_here(listener.fileno(), nodes), encoding="utf-8")
+        process = subprocess.Popen(
+            [program, "-db", "-f", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[listener.fileno()],
+            text=True,
+        )
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    service = Service(process)
+    reader = threading.Thread(target=service.read, daemon=True)
+    reader.start()
+    with process:
+        try:
+            yield Haproxy(address, service)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_PATIENCE_S)
+            finally:
+                process.kill()
+                reader.join(_PATIENCE_S)
+
+
+def _here(listening: int, nodes: Mapping[str, str]) -> str:
+    """Put this machine's addresses into the configuration, each where it stands once."""
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    changes = {
+        f"server {name} {name}:7717\n": f"server {name} {at}\n" for name, at in nodes.items()
+    }
+    for there, here in {"\n    bind :7717\n": f"\n    bind fd@{listening}\n", **changes}.items():
+        assert text.count(there) == 1, there
+        text = text.replace(there, here)
+    assert not re.search(r"^ *server .*:7717$", text, re.MULTILINE), "a node has no place here"
+    return text

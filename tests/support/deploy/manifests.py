@@ -1,0 +1,144 @@
+"""The manifests of `deploy/k8s`: what they say, and what their pods would run as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from support.processes.command_line import CommandLine
+
+K8S = Path(__file__).parents[3] / "deploy" / "k8s"
+
+
+class Pod(NamedTuple):
+    """What a deployment makes pods of; each has one container."""
+
+    name: str
+    labels: dict[str, str]
+    spec: dict[str, Any]
+
+    @property
+    def container(self) -> dict[str, Any]:
+        (found,) = self.spec["containers"]
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def variables(self) -> dict[str, dict[str, Any]]:
+        return {each["name"]: each for each in self.container.get("env", ())}
+
+    def said(self, name: str) -> str:
+        value = self.variables[name]["value"]
+        assert isinstance(value, str)  # a number would be refused
+        return value
+
+
+def content(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The kustomization, and the manifests that it names."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    texts = [(folder / name).read_text(encoding="utf-8") for name in kustomization["resources"]]
+    return kustomization, [each for text in texts for each in yaml.safe_load_all(text)]
+
+
+KUSTOMIZATION, MANIFESTS = content(K8S)
+
+
+def of_kind(kind: str) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] == kind}
+
+
+def _pod_of(name: str, deployment: dict[str, Any]) -> Pod:
+    template = deployment["spec"]["template"]
+    return Pod(name, template["metadata"]["labels"], template["spec"])
+
+
+PODS = {name: _pod_of(name, each) for name, each in of_kind("Deployment").items()}
+OURS = {name: pod for name, pod in PODS.items() if pod.container["image"] == "toolbus"}
+SERVER = PODS["toolbus-server"]
+
+
+def selected(selector: Mapping[str, str]) -> list[str]:
+    """The deployments whose pods have these labels."""
+    return [name for name, pod in PODS.items() if selector.items() <= pod.labels.items()]
+
+
+def secrets_in(folder: Path) -> dict[str, dict[str, str]]:
+    """What the generators make of the files."""
+    made: dict[str, dict[str, str]] = {}
+    for each in KUSTOMIZATION["secretGenerator"]:
+        values = {name: (folder / name).read_text() for name in each.get("files", ())}
+        for name in each.get("envs", ()):
+            lines = (folder / name).read_text().splitlines()
+            values |= dict(line.split("=", 1) for line in lines)
+        made[each["name"]] = values
+    return made
+
+
+def ports_of(pod: Pod) -> dict[str, int]:
+    return {each["name"]: each["containerPort"] for each in pod.container.get("ports", ())}
+
+
+def probes_of(pod: Pod) -> dict[str, dict[str, Any]]:
+    return {name: each for name, each in pod.container.items() if name.endswith("Probe")}
+
+
+def secret_at(pod: Pod, path: str) -> str:
+    """The secret that is mounted at a path, to be read alone."""
+    (mount,) = (each for each in pod.container["volumeMounts"] if each["mountPath"] == path)
+    assert mount["readOnly"] is True
+    (volume,) = (each for each in pod.spec["volumes"] if each["name"] == mount["name"])
+    assert volume["secret"]["defaultMode"] == 0o440
+    name: str = volume["secret"]["secretName"]
+    return name
+
+
+@dataclass(slots=True)
+class Pods:
+    """What pods would run, with what they would see."""
+
+    folder: Path
+    secrets: Mapping[str, Mapping[str, str]]
+    places: dict[str, str]
+    """Of an address in the manifests: the one here."""
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def start(self, pod: Pod, name: str) -> str:
+        """Start one under a name, and return the first line that it says."""
+        variables = {key: self._value(pod, each, name) for key, each in pod.variables.items()}
+        if pod is SERVER:
+            variables["TOOLBUS_LISTEN_PORT"] = "0"
+        command = CommandLine(self.folder, variables)
+        running = self.stack.enter_context(command.start(*pod.container["args"]))
+        line = running.line()
+        assert line, running.ended().err
+        return line
+
+    def _value(self, pod: Pod, variable: Mapping[str, Any], name: str) -> str:
+        source = variable.get("valueFrom", {})
+        if "fieldRef" in source:
+            assert source["fieldRef"] == {"fieldPath": "metadata.name"}
+            return name
+        if "secretKeyRef" in source:
+            secret = source["secretKeyRef"]
+            return self._here(self.secrets[secret["name"]][secret["key"]])
+        return self._mounted(pod, self._here(variable["value"]))
+
+    def _here(self, text: str) -> str:
+        for there, place in self.places.items():
+            text = text.replace(there, place)
+        return text
+
+    def _mounted(self, pod: Pod, text: str) -> str:
+        """Put the file of a mounted secret where this machine can have it."""
+        path, _, file = text.rpartition("/")
+        if path not in {each["mountPath"] for each in pod.container["volumeMounts"]}:
+            return text
+        place = self.folder / secret_at(pod, path)
+        place.mkdir(exist_ok=True)
+        (place / file).write_text(self.secrets[place.name][file])
+        return str(place / file)

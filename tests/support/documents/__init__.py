@@ -1,0 +1,1 @@
+"""The documents for users: their pages, their fenced blocks, a reader who types them."""

@@ -1,0 +1,95 @@
+"""A reader who types the console blocks of a document, in order, on free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+from support.documents.pages import examples
+from support.documents.snippets import Block, Step, steps_of
+from support.documents.terminals import Service, Terminals
+from support.rooms.events import next_toolkit_event
+from toolbus import RoomClient
+
+_SERVICES = ("toolbus serve", "toolbus host", "toolbus trace")
+_TRACE_PORT = "4318"
+
+
+def is_service(command: str) -> bool:
+    """Tell whether a command runs until it is told to end."""
+    bare = re.sub(r"^(?:\w+=\S+ )+", "", command)
+    program = re.fullmatch(r"python (\S+)", bare)
+    if program is not None:
+        return bool(re.search(r"^    \w+\.run\(\)$", examples().get(program[1], ""), re.MULTILINE))
+    return bare.startswith(_SERVICES)
+
+
+def is_trace(block: Block) -> bool:
+    """Tell whether a block receives spans."""
+    return steps_of(block)[0].command == "toolbus trace"
+
+
+class Reader:
+    """A reader who types blocks into terminals.
+
+    Args:
+        terminals: Where commands run.
+    """
+
+    def __init__(self, terminals: Terminals) -> None:
+        self._terminals = terminals
+        self._ports: dict[str, str] = {}
+
+    def trace_first(self, block: Block) -> None:
+        """Receive the spans of everything that is started afterwards."""
+        (step,) = steps_of(block)
+        service = self._terminals.start(f"{step.command} --port 0", step.prints)
+        found = service.wait_for(re.compile(r"OTEL_EXPORTER_OTLP_ENDPOINT=(\S+:(\d+))"))
+        self._terminals.variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = found[1]
+        self._ports[_TRACE_PORT] = found[2]
+
+    def type(self, block: Block) -> None:
+        """Type one block; a service at its end keeps running."""
+        steps = [Step(self._on_free_ports(s.command), s.prints) for s in steps_of(block)]
+        services = [step for step in steps if is_service(step.command)]
+        assert services in ([], steps[-1:]), f"line {block.line_number}: a service ends its block"
+        if services:
+            steps.pop()
+        if steps:
+            self._terminals.type(steps)
+        for step in services:
+            self.start(step)
+
+    def start(self, step: Step) -> None:
+        """Start a service, and wait until it has printed what it is to print."""
+        if "toolbus serve" in step.command:
+            self._serve(step)
+        elif step.prints:
+            self._terminals.start(step.command, step.prints).shows(step.prints)
+        else:
+            url = self._terminals.variables["TOOLBUS_URL"]
+            asyncio.run(_until_hosted(url, lambda: self._terminals.start(step.command, ())))
+
+    def _serve(self, step: Step) -> None:
+        port = re.search(r"--port (\d+)", step.command)
+        shown = port[1] if port else "7717"
+        command = step.command.replace(port[0], "") if port else step.command
+        service = self._terminals.start(f"{command} --port 0", step.prints)
+        found = service.wait_for(re.compile(r"listening on (ws://[\d.]+:(\d+))"))
+        self._ports[shown] = found[2]
+        if port is None:
+            self._terminals.variables["TOOLBUS_URL"] = found[1]
+
+    def _on_free_ports(self, command: str) -> str:
+        for shown, real in self._ports.items():
+            command = command.replace(f":{shown}", f":{real}")
+        return command
+
+
+async def _until_hosted(url: str, start: Callable[[], Service]) -> None:
+    """Start a service that prints nothing, and wait until the room has its toolkit."""
+    async with RoomClient(url) as client, client.events(["toolkits"]) as events:
+        start()
+        async with asyncio.timeout(60):
+            assert (await next_toolkit_event(events)).name in {"toolkit_added", "toolkit_changed"}

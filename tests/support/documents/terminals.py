@@ -1,0 +1,123 @@
+"""Terminals for the console blocks of a document: shells, and services that go on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.documents.snippets import Step, pattern_of, settled
+
+_PATIENCE_S = 60.0
+_MARK = "\x1e"
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """A command that runs until it is told to end, and what it has printed so far."""
+
+    process: subprocess.Popen[str]
+    _printed: str = ""
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    def read(self) -> None:
+        """Collect what is printed, until the end."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self._printed += line
+                self._news.notify_all()
+
+    def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Wait until a pattern is found in what was printed."""
+        with self._news:
+            found = self._news.wait_for(lambda: pattern.search(self._printed), _PATIENCE_S)
+        assert found, f"not printed: {pattern.pattern}\nbut: {self._printed}"
+        return found
+
+    def shows(self, prints: Sequence[str]) -> None:
+        """Wait until lines have been printed as a document says them."""
+        wanted = pattern_of(prints)
+        with self._news:
+            found = self._news.wait_for(
+                lambda: wanted.search(settled(self._printed) + "\n"), _PATIENCE_S
+            )
+            assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"
+
+    def end(self) -> None:
+        """Ask it to end; it must do so well."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(_PATIENCE_S) == 0, self._printed
+
+
+class Terminals:
+    """Shells in one folder with the same variables; what was started ends with the block.
+
+    Args:
+        folder: Where commands run.
+        variables: What they see.
+    """
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.variables = dict(variables)
+        self.services: list[tuple[Service, Sequence[str]]] = []
+        self._left = ExitStack()
+
+    def __enter__(self) -> Terminals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.close()
+
+    def start(self, command: str, prints: Sequence[str]) -> Service:
+        """Start a service; `end_all` waits for all that it prints."""
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec env {command}"],
+            cwd=self.folder,
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        service = Service(process)
+        reader = threading.Thread(target=service.read, daemon=True)
+        reader.start()
+        # Undone from the last to the first: killed, read to its end, waited for.
+        self._left.enter_context(process)
+        self._left.callback(reader.join, _PATIENCE_S)
+        self._left.callback(process.kill)
+        self.services.append((service, prints))
+        return service
+
+    def type(self, steps: Sequence[Step]) -> None:
+        """Type commands into one shell; each must print what its step says, and no more."""
+        lines = [f"{each.command}\n_code=$?; printf '{_MARK}'; (exit $_code)" for each in steps]
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(lines)],
+            cwd=self.folder,
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        for step, printed in zip(steps, done.stdout.split(_MARK), strict=False):
+            text = f"{settled(printed)}\n" if printed else ""
+            wanted = pattern_of(step.prints)
+            assert wanted.fullmatch(text), f"$ {step.command}\n{printed}promised: {step.prints}"
+
+    def end_all(self) -> None:
+        """Wait for what each service is still to print, and end them, the last one first."""
+        for service, prints in self.services:
+            service.shows(prints)
+        for service, _ in reversed(self.services):
+            service.end()

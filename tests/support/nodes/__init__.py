@@ -1,0 +1,1 @@
+"""Servers that share a Redis, in one process or in several, and what they host."""

@@ -1,0 +1,48 @@
+"""Members and definitions without a server: what the pure parts of one work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolbus.auth.grants import AgentsGrant, ApiScope
+from toolbus.wire import ParticipantId, pack_body
+from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.toolkit_definition import Definition, read_definition
+
+
+def scope(**agents: Any) -> ApiScope:
+    """Grant exactly this over toolkits and tools."""
+    return ApiScope(agents=AgentsGrant(**agents))
+
+
+def member(
+    name: str,
+    instance: str = "1",
+    *,
+    issuer: str = "acme",
+    role: str = "user",
+    api: ApiScope | None = None,
+) -> Participant:
+    """Make a participant, with all grants unless others are given."""
+    return Participant(
+        id=ParticipantId(f"{issuer}/{name}/{instance}"),
+        identity=Identity(issuer, name),
+        role=role,
+        instance=instance,
+        epoch=1,
+        scope=ApiScope.full() if api is None else api,
+    )
+
+
+def definition(
+    name: str = "t", *tools: str, version: str = "", idempotent: bool = False, **words: str
+) -> Definition:
+    """Make what a host registers; another version is another digest."""
+    schema = {"type": "object"}
+    described = [
+        {"name": tool, "input_schema": schema, "idempotent": idempotent}
+        for tool in tools or ("run",)
+    ]
+    return read_definition(
+        pack_body({"name": name, "version": version, "tools": described, **words})
+    )

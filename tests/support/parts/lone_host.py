@@ -1,0 +1,226 @@
+"""A host without a server: what is dispatched to it, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from toolbus import ToolContext, Toolkit, tool
+from toolbus.errors import RoomException
+from toolbus.hosting.runner import Runner
+from toolbus.telemetry.tracing import Tracing
+from toolbus.wire import (
+    CallId,
+    Cancel,
+    Credit,
+    Dispatch,
+    Failed,
+    Frame,
+    Input,
+    Progress,
+    RequestId,
+    Result,
+    StreamChunk,
+    Unknown,
+    decode_from_client,
+    exception_of,
+    pack_body,
+    unpack_body,
+)
+
+T = TypeVar("T")
+PLENTY = {"credit_chunks": 100_000, "credit_bytes": 2**40}
+ALICE = pack_body(["p1", "alice", "user", "acme"])
+
+
+class Wire:
+    """A connection that is behind as long as a test says so; `take` gets every frame."""
+
+    def __init__(self, take: Callable[[Frame], None]) -> None:
+        self._take = take
+        self.is_open = True
+        self.is_behind = False
+        self.gathered = 0
+        """How often it was told that more may come in this turn."""
+        self._caught_up = asyncio.Event()
+
+    def fall_behind(self) -> None:
+        self.is_behind = True
+        self._caught_up.clear()
+
+    def catch_up(self) -> None:
+        self.is_behind = False
+        self._caught_up.set()
+
+    def gather(self) -> None:
+        self.gathered += 1
+
+    async def drained(self) -> None:
+        await self._caught_up.wait()
+
+    def send_message(self, data: bytes) -> None:
+        frame = decode_from_client(data)
+        assert not isinstance(frame, Unknown)
+        self._take(frame)
+
+
+class Server:
+    """The other end: dispatches, and takes the answers and what comes before them."""
+
+    def __init__(self, max_inflight: int, tracing: Tracing) -> None:
+        self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
+        self.news: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
+        self.wire = Wire(self._take)
+        self.rooms: list[tuple[int, float | None]] = []
+        self.runner = Runner(
+            room_of=lambda call, deadline_at: self.rooms.append((call, deadline_at)),
+            room_name="lab",
+            tracing=tracing,
+            connection=self.wire,
+            max_inflight=max_inflight,
+        )
+
+    def _take(self, frame: Frame) -> None:
+        if isinstance(frame, StreamChunk | Progress | Credit):
+            self.news.put_nowait(frame)
+            return
+        assert isinstance(frame, Result | Failed)
+        self.answers.put_nowait(frame)
+
+    def dispatch(
+        self, number: int, tool: str, /, *, packed: bytes | None = None, **more: Any
+    ) -> None:
+        """Hand over a call; `more` are its arguments, but for `header`."""
+        header = {"caller": ALICE, **more.pop("header", {})}
+        arguments = pack_body(more) if packed is None else packed
+        call_id = CallId(str(number))
+        self.runner.dispatch(Dispatch(number, call_id, "t", tool, 60_000, arguments, header))
+
+    def cancel(self, number: int) -> None:
+        self.runner.cancel(Cancel(RequestId(number), "cancelled"))
+
+    def credit(self, number: int, chunks: int, total_bytes: int) -> None:
+        """Let a call send more."""
+        self.runner.on_stream_frame(Credit(RequestId(number), False, chunks, total_bytes))
+
+    def input(self, call: int, number: int, *fields: Any, last: bool = False) -> None:
+        """Send a chunk of a call's input, or its end alone."""
+        body = pack_body([*fields]) if fields else None
+        self.runner.on_stream_frame(Input(RequestId(call), number, body, last))
+
+    async def next_of(self, kind: type[T]) -> T:
+        """Take what the host says next beside answers, which is of this kind."""
+        async with asyncio.timeout(5):
+            frame = await self.news.get()
+        assert isinstance(frame, kind), frame
+        return frame
+
+    async def fields_of(self, number: int) -> list[Any]:
+        """Take the next chunk of call 1, which has this number."""
+        frame = await self.next_of(StreamChunk)
+        assert (frame.id, frame.number) == (1, number)
+        fields: list[Any] = unpack_body(frame.body, binary=True)
+        return fields
+
+    async def is_quiet(self) -> bool:
+        """Let everything run that can; tell whether the host says nothing."""
+        done, waiting = await asyncio.wait(
+            [asyncio.ensure_future(self.answers.get())], timeout=0.05
+        )
+        for each in waiting:
+            each.cancel()
+        return not done and self.news.empty()
+
+    async def answer(self) -> Any:
+        """Take the next answer: a value, or the error it stands for."""
+        async with asyncio.timeout(5):
+            frame = await self.answers.get()
+        if isinstance(frame, Failed):
+            return exception_of(frame)
+        return unpack_body(frame.body, binary=True)[-1]
+
+    async def error(self) -> RoomException:
+        answer = await self.answer()
+        assert isinstance(answer, RoomException), answer
+        return answer
+
+    async def idle(self) -> None:
+        """Wait until nothing runs, queues or was left behind."""
+        async with asyncio.timeout(5):
+            while tasks := [run.task for run in self.runner._running if run.task]:
+                await asyncio.wait(tasks)
+        assert self.runner._calls == {}
+        assert self.answers.empty()
+
+
+class Stage:
+    """Makes servers with tools on them, and lets go of everything at the end."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = asyncio.Event()
+        self.ended: list[str] = []
+        self._servers: list[Server] = []
+        self._loop = asyncio.get_running_loop()
+
+    def server(
+        self,
+        *tools: Any,
+        kit: type[Toolkit] = Toolkit,
+        max_inflight: int = 256,
+        tracing: Tracing | None = None,
+    ) -> Server:
+        server = Server(max_inflight, tracing or Tracing())
+        server.runner.host(kit("t", tools), public=True)
+        self._servers.append(server)
+        return server
+
+    def enter(self) -> None:
+        self._loop.call_soon_threadsafe(self.entered.set)
+
+    async def wait_entered(self) -> None:
+        async with asyncio.timeout(5):
+            await self.entered.wait()
+        self.entered.clear()
+
+    async def close(self) -> None:
+        self.gate.set()
+        for server in self._servers:
+            async with asyncio.timeout(5):
+                await server.runner.stop()
+            await server.idle()
+
+
+def hold(stage: Stage, **options: Any) -> Callable[..., Any]:
+    """Make an async tool that waits until it is cancelled."""
+
+    @tool(name="hold", **options)
+    async def hold(number: int = 0) -> str:
+        stage.enter()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stage.ended.append(f"hold {number}")
+        return ""
+
+    return hold
+
+
+def hold_thread(stage: Stage, **options: Any) -> Callable[..., Any]:
+    """Make a sync tool that waits until the gate is open, whatever it is told."""
+
+    @tool(name="hold_thread", **options)
+    def hold_thread(context: ToolContext, number: int = 0) -> str:
+        stage.enter()
+        stage.gate.wait(10)
+        stage.ended.append(f"cancelled {context.cancelled}")
+        return str(number)
+
+    return hold_thread
+
+
+@tool
+async def echo(text: str) -> str:
+    return text

@@ -1,0 +1,77 @@
+"""A router with people around it, and neither sockets nor time of its own."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from support.parts.facts import definition, member
+from support.parts.still_clock import Notebook, StillClock
+from toolbus.auth.grants import ApiScope
+from toolbus.wire import Call, CallId, Failed, RequestId, pack_body
+from toolbus_server.calls.router import Connection, RoutedRoom, Router
+from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.limits import Limits
+from toolbus_server.registry.room_state import RoomState
+
+ARGUMENTS = pack_body({})
+
+
+class Table:
+    """A room with people in it, and a router."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.clock = StillClock()
+        self.router = Router(self.clock.as_loop(), limits or Limits(), ServerTelemetry())
+        self.room = RoutedRoom(RoomState("lab", Random(1)))
+        self.ports: dict[str, Notebook] = {}
+        self.connections: list[Connection] = []
+        """All that ever were."""
+
+    def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
+        port = self.ports[f"{name}{instance}"] = Notebook()
+        connection = Connection(member(name, instance, api=api), port)
+        self.room.state.join(connection.member)
+        self.room.connections[connection.member.id] = connection
+        self.connections.append(connection)
+        return connection
+
+    def named(self, name: str) -> Connection:
+        """The connection of this name, made if there is none."""
+        for connection in self.room.connections.values():
+            if connection.member.identity.name == name:
+                return connection
+        return self.connection(name)
+
+    def host(self, name: str, toolkit: str, instance: str = "1", **tools: Any) -> Connection:
+        connection = self.connection(name, instance)
+        self.room.state.register(connection.member, definition(toolkit, **tools), public=True)
+        return connection
+
+    def call(
+        self,
+        caller: Connection,
+        number: int,
+        tool: str = "t.run",
+        ms: int | None = 5_000,
+        **options: Any,
+    ) -> None:
+        toolkit, _, name = tool.partition(".")
+        call_id = CallId(f"call-{number}")
+        request = RequestId(number)
+        frame = Call(request, call_id, toolkit, name, ms, ARGUMENTS, options or None)
+        self.router.call(self.room, caller, frame)
+
+    def leave(self, connection: Connection) -> None:
+        self.room.state.leave(connection.member)
+        self.router.end_calls_of(connection)
+        del self.room.connections[connection.member.id]
+
+
+def port_of(connection: Connection) -> Notebook:
+    assert isinstance(connection.port, Notebook)
+    return connection.port
+
+
+def phase(failed: Failed) -> tuple[str, str]:
+    return (failed.code, failed.executed)

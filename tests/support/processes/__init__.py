@@ -1,0 +1,1 @@
+"""Programs as processes of their own: servers, hosts, clients, commands."""

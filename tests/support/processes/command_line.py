@@ -1,0 +1,159 @@
+"""`toolbus` as people run it: processes with an empty home of their own, ended by their id."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from typer.testing import CliRunner
+
+from toolbus.cli.app import make_app
+
+PATIENCE_S = 60.0
+"""Processes on a busy machine: far above what any of them takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> Any:
+        """What stdout says, as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """What stderr says, as JSON."""
+        found: dict[str, Any] = json.loads(self.err)
+        return found
+
+
+@dataclass(slots=True)
+class Running:
+    """A command that has not ended yet."""
+
+    process: subprocess.Popen[str]
+
+    def line(self) -> str:
+        """Read the next line of stdout."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> Outcome:
+        """Send a signal and wait for the end."""
+        self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> Outcome:
+        """Wait for the end."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return Outcome(self.process.returncode, out, err)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """Runs `toolbus` in a folder, with variables of its own and no others of toolbus."""
+
+    folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, *arguments: str, **variables: str) -> Outcome:
+        """Run a command to its end."""
+        with self.start(*arguments, **variables) as running:
+            return running.ended()
+
+    def run_here(self, *arguments: str, **variables: str) -> Outcome:
+        """Run a command to its end in this process: without half a second for an interpreter.
+
+        For what a command says and how it ends. Signals, terminals, spans and what it leaves behind
+        need a process; and each command is run as one somewhere.
+        """
+        wanted = self.environment(variables)
+        assert not [name for name in wanted if name.startswith("OTEL_")], "spans are for a process"
+        surplus = dict.fromkeys(os.environ.keys() - wanted.keys())
+        with chdir(self.folder):
+            result = CliRunner().invoke(
+                make_app(), arguments, env={**surplus, **wanted}, prog_name="toolbus"
+            )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    def value_here(self, *arguments: str) -> Any:
+        """Run a command here that must end well, and read what it says as JSON."""
+        outcome = self.run_here(*arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.value
+
+    @contextmanager
+    def start(self, *arguments: str, **variables: str) -> Iterator[Running]:
+        """Run a command for as long as the block runs; what is left then is killed."""
+        with heard_interrupts():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "toolbus", *arguments],
+                cwd=self.folder,
+                env=self.environment(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        with process:
+            try:
+                yield Running(process)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    @contextmanager
+    def serving(self, *arguments: str) -> Iterator[tuple[Running, str]]:
+        """Run a development server; gives it and its address."""
+        options: Sequence[str] = arguments or ("--dev",)
+        with self.start("serve", "--port", "0", "--json", *options) as server:
+            yield server, json.loads(server.line())["url"]
+
+    @contextmanager
+    def hosting(self, *arguments: str) -> Iterator[Running]:
+        """Host toolkits, once the first of them can be called."""
+        with self.start("host", *arguments) as host:
+            line = host.line()
+            assert line, host.ended().err
+            yield host
+
+    def at(self, url: str) -> CommandLine:
+        """Return the same, with a server's address among its variables."""
+        return CommandLine(self.folder, {**self.variables, "TOOLBUS_URL": url})
+
+    def environment(self, further: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Return the variables that a command sees."""
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TOOLBUS_", "OTEL_"))
+        }
+        home = {"TOOLBUS_HOME": str(self.folder / "home"), "COLUMNS": "200"}
+        return {**clean, **home, **self.variables, **further}
+
+
+@contextmanager
+def heard_interrupts() -> Iterator[None]:
+    """Let processes that start here hear Ctrl-C, which one in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

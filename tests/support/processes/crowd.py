@@ -1,0 +1,82 @@
+"""A thousand participants in one process, and a caller whose calls go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from support.processes.server_process import ServerProcess
+from toolbus import RoomClient, tool
+
+PEOPLE = 1_000
+_PROGRAM = Path(__file__).with_name("crowd_process.py")
+
+
+@tool
+async def echo(number: int) -> int:
+    return number
+
+
+class Crowd:
+    """Participants in a process of their own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def say(self, word: str) -> None:
+        """Tell it what to do; once it waits, it has said so."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{word}\n".encode())
+        if word == "wait":
+            assert await self._process.stdout.readline() == b"waiting\n"
+
+    async def heard(self) -> list[float]:
+        """Wait until all are back; say how long each took."""
+        assert self._process.stdout is not None
+        took: list[float] = json.loads(await self._process.stdout.readline())
+        return took
+
+
+@asynccontextmanager
+async def crowd(
+    server: ServerProcess, people: int = PEOPLE, url: str | None = None
+) -> AsyncIterator[Crowd]:
+    """Run so many participants in a process of their own, where the server is or the URL leads."""
+    place = {"TOOLBUS_URL": url or server.url, "TOOLBUS_ROOM": "lab"}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(_PROGRAM), str(people)),
+        env={**os.environ, **place, "TOOLBUS_TOKEN": server.token("crowd")},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=2**20,
+    )
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        yield Crowd(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+class Caller:
+    """Makes one call after the other, none of which may fail."""
+
+    def __init__(self, room: RoomClient) -> None:
+        self._room = room
+        self.is_over = False
+        self.calls = 0
+        """How many have ended."""
+
+    async def run(self) -> None:
+        while not self.is_over:
+            await self._room.invoke("t.echo", {"number": 1}, retry=False)
+            self.calls += 1

@@ -1,0 +1,68 @@
+"""A thousand participants in one process, who lose their connections and come back at one time.
+
+Run as `python crowd_process.py COUNT`, with `TOOLBUS_*` set; it prints "ready" when all are there.
+The line "again" on stdin lets all connections go at once; at "wait" it says "waiting", and others
+are to end them. When all are back it prints, as JSON, how long each took. It ends when stdin does.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import AsyncExitStack
+
+from toolbus import RoomClient
+from toolbus.client.connection import Connection
+
+_AT_ONCE = 50
+
+
+def _line_of(room: RoomClient) -> Connection:
+    assert room._parts is not None
+    line = room._parts.link._current
+    assert line is not None
+    return line
+
+
+async def _is_back(room: RoomClient, line: Connection, began: float) -> float:
+    """Say how many seconds it took until calls could be sent again."""
+    assert room._parts is not None
+    await line.closed.wait()
+    await room._parts.link.ready()
+    return time.monotonic() - began
+
+
+async def _first_lost(lines: list[Connection]) -> None:
+    waits = [asyncio.ensure_future(line.closed.wait()) for line in lines]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
+
+
+async def main() -> None:
+    door = asyncio.Semaphore(_AT_ONCE)
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+
+        async def join() -> RoomClient:
+            async with door:
+                return await stack.enter_async_context(RoomClient())
+
+        rooms = await asyncio.gather(*(join() for _ in range(int(sys.argv[1]))))
+        print("ready", flush=True)  # noqa: T201 - the parent reads it
+        while word := await loop.run_in_executor(None, sys.stdin.readline):
+            lines, began = [_line_of(room) for room in rooms], time.monotonic()
+            if word.strip() == "wait":
+                print("waiting", flush=True)  # noqa: T201 - the parent reads it
+                await _first_lost(lines)
+                began = time.monotonic()
+            else:
+                for line in lines:
+                    line.abort()
+            came = (_is_back(room, line, began) for room, line in zip(rooms, lines, strict=True))
+            took = await asyncio.gather(*came)
+            print(json.dumps(took), flush=True)  # noqa: T201 - the parent reads it
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

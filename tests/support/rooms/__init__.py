@@ -1,0 +1,1 @@
+"""Rooms of a running server: waits for events, participants, what a server still holds."""

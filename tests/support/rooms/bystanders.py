@@ -1,0 +1,98 @@
+"""People who do nothing wrong, and what must be true of them after somebody else did."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from toolbus import Key, RoomClient, Toolkit, tool
+from toolbus_server import ServerSettings
+from toolbus_server.testing import TestServer, running_server
+
+
+@tool
+async def say(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+class _Complaints(logging.Handler):
+    """Whatever is logged as an error, by us, by websockets or by asyncio."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(f"{record.name}: {record.getMessage()} {record.exc_info}")
+
+
+@contextmanager
+def nothing_complains() -> Iterator[None]:
+    """Fail if anything is logged as an error meanwhile: a client's bytes are nobody's bug."""
+    complaints = _Complaints()
+    logging.getLogger().addHandler(complaints)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(complaints)
+    assert complaints.records == []
+
+
+@asynccontextmanager
+async def unharmed_server(
+    *, settings: ServerSettings | None = None, key: Key | None = None
+) -> AsyncIterator[TestServer]:
+    """Run a server on which alice calls `echo.say` of a host, before, and just so afterwards.
+
+    At the end nobody else may be left: no task, no connection, no call in flight, no logged error.
+    """
+    with nothing_complains():
+        async with (
+            running_server(settings=settings, key=key) as server,
+            server.room("host") as host,
+            host.host(Toolkit("echo", [say])),
+            server.room("alice") as alice,
+        ):
+            await check_call(alice)
+            before = await _quiet_tasks()
+            connections = connections_of(server)
+            yield server
+            await check_call(alice)
+            await strangers_gone(before)
+            assert connections_of(server) == connections
+            assert server.server.hub.router.in_flight == 0
+            await check_call(alice)
+
+
+async def check_call(caller: RoomClient) -> None:
+    """Make a call as anybody would."""
+    async with asyncio.timeout(5):
+        assert await caller.call("echo.say", text="hello") == "hello"
+
+
+async def _quiet_tasks() -> set[asyncio.Task[Any]]:
+    """Give the tasks that are there when the host has finished with its last call."""
+    await asyncio.sleep(0)
+    return asyncio.all_tasks()
+
+
+async def strangers_gone(before: set[asyncio.Task[Any]]) -> None:
+    """Wait until every task that was not there before has ended."""
+    while strangers := asyncio.all_tasks() - before:
+        _, left = await asyncio.wait(strangers, timeout=10)
+        assert not left, f"still running: {left}"
+
+
+def connections_of(server: TestServer) -> dict[str, list[str]]:
+    """Tell who sits in which room."""
+    rooms = server.server.hub.rooms
+    return {
+        name: sorted(
+            connection.member.identity.name for connection in open_room.room.connections.values()
+        )
+        for name, open_room in rooms.items()
+    }

@@ -1,0 +1,36 @@
+"""The grant to observe the calls of a room, and the sum of the reports that an observer gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from toolbus import (
+    ApiScope,
+    CallNews,
+    EndedCall,
+)
+
+OBSERVER = ApiScope(observe=True)
+
+
+class Sum:
+    """What a watcher has been told in all."""
+
+    def __init__(self) -> None:
+        self.in_flight = -1
+        self.started = self.ended = self.failed = 0
+        self.calls: list[EndedCall] = []
+
+    def add(self, news: CallNews) -> None:
+        self.in_flight = news.in_flight
+        self.started += news.started
+        self.ended += news.ended
+        self.failed += news.failed
+        self.calls += news.calls
+
+    async def until(self, news: AsyncIterator[CallNews], ended: int) -> None:
+        """Read on until so many calls have ended in all."""
+        async with asyncio.timeout(20):
+            while self.ended < ended or self.in_flight < 0:
+                self.add(await anext(news))

@@ -1,0 +1,103 @@
+"""What a process holds: the tasks, the objects of calls, descriptors, memory. To be compared.
+
+A process that `answer_looks` serves writes it as one line of JSON for each line that it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from toolbus import ChunkStream, InputStream, RoomClient
+from toolbus.chunks.chunk_sender import ChunkSender
+from toolbus.chunks.chunk_sequences import ChunkReader, ReceivedFile
+from toolbus.chunks.receive_credit import ReceiveBuffer
+from toolbus.client.inbound_stream import InboundStream
+from toolbus.client.input_sender import InputSender
+from toolbus.client.pending_requests import PendingRequest
+from toolbus.client.streaming_call import StreamingCall
+from toolbus.concurrency.thread_iterator import ThreadIterator
+from toolbus.concurrency.timers import Deadlines
+from toolbus.hosting.hosted_call import HostedCall
+from toolbus.hosting.input_receiver import InputReceiver
+from toolbus.hosting.output_stream import OutputStream
+from toolbus_server.calls.call_state import CallStreams, InFlightCall, StreamDirection
+
+__all__ = ["CALL_TYPES", "answer_looks", "entries_of", "forget_ended", "look"]
+
+CALL_TYPES: frozenset[type] = frozenset(
+    {
+        CallStreams,
+        ChunkReader,
+        ChunkStream,
+        ChunkSender,
+        HostedCall,
+        InFlightCall,
+        InboundStream,
+        InputReceiver,
+        InputSender,
+        InputStream,
+        OutputStream,
+        PendingRequest,
+        ReceiveBuffer,
+        ReceivedFile,
+        StreamDirection,
+        StreamingCall,
+        ThreadIterator,
+    }
+)
+"""Types of toolbus that have no instances while no call is in flight."""
+
+
+def look() -> dict[str, Any]:
+    """Count what this process has; what is garbage goes first."""
+    gc.collect()
+    everything = gc.get_objects()
+    objects = Counter(map(type, everything))
+    tasks = Counter(_name_of(task) for task in asyncio.all_tasks() if not task.done())
+    process = psutil.Process()
+    return {
+        "objects": {kind.__name__: n for kind, n in objects.items() if kind in CALL_TYPES},
+        "tasks": dict(tasks),
+        "futures": sum(type(each) is asyncio.Future and not each.done() for each in everything),
+        "descriptors": process.num_fds(),
+        "memory": process.memory_info().rss,
+    }
+
+
+def _name_of(task: asyncio.Task[Any]) -> str:
+    return str(getattr(task.get_coro(), "__qualname__", task))
+
+
+def entries_of(room: RoomClient) -> int:
+    """Count what waits for an answer in one participant's table."""
+    parts = room._parts
+    if parts is None:
+        return 0
+    return len(parts.table)
+
+
+def forget_ended(deadlines: Deadlines[Any]) -> None:
+    """Drop now what has ended; by itself that is done when it is much."""
+    deadlines._remove_ended()
+
+
+async def answer_looks(more: Callable[[], dict[str, Any]] = dict) -> None:
+    """Write what is here for each line on stdin, until that ends.
+
+    Args:
+        more: What else to write.
+    """
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.readline():
+        facts = more()
+        print(json.dumps({**look(), **facts}), flush=True)  # noqa: T201 - the parent reads it

@@ -1,0 +1,25 @@
+"""What a server in this process holds: connections, calls in flight, a monitor of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from toolbus_server.testing import TestServer
+
+INTERVAL_S, SILENCE_S = 0.4, 1.2
+
+
+def connection_of(server: TestServer, name: str) -> Any:
+    connections = server.server.hub.rooms["lab"].room.connections.values()
+    return next(connection for connection in connections if connection.member.identity.name == name)
+
+
+async def until_in_flight(server: TestServer, count: int) -> None:
+    async with asyncio.timeout(10):
+        while server.server.hub.router.in_flight != count:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+def is_watched(server: TestServer, room: str = "lab") -> bool:
+    return server.server.hub.rooms[room].room.monitor is not None

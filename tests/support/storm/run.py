@@ -1,0 +1,239 @@
+"""One run of a storm: its callers, what is left after each stretch, the verdict at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.redis.server import RedisServer
+from support.rooms.bystanders import nothing_complains
+from support.rooms.leftovers import entries_of, look
+from support.storm.callers import Ledger, lane, own_failures_unlogged
+from support.storm.plan import (
+    Deed,
+    Trouble,
+    deeds,
+    line_troubles,
+    node_troubles,
+    redis_troubles,
+    troubles,
+)
+from support.storm.stage import HOSTS, Stage, stage
+from support.storm.verdict import BETWEEN_NODES, NEVER, problems
+from support.storm.witness import witness_of
+from toolbus import RoomClient
+
+# Read here: each test takes such variables away.
+SEED = os.environ.get("TOOLBUS_LEDGER_SEED")
+SECONDS = os.environ.get("TOOLBUS_STORM_S")
+CALLERS, LANES = 4, 6
+STRETCHES = (1 / 3, 1 / 3, 1 / 3)
+"""Of all the time; in the first of them servers fail too."""
+PEOPLE = [*(f"caller-{number}" for number in range(CALLERS)), *["host"] * HOSTS]
+"""Who takes part, by name."""
+MOST_MEMORY = 1.1
+"""What servers have at the end, in times what they had after the second of three stretches."""
+SETTLE_S = 25
+
+
+class Storm:
+    """One run: who calls, and what all held before.
+
+    Args:
+        seed: Of all that is drawn.
+        made: Who takes part.
+        callers: Who calls.
+        of_others: Objects of calls that tests before this one have left in this process.
+    """
+
+    def __init__(
+        self, seed: str, made: Stage, callers: list[RoomClient], of_others: dict[str, int]
+    ) -> None:
+        self.seed = seed
+        self.stage = made
+        self.callers = callers
+        self.ledger = Ledger()
+        self._lanes: list[Iterator[Deed]] = [
+            deeds(seed, number + 1) for number in range(CALLERS * LANES)
+        ]
+        self._before: list[dict[str, Any]] = []
+        self._sums: list[dict[str, Any]] = []
+        """What was held when all was looked at last."""
+        self._of_others = collections.Counter(of_others)
+
+    async def begin(self) -> None:
+        """Wait until all are there, and count what they hold."""
+        await self.settled()
+        self._before = self._sums
+
+    async def stretch(self, seconds: float, *, server: bool, part: int) -> None:
+        """Call while things happen, then let all end."""
+        is_over = asyncio.Event()
+        asyncio.get_running_loop().call_later(seconds, is_over.set)
+        made = self.stage
+        pulse = asyncio.create_task(self.ledger.pulse.run())
+        async with asyncio.TaskGroup() as group:
+            for drawn in self._troubles(server=server, part=part):
+                group.create_task(made.make_trouble(drawn, is_over))
+            for number, calls in enumerate(self._lanes):
+                room = self.callers[number % CALLERS]
+                group.create_task(lane(room, calls, self.ledger, is_over))
+        pulse.cancel()
+        for line in made.lines:
+            await line.heal()
+
+    def _troubles(self, *, server: bool, part: int) -> list[Iterator[Trouble]]:
+        """Draw what happens side by side: where there are nodes, more."""
+        has_nodes = self.stage.redis is not None
+        drawn = [
+            troubles(self.seed, server=server and not has_nodes),
+            line_troubles(self.seed, part),
+        ]
+        if has_nodes:
+            drawn.append(redis_troubles(self.seed, part))
+        if has_nodes and server:
+            drawn.append(node_troubles(self.seed))
+        return drawn
+
+    async def settled(self) -> None:
+        """Wait until all are there again and nothing of a call is left anywhere."""
+        left: list[str] = ["not looked yet"]
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while left:
+                    left = self._left_in(await self._looks())
+                    await asyncio.sleep(0.2 if left else 0)
+        except TimeoutError:
+            pytest.fail(f"left behind: {left}")
+
+    async def _looks(self) -> list[dict[str, Any]]:
+        """Ask all for what they hold: callers, each server, each host."""
+        mine = {**look(), "entries": sum(map(entries_of, self.callers))}
+        mine["objects"] = dict(collections.Counter(mine["objects"]) - self._of_others)
+        return [mine, *[await each.look() for each in (*self.stage.servers, *self.stage.hosts)]]
+
+    def _left_in(self, looks: list[dict[str, Any]]) -> list[str]:
+        servers = looks[1:-HOSTS]
+        left = [
+            f"server {number}: {each['connections']} are there, {each['hosts']} host"
+            for number, each in enumerate(servers)
+            if (each["connections"], each["hosts"]) != (HOSTS + CALLERS, HOSTS)
+        ]
+        left += _strangers([each["people"] for each in servers])
+        # Who moves takes its tasks along: servers are compared as one.
+        sums = [looks[0], _added_up(servers), *looks[-HOSTS:]]
+        names = ["callers", "servers", *(f"host {number}" for number in range(HOSTS))]
+        self._sums = sums
+        for number, (name, looked) in enumerate(zip(names, sums, strict=True)):
+            before = self._before[number] if self._before else None
+            left += [f"{name}: {words}" for words in _more(looked, before)]
+        return left
+
+    def check(self) -> None:
+        """Compare what was told with what was seen."""
+        ledger, seen = self.ledger, witness_of(self.stage.witness)
+        never = NEVER if self.stage.redis is None else NEVER - BETWEEN_NODES
+        found = problems(ledger.asked, ledger.told, seen, never)
+        assert not found, f"{len(found)} problems, the first: " + "\n".join(found[:10])
+        complaints = self.stage.log.read_text()
+        assert not complaints, complaints[:8_000]
+
+    @property
+    def servers_memory(self) -> int:
+        """Bytes that all servers had when they were looked at last."""
+        return int(self._sums[1]["memory"])
+
+    def summary(self) -> str:
+        """Tell what it was made of."""
+        codes = collections.Counter(told.code for told in self.ledger.told)
+        executed = collections.Counter(told.executed for told in self.ledger.told)
+        happened = collections.Counter(self.stage.happened)
+        late_s = self.ledger.pulse.late_s
+        return (
+            f"{len(self.ledger.told)} calls: {codes}, {executed}; {happened}; {late_s:.1f} s late"
+        )
+
+
+def _strangers(people: list[list[list[str]]]) -> Iterator[str]:
+    """Say which servers know others than those who take part, or other connections of them."""
+    for number, there in enumerate(people):
+        names = [name for name, _ in there]
+        if names != PEOPLE:
+            yield f"server {number}: those who are there are {names}"
+        elif there != people[0]:
+            yield f"server {number}: there are {there}, at server 0 {people[0]}"
+
+
+def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Take several processes as one."""
+    added: dict[str, Any] = {}
+    for name, first in looks[0].items():
+        every = [each[name] for each in looks]
+        if isinstance(first, dict):
+            added[name] = dict(sum(map(collections.Counter, every), collections.Counter()))
+        else:
+            added[name] = sum(every, type(first)())
+    return added
+
+
+def _more(looked: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
+    """Name what is there and should not be: of calls anything, of other things more than before."""
+    for name in ("entries", "in_flight", "inflight", "streams", "ahead"):
+        if looked.get(name):
+            yield f"{name} {looked[name]}"
+    if looked["objects"]:
+        yield f"objects {looked['objects']}"
+    if before is None:
+        return
+    tasks = collections.Counter(looked["tasks"]) - collections.Counter(before["tasks"])
+    if tasks:
+        yield f"tasks {dict(tasks)}"
+    if looked["descriptors"] > before["descriptors"]:
+        yield f"descriptors {looked['descriptors']}, before {before['descriptors']}"
+    if looked["futures"] > before["futures"] + 2:
+        yield f"futures {looked['futures']}, before {before['futures']}"
+
+
+@asynccontextmanager
+async def storm_of(
+    seed: str, folder: Path, redis: RedisServer | None = None
+) -> AsyncIterator[Storm]:
+    of_others = look()["objects"]
+    async with stage(folder, redis) as made, AsyncExitStack() as people:
+        callers = [
+            await people.enter_async_context(made.caller(number)) for number in range(CALLERS)
+        ]
+        storm = Storm(seed, made, callers, of_others)
+        await storm.begin()
+        yield storm
+
+
+@contextmanager
+def storm_seed() -> Iterator[str]:
+    """Draw a seed, or take the one that is given, and say what it is."""
+    seed = SEED or secrets.token_hex(4)
+    print(f"storm seed: {seed}")  # noqa: T201 - shown when the test fails, to repeat it
+    with nothing_complains(), own_failures_unlogged():
+        yield seed
+
+
+async def run_storm(storm: Storm, seconds: float, shares: Sequence[float] = STRETCHES) -> None:
+    """Let a storm rage in three stretches, and judge it."""
+    memory = []
+    for part, share in enumerate(shares):
+        # A new server has new memory: it is compared where there is one for long.
+        await storm.stretch(share * float(SECONDS or seconds), server=part == 0, part=part)
+        print(storm.summary())  # noqa: T201 - shown when the test fails
+        await storm.settled()
+        memory.append(storm.servers_memory)
+    print(memory)  # noqa: T201 - shown when the test fails
+    storm.check()
+    assert memory[-1] <= memory[-2] * MOST_MEMORY, f"memory grew: {memory} bytes"

@@ -1,0 +1,88 @@
+"""A server of a storm, a process of its own: `python server.py KEYS PORT [REDIS]`.
+
+With a Redis it is one of several nodes, whose leases are shorter than they would be. It prints
+where it listens, then what it holds, for each line that it reads, until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.rooms.leftovers import answer_looks, forget_ended
+from toolbus import KeyRing
+from toolbus.concurrency import event_loop
+from toolbus_server import RoomServer, ServerSettings
+
+__all__ = ["HEARTBEAT_S", "LEASE_S", "PING_INTERVAL_S", "PING_TIMEOUT_S"]
+
+PING_INTERVAL_S, PING_TIMEOUT_S = 1.0, 3.0
+DRAIN_S = 3.0
+HEARTBEAT_S, LEASE_S = 1.0, 4.0
+
+
+def held_by(server: RoomServer) -> dict[str, Any]:
+    """Count what a server holds of calls and participants, and name these, by name and id."""
+    hub = server.hub
+    forget_ended(hub.router._deadlines)
+    forget_ended(hub.router.streams._stalls)
+    connections = [
+        connection for each in hub.rooms.values() for connection in each.room.connections.values()
+    ]
+    return {
+        "in_flight": hub.router.in_flight,
+        "connections": len(connections),
+        "people": sorted(
+            [connection.member.identity.name, connection.member.id] for connection in connections
+        ),
+        "hosts": sum(
+            sum(len(generation.hosts) for generation in toolkit.generations)
+            for each in hub.rooms.values()
+            for toolkit in each.room.state._by_order.values()
+        ),
+        "entries": sum(
+            len(connection.calls) + len(connection.call_ids) + len(connection.dispatched)
+            for connection in connections
+        ),
+        "inflight": sum(connection.member.inflight for connection in connections),
+        "streams": sum(connection.stream_count for connection in connections),
+        "ahead": sum(connection.outstanding_bytes for connection in connections),
+    }
+
+
+def shorten_leases() -> None:
+    """Let nodes notice each other's ends sooner, and take themselves for ended sooner."""
+    from toolbus_server.cluster import node
+
+    node.HEARTBEAT_S, node.LEASE_S = HEARTBEAT_S, LEASE_S
+
+
+async def main(keys: str, port: str, redis: str | None = None) -> None:
+    """Serve until SIGTERM."""
+    if redis is not None:
+        shorten_leases()
+    settings = ServerSettings(
+        keys=KeyRing.load(Path(keys)),
+        port=int(port),
+        drain_s=DRAIN_S,
+        ping_interval_s=PING_INTERVAL_S,
+        ping_timeout_s=PING_TIMEOUT_S,
+        redis=redis,
+    )
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with RoomServer(settings) as server:
+        print(json.dumps({"url": server.url}), flush=True)  # noqa: T201 - the parent reads it
+        looks = asyncio.create_task(answer_looks(lambda: held_by(server)))
+        await stop.wait()
+        looks.cancel()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
+    event_loop.run(main(*sys.argv[1:]))

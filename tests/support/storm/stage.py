@@ -1,0 +1,307 @@
+"""Who takes part in a storm: servers, hosts, lines that can be hurt, and what happens to them.
+
+Mostly there is one server. With a Redis there are three nodes, each with participants that know it
+alone, and the lines lead to all of them in turn, so that who comes by one moves between nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from support.deploy.balancer import Balancer, balancer
+from support.processes.launch import clean_environment
+from support.redis.server import RedisServer
+from support.storm.plan import Trouble
+from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient
+from toolbus_server.testing import FaultProxy, Faults
+
+__all__ = ["ROOM", "Actor", "Stage", "stage"]
+
+ROOM = "lab"
+HOSTS = 3
+NODES = 3
+_HERE = Path(__file__).parent
+
+
+class Actor:
+    """A process of a storm, which says what it holds when it is asked.
+
+    Args:
+        process: The process; its stdin and stdout are pipes.
+        first: The line that it began with.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, first: bytes) -> None:
+        self.process = process
+        self.first = first
+
+    @classmethod
+    async def start(
+        cls, program: str, arguments: list[str], variables: dict[str, str], log: Path
+    ) -> Actor:
+        """Start one and wait for its first line."""
+        path = os.pathsep.join(sys.path)
+        with log.open("ab") as complaints:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(_HERE / program), *arguments),
+                env={**clean_environment(), "PYTHONPATH": path, **variables},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=complaints,
+            )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                first = await process.stdout.readline()
+        except BaseException:
+            process.kill()
+            raise
+        assert first, f"{program} ended before it began, see {log}"
+        return cls(process, first)
+
+    async def look(self) -> dict[str, Any]:
+        """Ask what it holds."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"look\n")
+        async with asyncio.timeout(20):
+            looked: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return looked
+
+    async def end(self, number: signal.Signals) -> int:
+        """End it with a signal, and return its exit code."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        async with asyncio.timeout(30):
+            return await self.process.wait()
+
+
+class Stage:
+    """All that a storm can hurt.
+
+    Args:
+        folder: Where keys, witness and complaints lie.
+        redis: What makes several servers one bus; None where there is one server.
+    """
+
+    def __init__(self, folder: Path, redis: RedisServer | None = None) -> None:
+        self.witness = folder / "witness"
+        self.log = folder / "complaints"
+        self._keys = folder / "keys.toml"
+        self._key = Key.generate(kid="test", iss="acme")
+        KeyRing([self._key]).save(self._keys)
+        self.redis = redis
+        self._ports = [0] * (1 if redis is None else NODES)
+        self.servers: list[Actor] = []
+        self.hosts: list[Actor] = []
+        self.lines: list[FaultProxy] = []
+        self.happened: list[str] = []
+
+    def url(self, number: int) -> str:
+        """Where a server listens, counted on and on."""
+        return f"ws://127.0.0.1:{self._ports[number % len(self._ports)]}"
+
+    @property
+    def urls(self) -> list[str]:
+        """Where all of them listen."""
+        return [self.url(number) for number in range(len(self._ports))]
+
+    def token(self, name: str) -> str:
+        """Mint a token with all grants."""
+        token = ParticipantToken(name=name, room=[ROOM], api=ApiScope.full())
+        return token.to_jwt(self._key, ttl_s=3600)
+
+    def caller(self, number: int) -> RoomClient:
+        """Make a caller; every other one comes by a line that is hurt."""
+        url = self.lines[0].url if number % 2 else self.url(number)
+        return RoomClient(url, room=ROOM, token=self.token(f"caller-{number}"))
+
+    async def start_server(self, number: int) -> Actor:
+        """Start a server, always at the same place."""
+        arguments = [str(self._keys), str(self._ports[number])]
+        if self.redis is not None:
+            arguments.append(self.redis.url)
+        server = await Actor.start("server.py", arguments, {}, self.log)
+        self._ports[number] = urlsplit(json.loads(server.first)["url"]).port or 0
+        return server
+
+    async def start_servers(self) -> None:
+        """Start all of them."""
+        starting = [self.start_server(number) for number in range(len(self._ports))]
+        self.servers = list(await asyncio.gather(*starting))
+
+    async def start_host(self, number: int) -> Actor:
+        """Start a host; the last one comes by a line that is hurt."""
+        url = self.lines[1].url if number == HOSTS - 1 else self.url(number)
+        variables = {
+            "TOOLBUS_URL": url,
+            "TOOLBUS_ROOM": ROOM,
+            "TOOLBUS_TOKEN": self.token("host"),
+            "TOOLBUS_DRAIN": "2",
+        }
+        return await Actor.start("host.py", [str(self.witness)], variables, self.log)
+
+    async def end(self) -> None:
+        """End all processes."""
+        for actor in [*self.hosts, *self.servers]:
+            if actor.process.returncode is None:
+                actor.process.send_signal(signal.SIGCONT)
+            await actor.end(signal.SIGKILL)
+
+    async def leave(self) -> None:
+        """Let all processes leave well."""
+        for actors in (self.hosts, self.servers):
+            codes = await asyncio.gather(*(each.end(signal.SIGTERM) for each in actors))
+            assert set(codes) == {0}, f"left with {codes}: {self.log.read_text()}"
+
+    # Troubles
+
+    async def make_trouble(self, troubles: Iterator[Trouble], is_over: asyncio.Event) -> None:
+        """Let one trouble after the other happen, and heal each, until it is over."""
+        for trouble in troubles:
+            if is_over.is_set():
+                return
+            await _TROUBLES[trouble.kind](self, trouble)
+            self.happened.append(trouble.kind)
+            await _pause(is_over, trouble.calm_s)
+
+    async def _kill_host(self, trouble: Trouble) -> None:
+        await self._replace_host(trouble, signal.SIGKILL, (-signal.SIGKILL,))
+
+    async def _drain_host(self, trouble: Trouble) -> None:
+        await self._replace_host(trouble, signal.SIGTERM, (0,))
+
+    async def _replace_host(
+        self, trouble: Trouble, number: signal.Signals, codes: tuple[int, ...]
+    ) -> None:
+        place = trouble.target % HOSTS
+        code = await self.hosts[place].end(number)
+        assert code in codes, f"a host ended with {code}: {self.log.read_text()}"
+        self.hosts[place] = await self.start_host(place)
+
+    async def _stop_host(self, trouble: Trouble) -> None:
+        process = self.hosts[trouble.target % HOSTS].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(trouble.lasts_s)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    async def _drain_server(self, trouble: Trouble) -> None:
+        await self._restart(trouble, signal.SIGTERM, 0)
+
+    async def _kill_server(self, trouble: Trouble) -> None:
+        await self._restart(trouble, signal.SIGKILL, -signal.SIGKILL)
+
+    async def _restart(self, trouble: Trouble, number: signal.Signals, expected: int) -> None:
+        place = trouble.target % len(self.servers)
+        code = await self.servers[place].end(number)
+        assert code == expected, f"a server ended with {code}: {self.log.read_text()}"
+        self.servers[place] = await self.start_server(place)
+
+    async def _stop_server(self, trouble: Trouble) -> None:
+        process = self.servers[trouble.target % len(self.servers)].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(trouble.lasts_s)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    async def _kill_redis(self, trouble: Trouble) -> None:
+        assert self.redis is not None
+        await self.redis.kill()
+        await asyncio.sleep(trouble.lasts_s)
+        await self.redis.start()
+
+    async def _stop_redis(self, trouble: Trouble) -> None:
+        assert self.redis is not None
+        self.redis.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(trouble.lasts_s)
+        finally:
+            self.redis.signal(signal.SIGCONT)
+
+    async def _hurt(self, trouble: Trouble) -> None:
+        line = self.lines[trouble.target % len(self.lines)]
+        faults = _FAULTS[trouble.kind]
+        ways = ("to_server", "to_participant", "both")
+        way = ways[trouble.target // len(self.lines) % len(ways)]
+        if way != "to_participant":
+            line.to_server = faults
+        if way != "to_server":
+            line.to_participant = faults
+        await asyncio.sleep(trouble.lasts_s)
+        if faults.lost:
+            line.reset()  # what was lost within a connection no TCP would go on without
+        await line.heal()
+
+    async def _reset(self, trouble: Trouble) -> None:
+        self.lines[trouble.target % len(self.lines)].reset()
+
+    async def _half_open(self, trouble: Trouble) -> None:
+        line = self.lines[trouble.target % len(self.lines)]
+        is_far = trouble.target // len(self.lines) % 2
+        line.leave_half_open(closed="server" if is_far else "participant")
+
+    async def _refuse(self, trouble: Trouble) -> None:
+        line = self.lines[trouble.target % len(self.lines)]
+        await line.refuse()
+        line.reset()
+        await asyncio.sleep(trouble.lasts_s)
+        await line.heal()
+
+
+_FAULTS = {
+    "late": Faults(latency_s=0.05, jitter_s=0.05),
+    "crumbs": Faults(slice_bytes=1),
+    "slow": Faults(bytes_per_s=50_000),
+    "stall": Faults(stalled=True),
+    "lose": Faults(lost=True),
+}
+_TROUBLES: dict[str, Callable[[Stage, Trouble], Awaitable[None]]] = {
+    "kill host": Stage._kill_host,
+    "stop host": Stage._stop_host,
+    "drain host": Stage._drain_host,
+    "drain server": Stage._drain_server,
+    "kill server": Stage._kill_server,
+    "stop server": Stage._stop_server,
+    "kill redis": Stage._kill_redis,
+    "stop redis": Stage._stop_redis,
+    "reset": Stage._reset,
+    "half open": Stage._half_open,
+    "refuse": Stage._refuse,
+    **dict.fromkeys(_FAULTS, Stage._hurt),
+}
+
+
+async def _pause(is_over: asyncio.Event, seconds: float) -> None:
+    await asyncio.wait([over := asyncio.ensure_future(is_over.wait())], timeout=seconds)
+    over.cancel()
+
+
+@asynccontextmanager
+async def stage(folder: Path, redis: RedisServer | None = None) -> AsyncIterator[Stage]:
+    """Start everybody, for as long as the block runs."""
+    made = Stage(folder, redis)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(made.end)
+        await made.start_servers()
+        target = made.url(0)
+        if redis is not None:
+            address: Balancer = await stack.enter_async_context(balancer())
+            address.lead_to(*made.urls)
+            target = address.url
+        for number in range(2):
+            line = FaultProxy(target, seed=number)
+            made.lines.append(await stack.enter_async_context(line))
+        made.hosts += await asyncio.gather(*(made.start_host(number) for number in range(HOSTS)))
+        yield made

@@ -1,0 +1,187 @@
+"""Judges a storm: what was asked for, what callers were told, and what the witness saw.
+
+Pure: the same three give the same problems, and no problem is what a good storm gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from support.storm.plan import IDEMPOTENT, STREAMS, Deed
+from support.storm.witness import Runs, pattern
+
+__all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "Told", "problems"]
+
+OK, LEFT = "ok", "left"
+GRACE_S = 2.5
+"""Ten times what a caller waits past a deadline: others run on this machine too."""
+ENDLESS_S = 40.0
+"""How long a call without a deadline may last: troubles end long before that."""
+MOST_ATTEMPTS = 3
+NEVER = frozenset(
+    {
+        "already_exists",
+        "definition_changed",
+        "duplicate_call_id",
+        "internal",
+        "invalid_arguments",
+        "invalid_result",
+        "loop_detected",
+        "permission_denied",
+        "stream_broken",
+        "too_large",
+    }
+)
+"""Codes that no trouble of one server explains."""
+BETWEEN_NODES = frozenset({"stream_broken"})
+"""Codes of those that what is lost between nodes explains."""
+_BY_ITSELF = frozenset({"fail", "count", "count_in_thread"})
+"""Tools that raise where they were asked to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """How one call ended at its caller."""
+
+    key: int
+    code: str
+    """An error's code, or `OK`; `LEFT` where the caller gave the call up, or left the stream."""
+    executed: str = "yes"
+    took_s: float = 0.0
+    paused_s: float = 0.0
+    """Of that, what its reader took for itself."""
+    late_s: float = 0.0
+    """By how much the callers' own loop was late meanwhile."""
+    got: int = 0
+    """Values of a stream."""
+    in_order: bool = True
+    """Whether these were the first ones, each of them, and nothing else."""
+    chunks: int | None = None
+    """How many there were, as the error says."""
+    value: object = None
+    """What a call that is no stream gave; of a file its hash."""
+    words: str = ""
+    """What the error says."""
+    own: bool = False
+    """Whether what was raised is the caller's own, out of its input."""
+
+
+def problems(
+    asked: Mapping[int, Deed],
+    tellings: Sequence[Told],
+    seen: Mapping[int, Runs],
+    never: frozenset[str] = NEVER,
+) -> list[str]:
+    """List what is wrong, each with the key of its call; codes in `never` are."""
+    found: list[str] = []
+    by_key: dict[int, list[Told]] = {}
+    for told in tellings:
+        by_key.setdefault(told.key, []).append(told)
+    for key, deed in asked.items():
+        ends = by_key.pop(key, [])
+        if len(ends) != 1:
+            found.append(f"call {key} ended {len(ends)} times: {ends}")
+            continue
+        runs = seen.get(key, Runs())
+        found += [f"{words}: {deed}, {ends[0]}, {runs}" for words in _of(deed, ends[0], runs)]
+        if ends[0].code in never:
+            found.append(f"an end that nothing explains: {deed}, {ends[0]}, {runs}")
+    found += [f"call {key} was never asked for: {ends}" for key, ends in by_key.items()]
+    found += [f"inner {words}: {key}" for key, runs in seen.items() for words in _inner(key, runs)]
+    return found
+
+
+def _of(deed: Deed, told: Told, runs: Runs) -> Iterator[str]:
+    yield from _in_time(deed, told)
+    yield from _executed(told, runs)
+    yield from _ran(deed, runs)
+    yield from _taken_in(deed, told, runs)
+    if told.code == LEFT:
+        return
+    if told.code == OK:
+        yield from _good_end(deed, told)
+    elif not told.own:
+        yield from _bad_end(deed, told)
+    if not told.in_order:
+        yield "a stream with a gap, or out of order"
+
+
+def _in_time(deed: Deed, told: Told) -> Iterator[str]:
+    limits = [each for each in (deed.timeout_s, deed.gives_up_s) if each is not None]
+    limit_s = min(limits, default=ENDLESS_S)
+    if told.took_s - told.paused_s - told.late_s > limit_s + GRACE_S:
+        yield f"ended late, after {told.took_s:.1f} s"
+
+
+def _executed(told: Told, runs: Runs) -> Iterator[str]:
+    if told.own or told.code == LEFT:
+        return
+    if told.executed not in ("no", "maybe", "yes"):
+        yield "executed is none of the three"
+    if told.executed == "no" and runs.began:
+        yield "told that it did not run, and it did"
+    if told.executed == "yes" and not runs.ended:
+        yield "told that it ran to an end, and it did not"
+    if told.code == OK and "ended" not in [how for how, *_ in runs.ended]:
+        yield "told that it ended well, and it did not"
+
+
+def _ran(deed: Deed, runs: Runs) -> Iterator[str]:
+    most = MOST_ATTEMPTS if deed.tool in IDEMPOTENT else 1
+    if len(runs.began) > most:
+        yield f"ran {len(runs.began)} times"
+    if len({call_id for call_id, _ in runs.began}) > 1:
+        yield "ran under several ids"
+    attempts = [attempt for _, attempt in runs.began]
+    if len(set(attempts)) != len(attempts):
+        yield "an attempt ran twice"
+    if len(runs.ended) > len(runs.began):
+        yield "ended more often than it began"
+
+
+def _inner(key: int, runs: Runs) -> Iterator[str]:
+    if key < 0 and len(runs.began) > 1:
+        yield f"call ran {len(runs.began)} times"
+
+
+def _taken_in(deed: Deed, told: Told, runs: Runs) -> Iterator[str]:
+    most = deed.size if deed.tool == "keep" else deed.count
+    for how, got, in_order, digest in runs.ended:
+        if not in_order:
+            yield "an upload with a gap, or out of order"
+        if got > most:
+            yield "an upload with more than was sent"
+        if deed.tool in ("total", "echo", "keep") and how == "ended" and deed.fails_at is None:
+            if got != most:
+                yield "a tool that ended well without all of its input"
+            if deed.tool == "keep" and digest != _digest(deed):
+                yield "an upload of other bytes"
+        if deed.tool in ("total", "echo") and how == "ended" and deed.fails_at is not None:
+            yield "a tool that ended well, with input that failed"
+
+
+def _good_end(deed: Deed, told: Told) -> Iterator[str]:
+    if deed.fails_at is not None or deed.tool == "fail":
+        yield "ended well, and was to fail"
+    if deed.tool in STREAMS and told.got != deed.count:
+        yield f"ended well with {told.got} values of {deed.count}"
+    expected = {"total": deed.count, "keep": _digest(deed), "blob": _digest(deed)}
+    if deed.tool not in STREAMS and told.value != expected.get(deed.tool, deed.key):
+        yield "ended well with another value"
+
+
+def _bad_end(deed: Deed, told: Told) -> Iterator[str]:
+    if deed.tool in STREAMS and told.chunks != told.got:
+        yield f"an end that speaks of {told.chunks} chunks behind {told.got}"
+    if told.code != "tool_failed":
+        return
+    if deed.tool in STREAMS and deed.tool in _BY_ITSELF and told.got != deed.fails_at:
+        yield f"a tool that raised behind {told.got} values"
+    if deed.tool not in _BY_ITSELF and deed.tool != "nest":
+        yield "a tool that raised by itself"
+
+
+def _digest(deed: Deed) -> str:
+    return hashlib.sha256(pattern(deed.key, deed.size)).hexdigest()

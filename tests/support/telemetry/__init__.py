@@ -1,0 +1,1 @@
+"""Traced processes, and a collector of spans that is not ours."""
