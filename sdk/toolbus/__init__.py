@@ -102,7 +102,6 @@ if TYPE_CHECKING:
         RemoteToolkit,
     )
     from toolbus.tools.context import (
-        Participant,
         ToolContext,
     )
     from toolbus.tools.input_stream import (
@@ -112,6 +111,9 @@ if TYPE_CHECKING:
         FunctionTool,
         Tool,
         tool,
+    )
+    from toolbus.tools.tool_run import (
+        Participant,
     )
     from toolbus.tools.toolkit import (
         Toolkit,
@@ -268,16 +270,14 @@ _MODULES = {
         "ToolkitProxy",
     ),
     "toolbus.service.remote_toolkit": ("RemoteToolkit",),
-    "toolbus.tools.context": (
-        "Participant",
-        "ToolContext",
-    ),
+    "toolbus.tools.context": ("ToolContext",),
     "toolbus.tools.input_stream": ("InputStream",),
     "toolbus.tools.tool": (
         "FunctionTool",
         "Tool",
         "tool",
     ),
+    "toolbus.tools.tool_run": ("Participant",),
     "toolbus.tools.toolkit": ("Toolkit",),
 }
 """The public names of each module that defines some."""

@@ -43,7 +43,7 @@ from toolbus.room.participants import Message
 from toolbus.room.room import Room
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitProxy
-from toolbus.tools.context import Participant
+from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import ToolkitManifest, ToolManifest
 

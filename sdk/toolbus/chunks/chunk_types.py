@@ -284,7 +284,7 @@ _EMPTY = EmptyChunk()
 def as_chunk(value: Any) -> Chunk:
     """Turn a tool's return value into a chunk.
 
-    values become `JsonChunk`: pydantic models, dataclasses, enums, dates and similar types, as
+    None becomes `EmptyChunk`, text `TextChunk`, bytes `FileChunk`; a chunk stays what it is. All
     other values become `JsonChunk`: pydantic models, dataclasses, enums, dates and similar types as
     pydantic writes them in JSON. Raises `InvalidResult` with the path of a value that cannot be
     sent: see `plain_json`.

@@ -131,7 +131,7 @@ class Caller:
         """
         span = None
         tracing = self._tracing
-        if get_current() or monotonic() >= tracing.idle_until:
+        if monotonic() >= tracing.idle_until or get_current():
             span = self.begin_span(plan)
         try:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -16,12 +16,12 @@ from toolbus.hosting.input_receiver import unreadable_input
 from toolbus.hosting.output_stream import CallHost, OutputStream
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.context import Participant, ToolContext
+from toolbus.tools.context import ToolContext
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.tool_run import ToolRun, progress_chunk
+from toolbus.tools.tool_run import Participant, ToolRun, progress_chunk
 from toolbus.wire import BadBody, Dispatch, unpack_body
 
-__all__ = ["CallRunner", "HostedCall", "HostedContext", "describe_calls"]
+__all__ = ["CallRunner", "HostedCall", "describe_calls"]
 
 T = TypeVar("T")
 
@@ -40,30 +40,32 @@ class CallRunner(CallHost, Protocol):
 
 
 class HostedCall(ToolRun):
-    """One call that this host runs."""
+    """One call that this host runs. Facts are decoded when the tool asks: most ask for none."""
+
+    # Class attributes: few calls change them.
+    caller_context: dict[str, Any] | None = None
+    """The caller's own data, once the header was read; not checked."""
+    started: bool = False
+    """False for a task that was cancelled before its first step and never runs."""
+    awaited: int = 0
+    """Number of functions on threads that the tool waits for."""
+    ended: bool = False
+    """The tool has ended; functions that it left on threads may still run."""
+    _room: CallRoom | None = None
 
     def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
-        super().__init__()
         remaining_ms = dispatch.remaining_ms
         self.deadline_at: float | None = (
             None if remaining_ms is None else runner.loop.time() + remaining_ms / 1000
         )
         """By the loop's clock; None if the call has no deadline."""
-        self.caller_context: dict[str, Any] | None = None
-        """The caller's own data, once the header was read; not checked."""
         self._runner = runner
         self.dispatch: Dispatch = dispatch
         self.hosted: HostedToolkit = hosted
         self.task: asyncio.Task[None] | None = None
         """Runs the call; set after the task's first step if that is run at once."""
-        self.started: bool = False
-        """False for a task that was cancelled before its first step and never runs."""
         self.threads: int = 0
         """Number of the call's functions that are on threads now; they cannot be stopped."""
-        self.awaited: int = 0
-        """Number of these that the tool waits for."""
-        self.ended: bool = False
-        """The tool has ended; functions that it left on threads may still run."""
         self.slots: asyncio.Semaphore | None = None
         """Where the call holds a slot, until its threads have ended too."""
         self.stream: OutputStream | None = None
@@ -72,6 +74,29 @@ class HostedCall(ToolRun):
         """The server has already answered in place of this host: no result is sent."""
         self.timed_out: bool = False
         """The tool's own `timeout_s` has passed."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The loop's clock."""
+        return self._runner.loop.time
+
+    @property
+    def room(self) -> CallRoom:
+        """The room, bound to this call."""
+        if self._room is None:
+            self._room = self._runner.room_of(self.dispatch.id, self.deadline_at)
+        return self._room
+
+    @property
+    def caller(self) -> Participant:
+        """Who made the call."""
+        return _participant_of(self.dispatch.header["caller"])
+
+    @property
+    def on_behalf_of(self) -> Participant | None:
+        """The principal for whom the caller acts, or None."""
+        packed = self.dispatch.header.get("on_behalf_of")
+        return None if packed is None else _participant_of(packed)
 
     @property
     def method(self) -> str:
@@ -94,7 +119,7 @@ class HostedCall(ToolRun):
     def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
         """Run the tool, with the call's input if it has one."""
         toolkit, name = self.hosted.toolkit, self.dispatch.tool
-        context = HostedContext(self, self._runner)
+        context = ToolContext(run=self)
         if self.stream is None or self.stream.input is None:
             return toolkit.execute(context, name, arguments)
         chunks = ChunkReader(self.stream.input, unreadable_input)
@@ -164,38 +189,6 @@ class HostedCall(ToolRun):
         """Stop the function because its tool's own time limit has passed."""
         self.timed_out = True
         self.stop()
-
-
-class HostedContext(ToolContext):
-    """The context of a hosted call. Facts are decoded when the tool asks: most ask for none."""
-
-    def __init__(self, call: HostedCall, runner: CallRunner) -> None:
-        super().__init__(deadline_at=call.deadline_at, clock=runner.loop.time, run=call)
-        self._call = call
-        self._runner = runner
-
-    @property
-    def room(self) -> CallRoom:
-        """The room, bound to this call."""
-        if self._room is None:
-            self._room = self._runner.room_of(self._call.dispatch.id, self._call.deadline_at)
-        return self._room
-
-    @property
-    def caller(self) -> Participant:
-        """Who made the call."""
-        return _participant_of(self._call.dispatch.header["caller"])
-
-    @property
-    def on_behalf_of(self) -> Participant | None:
-        """The principal for whom the caller acts, or None."""
-        packed = self._call.dispatch.header.get("on_behalf_of")
-        return None if packed is None else _participant_of(packed)
-
-    @property
-    def caller_context(self) -> Mapping[str, Any] | None:
-        """The caller's own data, or None. It is not checked."""
-        return self._call.caller_context
 
 
 def _caller_context(packed: bytes) -> dict[str, Any]:

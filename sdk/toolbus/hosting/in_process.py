@@ -19,9 +19,9 @@ from typing import Any
 from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, TooLarge
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
-from toolbus.tools.context import Participant, ToolContext, run_of
+from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_run import ToolRun
+from toolbus.tools.tool_run import Participant, ToolRun
 from toolbus.tools.toolkit import MAX_RESULT_BYTES, Toolkit, failure_of, packed_result
 from toolbus.wire import ToolkitManifest
 

@@ -189,7 +189,7 @@ class Runner:
         self._calls[dispatch.id] = call
         self._running.add(call)
         hosted.running_calls.add(call)
-        call.task = start_task(self.loop, self._run(call), self._context.copy())
+        call.task = start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
         self.send(failed(dispatch.id, error))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolbus.tools.context import Participant
+from toolbus.tools.tool_run import Participant
 
 __all__ = ["Explanation"]
 

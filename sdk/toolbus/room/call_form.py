@@ -21,7 +21,7 @@ def tool_parts(tool: Any) -> tuple[str, str]:
     Raises InvalidArguments, with the form that is expected, for any other value.
     """
     if isinstance(tool, str):
-        toolkit, _, name = str.__str__(tool).partition(".")
+        toolkit, _, name = tool.partition(".")
         if toolkit and name:
             return toolkit, name
     raise InvalidArguments(f'{cut(repr(tool))} names no tool: write "toolkit.tool"')

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus.tools.context import Participant
+from toolbus.tools.tool_run import Participant
 from toolbus.wire import unpack_body
 
 __all__ = ["BuilderInfo", "Message", "ParticipantInfo"]

@@ -40,7 +40,7 @@ from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
 from toolbus.settings import RoomSettings, Token
 from toolbus.telemetry.tracing import Tracing
-from toolbus.tools.context import Participant
+from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import Admin, Event, Notice, Welcome, pack_body
 

@@ -113,10 +113,7 @@ def forwarded(
 
 
 class CallSpan:
-    """One hop's span of one call; `context` goes to the next hop.
-
-    Where a caller only passes on the context it runs in, the span records nothing.
-    """
+    """One hop's span of one call; `context` goes to the next hop."""
 
     __slots__ = ("_span", "context")
 
@@ -144,7 +141,18 @@ class CallSpan:
             self._span.end()
 
 
-_UNSAMPLED_ROOT = CallSpan(trace.INVALID_SPAN, TraceContext(CALL_AS_TRACE))
+class UnrecordedCallSpan(CallSpan):
+    """The context of a call that is not recorded here: it only goes to the next hop."""
+
+    __slots__ = ()
+
+    recording = False
+
+    def __init__(self, context: TraceContext) -> None:
+        super().__init__(trace.INVALID_SPAN, context)
+
+
+_UNSAMPLED_ROOT = UnrecordedCallSpan(TraceContext(CALL_AS_TRACE))
 
 
 def _call_span(span: trace.Span) -> CallSpan | None:
@@ -280,15 +288,25 @@ class Tracing:
         context on.
         """
         recorder = self._recorder or self._find_recorder()
-        parent = trace.get_current_span() if otel_context.get_current() else trace.INVALID_SPAN
-        is_root = parent is trace.INVALID_SPAN or not parent.get_span_context().is_valid
-        if recorder is None or not (is_root or parent.get_span_context().trace_flags.sampled):
+        if not otel_context.get_current():
+            return self._start_root(recorder, method, call_id)
+        parent = trace.get_current_span()
+        parent_context = parent.get_span_context()
+        if not parent_context.is_valid:
+            return self._start_root(recorder, method, call_id)
+        if recorder is None or not parent_context.trace_flags.sampled:
             received = trace_context_of(parent)
-            return None if received is None else CallSpan(trace.INVALID_SPAN, received)
+            return None if received is None else UnrecordedCallSpan(received)
         description = self._descriptions.get(method) or self._describe(method)
-        if not is_root:
-            attributes = description.client, {GEN_AI_TOOL_CALL_ID: call_id}
-            return _call_span(recorder.start_span(description.name, SpanKind.CLIENT, attributes))
+        attributes = description.client, {GEN_AI_TOOL_CALL_ID: call_id}
+        return _call_span(recorder.start_span(description.name, SpanKind.CLIENT, attributes))
+
+    def _start_root(
+        self, recorder: SpanRecorder | None, method: str, call_id: str
+    ) -> CallSpan | None:
+        if recorder is None:
+            return None
+        description = self._descriptions.get(method) or self._describe(method)
         span = recorder.start_root(description.name, SpanKind.CLIENT, description.client)
         if span is None:
             return _UNSAMPLED_ROOT

@@ -8,32 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from toolbus.errors import RoomException, Unavailable
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.tool_run import OnChunk, RunSync, ToolRun
+from toolbus.tools.tool_run import LOCAL, LocalRun, OnChunk, Participant, RunSync, ToolRun
 
-__all__ = ["Participant", "ToolContext", "run_of"]
+__all__ = ["ToolContext", "run_of"]
 
 _Error = TypeVar("_Error", bound=RoomException)
-
-
-@dataclass(frozen=True, slots=True)
-class Participant:
-    """A participant of a room, as the server identified it."""
-
-    id: str
-    """The id of its connection."""
-    name: str
-    """The token's `sub`."""
-    role: str = "user"
-    issuer: str = ""
-    """The token's `iss`; name and issuer together are the identity."""
-
-
-_LOCAL = Participant(id="local", name="local")
 
 
 class ToolContext:
@@ -52,13 +35,15 @@ class ToolContext:
         run_sync: Runs sync tools; `asyncio.to_thread` by default.
         on_chunk: Receives the chunks of a streaming tool; without it there is no stream.
         on_progress: Receives the plain value of each progress, on the thread that emits it.
-        run: The run behind the context, from a runner; made of the three above by default.
+        run: The run behind the context, from a runner; made of the others by default.
     """
+
+    __slots__ = ("_run",)
 
     def __init__(  # noqa: PLR0913 - each is one fact of a call, and all but two are by keyword
         self,
         room: CallRoom | None = None,
-        caller: Participant = _LOCAL,
+        caller: Participant = LOCAL,
         *,
         on_behalf_of: Participant | None = None,
         caller_context: Mapping[str, Any] | None = None,
@@ -69,43 +54,47 @@ class ToolContext:
         on_progress: Callable[[Any], None] | None = None,
         run: ToolRun | None = None,
     ) -> None:
-        self._room = room
-        self._caller = caller
-        self._on_behalf_of = on_behalf_of
-        self._caller_context = caller_context
-        self._deadline_at = deadline_at
-        self._clock = clock
-        self._run = run or ToolRun(run_sync, on_chunk, on_progress)
+        self._run = run or LocalRun(
+            room,
+            caller,
+            on_behalf_of,
+            caller_context,
+            deadline_at,
+            clock,
+            run_sync,
+            on_chunk,
+            on_progress,
+        )
 
     @property
     def room(self) -> CallRoom:
         """The room, bound to this call. Raises Unavailable if a local call has none."""
-        if self._room is None:
+        room = self._run.room
+        if room is None:
             text = "this call has no room: pass one with ToolContext(room=...)"
             raise Unavailable(text, executed="no", retryable=False)
-        return self._room
+        return room
 
     @property
     def caller(self) -> Participant:
         """Who made the call."""
-        return self._caller
+        return self._run.caller
 
     @property
     def on_behalf_of(self) -> Participant | None:
         """The principal for whom the caller acts, or None."""
-        return self._on_behalf_of
+        return self._run.on_behalf_of
 
     @property
     def caller_context(self) -> Mapping[str, Any] | None:
         """The caller's own data, or None. It is not checked."""
-        return self._caller_context
+        return self._run.caller_context
 
     @property
     def deadline(self) -> float | None:
         """Seconds left, never below 0; None where the call has no deadline."""
-        if self._deadline_at is None:
-            return None
-        return max(0.0, self._deadline_at - self._clock())
+        deadline_at = self._run.deadline_at
+        return None if deadline_at is None else max(0.0, deadline_at - self._run.clock())
 
     @property
     def cancelled(self) -> bool:

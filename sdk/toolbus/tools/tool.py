@@ -374,10 +374,12 @@ class FunctionTool(Tool):
 
         Returns an awaitable or, if the function yields, an async iterator.
         """
-        parameter = self._context
-        if parameter is not None and not parameter.positional:
-            arguments[parameter.name] = context
-        leading = (context,) if parameter is not None and parameter.positional else ()
+        leading: tuple[ToolContext, ...] = ()
+        if (parameter := self._context) is not None:
+            if parameter.positional:
+                leading = (context,)
+            else:
+                arguments[parameter.name] = context
         if self._is_async:
             return self.function(*leading, **arguments)
         if self._is_generator:

@@ -1,4 +1,4 @@
-"""One run of a tool: how far it has come, and what its runner provides.
+"""One run of a tool: the facts of its call, how far it has come, and what its runner provides.
 
 For the runners of tools. What the author of a tool sees is `ToolContext`, which wraps a run.
 """
@@ -6,13 +6,17 @@ For the runners of tools. What the author of a tool sees is `ToolContext`, which
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidResult, RoomException
+from toolbus.tools.call_room import CallRoom
 
-__all__ = ["OnChunk", "RunSync", "ToolRun", "progress_chunk"]
+__all__ = ["LOCAL", "LocalRun", "OnChunk", "Participant", "RunSync", "ToolRun", "progress_chunk"]
 
 T = TypeVar("T")
 _Error = TypeVar("_Error", bound=RoomException)
@@ -23,14 +27,34 @@ OnChunk: TypeAlias = Callable[[Chunk], Awaitable[None]]
 """Receives a chunk before a call's end, and waits while its reader has no room."""
 
 
-class ToolRun:
-    """The state of one run of a tool, by which its runner can tell whether the function ran.
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A participant of a room, as the server identified it."""
 
-    Args:
-        run_sync: Runs sync functions; `asyncio.to_thread` by default.
-        on_chunk: Receives the chunks of a streaming tool; without it there is no stream.
-        on_progress: Receives the plain value of each progress, on the thread that emits it.
+    id: str
+    """The id of its connection."""
+    name: str
+    """The token's `sub`."""
+    role: str = "user"
+    issuer: str = ""
+    """The token's `iss`; name and issuer together are the identity."""
+
+
+LOCAL = Participant(id="local", name="local")
+"""The caller of a local run that names none."""
+
+
+class ToolRun(ABC):
+    """One run of a tool: the facts of its call, and whether the function ran.
+
+    A runner subclasses it: where facts come from, and what a run does with threads, chunks and
+    progress, is the runner's.
     """
+
+    deadline_at: float | None
+    """The deadline of the call, by `clock`; None if it has none."""
+    caller_context: Mapping[str, Any] | None
+    """The caller's own data; not checked."""
 
     # Class attributes: most runs change at most one of these.
     entered: bool = False
@@ -40,44 +64,49 @@ class ToolRun:
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 
-    def __init__(
-        self,
-        run_sync: RunSync = asyncio.to_thread,
-        on_chunk: OnChunk | None = None,
-        on_progress: Callable[[Any], None] | None = None,
-    ) -> None:
-        self._run_sync = run_sync
-        self._on_chunk = on_chunk
-        self._on_progress = on_progress
+    @property
+    @abstractmethod
+    def clock(self) -> Callable[[], float]:
+        """A monotonic clock in seconds."""
+
+    @property
+    @abstractmethod
+    def room(self) -> CallRoom | None:
+        """The room, bound to this call; None for a local call without one."""
+
+    @property
+    @abstractmethod
+    def caller(self) -> Participant:
+        """Who made the call."""
+
+    @property
+    @abstractmethod
+    def on_behalf_of(self) -> Participant | None:
+        """The principal for whom the caller acts, or None."""
 
     def cancel(self) -> None:
         """Set `cancelled`. Safe from any thread; it stops nothing by itself."""
         self.cancelled = True
 
+    @abstractmethod
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
-        result: T = await self._run_sync(function)
-        return result
 
     @property
+    @abstractmethod
     def streams(self) -> bool:
         """Whether the caller accepts chunks before the call's end."""
-        return self._on_chunk is not None
 
+    @abstractmethod
     async def put(self, chunk: Chunk) -> None:
         """Send a chunk to the caller, and wait while the caller has no room for more.
 
         Raises `RuntimeError` if the caller accepts no chunks: see `streams`.
         """
-        if self._on_chunk is None:
-            raise RuntimeError("the caller accepts no chunks")
-        await self._on_chunk(chunk)
 
+    @abstractmethod
     def emit(self, value: Any) -> None:
         """Send a progress; see `ToolContext.emit`."""
-        chunk = progress_chunk(value)
-        if self._on_progress is not None:
-            self._on_progress(chunk.value)
 
     def refuse(self, error: _Error) -> _Error:
         """Record an error met before the function is entered, and return it to be raised."""
@@ -100,6 +129,46 @@ class ToolRun:
         "maybe" if it was not entered: an override of `Toolkit.execute` may have acted instead.
         """
         return "yes" if self.entered else "maybe"
+
+
+@dataclass(eq=False)
+class LocalRun(ToolRun):
+    """A run in the caller's own process."""
+
+    room: CallRoom | None = None
+    caller: Participant = LOCAL
+    on_behalf_of: Participant | None = None
+    caller_context: Mapping[str, Any] | None = None
+    deadline_at: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    in_thread: RunSync = asyncio.to_thread
+    """Runs sync functions."""
+    on_chunk: OnChunk | None = None
+    """Receives the chunks of a streaming tool; without it there is no stream."""
+    on_progress: Callable[[Any], None] | None = None
+    """Receives the plain value of each progress, on the thread that emits it."""
+
+    async def run_sync(self, function: Callable[[], T]) -> T:
+        """Run a function where sync tools run, and return its result."""
+        result: T = await self.in_thread(function)
+        return result
+
+    @property
+    def streams(self) -> bool:
+        """Whether there is a receiver of chunks."""
+        return self.on_chunk is not None
+
+    async def put(self, chunk: Chunk) -> None:
+        """Pass a chunk to its receiver. Raises `RuntimeError` if there is none."""
+        if self.on_chunk is None:
+            raise RuntimeError("the caller accepts no chunks")
+        await self.on_chunk(chunk)
+
+    def emit(self, value: Any) -> None:
+        """Pass a progress to its receiver, if there is one."""
+        chunk = progress_chunk(value)
+        if self.on_progress is not None:
+            self.on_progress(chunk.value)
 
 
 def progress_chunk(value: Any) -> Chunk:

@@ -429,5 +429,5 @@ async def test_a_class_based_tool_runs_like_any_other(stage: Stage) -> None:
 
     server = stage.server(Add())
     server.dispatch(1, "add", a=2)
-    assert await server.answer() == ["alice", 2, None]
+    assert await server.answer() == ["alice", 2, "a room"]
     assert server.rooms[0][0] == 1  # the tool used it, so it was made, bound to this call

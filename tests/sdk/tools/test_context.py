@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from toolbus.errors import InvalidArguments, InvalidResult, Unavailable
-from toolbus.tools.context import Participant, ToolContext, run_of
-from toolbus.tools.tool_run import ToolRun
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.tool_run import Participant
 
 
 def test_context_for_local_use_needs_no_arguments() -> None:
@@ -93,6 +93,6 @@ def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
 
 
 def test_executed_is_yes_once_the_function_was_entered() -> None:
-    before, after = ToolRun(), ToolRun()
+    before, after = run_of(ToolContext()), run_of(ToolContext())
     after.entered = True
     assert (before.executed, after.executed) == ("maybe", "yes")

@@ -75,12 +75,16 @@ class Server:
         self.wire = Wire(self._take)
         self.rooms: list[tuple[int, float | None]] = []
         self.runner = Runner(
-            room_of=lambda call, deadline_at: self.rooms.append((call, deadline_at)),
+            room_of=self._room_of,
             room_name="lab",
             tracing=tracing,
             connection=self.wire,
             max_inflight=max_inflight,
         )
+
+    def _room_of(self, call: int, deadline_at: float | None) -> Any:
+        self.rooms.append((call, deadline_at))
+        return "a room"
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, StreamChunk | Progress | Credit):
