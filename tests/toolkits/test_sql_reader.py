@@ -93,7 +93,7 @@ def test_parameter_that_sqlite_cannot_take_is_a_tool_failure(
     assert str(raised.value).startswith("SQLite: ")
 
 
-def test_rows_stop_at_max_rows_and_the_result_says_so(database: Path) -> None:
+def test_rows_stop_at_max_rows_with_a_note(database: Path) -> None:
     reader = SqliteReader(database, ReadLimits(max_rows=20))
     numbers = COUNT_TO.format(30) + "SELECT i FROM n"
     few = reader.query(numbers, max_rows=5)
@@ -111,7 +111,7 @@ def test_row_limit_does_not_wait_for_an_endless_query(database: Path) -> None:
     assert len(SqliteReader(database, ReadLimits(time_s=5)).query(numbers, max_rows=7).rows) == 7
 
 
-def test_long_texts_are_cut_between_characters_and_the_result_says_so(database: Path) -> None:
+def test_long_texts_are_cut_between_characters_with_a_note(database: Path) -> None:
     reader = SqliteReader(database, ReadLimits(max_cell_bytes=10))
     result = reader.query("SELECT 'å' || hex(zeroblob(5)) a, 'abcdefghijk' b, 'abcdefghij' c")
     assert result.rows == [["å00000000…", "abcdefghij…", "abcdefghij"]]
@@ -230,7 +230,7 @@ def test_tables_and_views_are_listed_without_those_of_sqlite(database: Path) -> 
     assert not listed.truncated
 
 
-def test_list_of_very_many_tables_is_cut_and_says_so(database: Path) -> None:
+def test_list_of_very_many_tables_is_cut_with_a_note(database: Path) -> None:
     listed = SqliteReader(database, ReadLimits(max_rows=2)).list_tables()
     assert len(listed.tables + listed.views) == 2
     assert listed.truncated

@@ -1,7 +1,7 @@
 """A participant: a room with a connection of its own, which hosts toolkits and receives events.
 
 It reconnects by itself. After a reconnect its toolkits are registered again, its attributes and
-builders are published again, and the readers of events are told that they may have missed some.
+builders are published again, and readers of events get a mark that some may be missing.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ToolContext:
     def refuse(self, error: _Error) -> _Error:
         """Record that the call is refused before its tool is entered; return the error to raise.
 
-        For overrides of `Toolkit.execute`: the caller is told that nothing ran.
+        For overrides of `Toolkit.execute`: the error states that nothing ran.
         """
         return self._run.refuse(error)
 

@@ -81,7 +81,7 @@ def established() -> tuple[Side, Side]:
     return here, there
 
 
-def test_nothing_is_sent_before_the_peer_told_its_session() -> None:
+def test_nothing_is_sent_before_the_session_of_the_peer_is_known() -> None:
     here, there = Side("here"), Side("there")
     here.put(1)
     here.put(2)

@@ -609,7 +609,7 @@ async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
     assert most == 1
 
 
-async def test_sync_tool_that_is_given_up_is_told_so() -> None:
+async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
     told, began = threading.Event(), threading.Event()
 
     @tool
@@ -724,7 +724,7 @@ async def test_tools_that_were_built_are_started_for_the_sender_and_shared_ones_
             assert said == "hello x, from agent for bob"
 
 
-async def test_tool_that_runs_here_is_told_the_same_of_its_call_as_one_elsewhere() -> None:
+async def test_tool_that_runs_in_process_gets_the_same_context_as_a_remote_one() -> None:
     @tool
     async def tell(context: ToolContext) -> list[str]:
         principal = context.on_behalf_of

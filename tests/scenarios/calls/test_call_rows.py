@@ -259,7 +259,7 @@ async def test_a_cancelled_call_is_stopped_at_its_host(server: TestServer) -> No
 
 
 @pytest.mark.row(54)
-async def test_a_host_that_ignores_cancel_keeps_nobody_waiting(server: TestServer) -> None:
+async def test_a_host_that_ignores_cancel_delays_no_caller(server: TestServer) -> None:
     bench = Bench()
     async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
         error = await failure_of(alice, "t.deaf", timeout_s=0.1)
@@ -287,7 +287,7 @@ async def test_a_caller_that_goes_takes_its_calls_with_it(server: TestServer) ->
 
 
 @pytest.mark.row(61)
-async def test_a_host_that_is_full_says_so_and_runs_on(server: TestServer) -> None:
+async def test_a_full_host_answers_overloaded_and_keeps_running(server: TestServer) -> None:
     bench = Bench()
     async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
         async with asyncio.TaskGroup() as calls:

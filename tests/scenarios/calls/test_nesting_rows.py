@@ -223,7 +223,7 @@ async def test_what_a_frame_claims_of_caller_and_parent_counts_for_nothing(
 
 
 @pytest.mark.row(58)
-async def test_what_outlives_its_call_acts_for_nobody(server: TestServer) -> None:
+async def test_work_that_outlives_its_call_has_no_principal(server: TestServer) -> None:
     late: list[asyncio.Task[Any]] = []
     go = asyncio.Event()
 
@@ -248,7 +248,7 @@ async def test_what_outlives_its_call_acts_for_nobody(server: TestServer) -> Non
 
 
 @pytest.mark.row(59)
-async def test_a_host_is_nobodys_deputy(server: TestServer) -> None:
+async def test_a_host_cannot_act_with_the_rights_of_its_caller(server: TestServer) -> None:
     denied: list[str] = []
 
     @tool

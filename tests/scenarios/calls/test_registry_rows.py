@@ -71,7 +71,7 @@ async def test_the_names_that_may_be_registered_are_those_of_the_grant(server: T
 
 
 @pytest.mark.row(34)
-async def test_whoever_may_register_nothing_has_no_manifest_read(server: TestServer) -> None:
+async def test_manifest_of_a_participant_without_the_grant_is_not_read(server: TestServer) -> None:
     token = server.token("eve", api=ApiScope())
     async with raw_participant(server, token=token) as eve:
         eve.send_frame(Register(RequestId(1), b"\xc1", {}))
@@ -167,7 +167,7 @@ async def test_a_tool_name_outside_the_grammar_is_refused_with_its_place(
 
 
 @pytest.mark.row(40)
-async def test_a_pinned_caller_is_told_when_the_definition_changes(server: TestServer) -> None:
+async def test_a_pinned_call_is_refused_when_the_definition_has_changed(server: TestServer) -> None:
     async with (
         server.room("host") as one,
         server.room("host") as two,
@@ -250,7 +250,7 @@ async def test_a_name_given_back_is_free_at_once(server: TestServer) -> None:
 
 
 @pytest.mark.row(44)
-async def test_a_flapping_toolkit_is_told_of_now_and_then(
+async def test_events_of_a_flapping_toolkit_are_rate_limited(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # much happens in it, also on a busy machine

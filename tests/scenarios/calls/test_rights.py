@@ -308,7 +308,7 @@ async def test_news_of_hidden_toolkits_leaves_no_holes_in_the_numbers(server: Te
 
 
 @pytest.mark.row(37)
-async def test_who_is_shut_out_hears_that_it_is_gone_and_nothing_of_what_it_became(
+async def test_subscriber_without_access_sees_a_removal_and_no_later_definition(
     server: TestServer,
 ) -> None:
     async with (

@@ -221,7 +221,9 @@ async def replace(stage: Stage, name: str, other: str, load: Load) -> None:
     await stage.balancer.says(name, "UP")
 
 
-async def test_who_comes_while_a_node_is_killed_is_let_in_by_another(tmp_path: Path) -> None:
+async def test_participant_that_joins_while_a_node_is_killed_is_accepted_by_another(
+    tmp_path: Path,
+) -> None:
     async with stage(tmp_path, "node-1", "node-2") as it:
         assert await it.nodes["node-2"].end(signal.SIGKILL) == -signal.SIGKILL
         assert await answers(it, NEWCOMERS, "early") == [101] * NEWCOMERS

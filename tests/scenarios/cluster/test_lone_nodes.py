@@ -139,7 +139,7 @@ async def until_started(kit: RemoteToolkit, room: RoomClient) -> None:
 
 
 @pytest.mark.row(80)
-async def test_a_node_whose_name_another_has_taken_meanwhile_serves_alone_and_says_so(
+async def test_a_node_whose_name_another_node_has_taken_serves_alone_and_logs_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with asyncio.timeout(TIME_S), redis_server() as redis, proxied(redis) as (proxy, url):

@@ -46,7 +46,7 @@ async def test_a_room_has_no_more_participants_than_it_may_over_all_nodes(
             assert await status_of(here, "bob", "one", epoch=2) == 101
 
 
-async def test_those_of_a_node_that_is_told_to_stop_find_their_places_in_a_full_room(
+async def test_participants_of_a_draining_node_keep_their_places_in_a_full_room(
     redis: RedisServer,
 ) -> None:
     """CONN-5, LEAVE-10: each is there twice until its old connection ends."""

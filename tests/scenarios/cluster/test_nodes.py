@@ -70,7 +70,7 @@ async def test_a_public_name_has_one_owner_on_all_nodes(redis: RedisPlace) -> No
     await keep_one_owner_of_a_public_name(redis)
 
 
-async def test_of_two_who_want_a_name_at_once_one_gets_it(redis: RedisPlace) -> None:
+async def test_one_of_two_simultaneous_claims_of_a_name_succeeds(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("one") as one, there.room("two") as two:
             kits = [RemoteToolkit(f"kit{number}", [add]) for number in range(20)]
@@ -130,7 +130,9 @@ async def test_a_newer_connection_elsewhere_takes_the_place(redis: RedisPlace) -
     await replace_a_connection(redis)
 
 
-async def test_whoever_comes_to_another_node_is_listed_once_at_each(redis: RedisPlace) -> None:
+async def test_participant_that_moves_to_another_node_is_listed_once_at_each(
+    redis: RedisPlace,
+) -> None:
     """CONN-11: and what it hosts there has one host."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("host", instance="one") as first, there.room("me") as me:

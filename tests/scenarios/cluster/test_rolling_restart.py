@@ -234,7 +234,7 @@ async def test_calls_end_at_the_node_that_leaves_and_so_do_those_within_them(
 
 
 @pytest.mark.row(71)
-async def test_a_message_is_told_once_to_whoever_moves(redis: RedisServer) -> None:
+async def test_a_message_is_delivered_once_to_a_participant_that_moves(redis: RedisServer) -> None:
     """SEND-1, LEAVE-10: by the connection to the node that stays."""
     async with cluster(redis) as made:
         here, there, third = made.servers

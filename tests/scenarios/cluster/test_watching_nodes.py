@@ -36,7 +36,7 @@ async def until_in_flight(news: EventStream[CallNews], heard: Sum, count: int) -
         heard.add(await anext(news))
 
 
-async def test_a_watcher_hears_of_the_calls_of_all_nodes_each_once(redis: RedisServer) -> None:
+async def test_a_monitor_gets_each_call_of_all_nodes_once(redis: RedisServer) -> None:
     """WATCH-2, WATCH-3: at whichever node it is, with caller and host and how each call ended."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         holding = [Holding(), Holding()]
@@ -238,7 +238,9 @@ async def test_an_explanation_names_the_node_of_the_host(
                 assert {(await ann.explain("kit.add")).node for _ in range(9)} == {names[0]}
 
 
-async def test_a_watcher_hears_of_other_nodes_again_once_redis_is_back(redis: RedisServer) -> None:
+async def test_a_monitor_gets_calls_of_other_nodes_again_after_redis_is_back(
+    redis: RedisServer,
+) -> None:
     """WATCH-2: also from an empty one, where every node joins anew."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with (
@@ -263,7 +265,7 @@ async def test_a_watcher_hears_of_other_nodes_again_once_redis_is_back(redis: Re
             assert {(call.caller, call.host) for call in heard.calls} == {("bob", "host")}
 
 
-async def test_a_watcher_at_a_node_that_is_told_to_stop_hears_of_the_others_until_it_goes(
+async def test_a_monitor_at_a_draining_node_gets_events_of_other_nodes_until_the_node_stops(
     redis: RedisServer,
 ) -> None:
     """WATCH-2, LEAVE-10."""

@@ -22,7 +22,7 @@ TIME_S = 20
 
 
 @pytest.mark.row(71)
-async def test_whoever_comes_in_as_a_node_begins_to_stop_is_let_in_elsewhere(
+async def test_participant_that_joins_as_a_node_begins_to_drain_is_accepted_elsewhere(
     redis: RedisServer,
 ) -> None:
     """LEAVE-2: also one that waited for the room when the others could not be asked."""
@@ -49,7 +49,7 @@ async def begin_to_enter(server: TestServer) -> asyncio.Task[None]:
     return entering
 
 
-async def test_whoever_waits_for_a_room_that_ends_meanwhile_comes_into_one_that_is_shared(
+async def test_participant_that_waits_for_a_room_that_ends_joins_the_replicated_one(
     redis: RedisServer,
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis, count=1) as (here,):

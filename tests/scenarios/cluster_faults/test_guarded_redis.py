@@ -115,7 +115,7 @@ async def test_the_rule_allows_to_clean_up_after_an_ended_node(
     assert await denied(admin) == []
 
 
-async def test_what_redis_refuses_to_pass_on_is_told_at_once_and_passed_on_later(
+async def test_changes_that_redis_refuses_are_visible_locally_and_published_later(
     redis: RedisServer, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(as_user(redis)) as (here, there):
@@ -224,7 +224,7 @@ async def test_nodes_meet_where_sentinels_too_speak_tls_alone(
     assert in_clear["reach"].status == "fail"
 
 
-async def test_certificate_that_nobody_vouches_for_is_refused(secured: str, tmp_path: Path) -> None:
+async def test_certificate_of_an_unknown_authority_is_refused(secured: str, tmp_path: Path) -> None:
     reach = (await check(f"rediss://{secured}"))["reach"]
     assert (reach.status, reach.exit_code) == ("fail", ExitCode.USAGE)
     assert "is not trusted" in reach.found
@@ -235,14 +235,18 @@ async def test_certificate_that_nobody_vouches_for_is_refused(secured: str, tmp_
     assert "is not trusted" in refused.err
 
 
-async def test_redis_that_speaks_tls_alone_is_told_from_one_that_is_away(secured: str) -> None:
+async def test_redis_that_requires_tls_is_distinguished_from_an_unreachable_one(
+    secured: str,
+) -> None:
     reach = (await check(f"redis://{secured}"))["reach"]
     assert (reach.status, reach.exit_code) == ("fail", ExitCode.USAGE)
     assert reach.found.endswith("speaks TLS")
     assert "rediss://" in reach.repair
 
 
-async def test_redis_that_wants_a_certificate_says_so_and_takes_one(secured: str, pki: Pki) -> None:
+async def test_redis_that_requires_a_client_certificate_is_named_and_accepts_one(
+    secured: str, pki: Pki
+) -> None:
     url = f"rediss://{secured}/0?ssl_ca_certs={pki.authority}"
     async with Redis.from_url(url) as client:
         await client.config_set("tls-auth-clients", "yes")
@@ -253,7 +257,7 @@ async def test_redis_that_wants_a_certificate_says_so_and_takes_one(secured: str
     assert {each.status for each in (await check(known)).values()} == {"ok"}
 
 
-async def test_files_of_tls_that_are_not_there_are_told(secured: str, tmp_path: Path) -> None:
+async def test_missing_tls_files_are_named(secured: str, tmp_path: Path) -> None:
     reach = (await check(f"rediss://{secured}?ssl_ca_certs={tmp_path / 'no.pem'}"))["reach"]
     assert (reach.status, reach.exit_code) == ("fail", ExitCode.USAGE)
     assert "a file of TLS" in reach.found

@@ -147,7 +147,7 @@ async def test_a_call_between_two_that_were_lost_is_not_taken_for_one() -> None:
 
 
 @pytest.mark.parametrize(("idempotent", "runs"), [(False, 1), (True, 2)])
-async def test_of_a_lost_answer_it_is_told_that_the_tool_ran(idempotent: bool, runs: int) -> None:
+async def test_error_for_a_lost_reply_states_that_the_tool_ran(idempotent: bool, runs: int) -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run", idempotent=idempotent)) as (nodes, me):
         lost = nodes.here_way.coming(carries(Result))

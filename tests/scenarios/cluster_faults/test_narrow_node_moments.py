@@ -35,7 +35,7 @@ def chief_of(server: TestServer, room: str = "lab") -> RoomClient:
     return RoomClient(server.url, room=room, token=token)
 
 
-async def test_of_two_who_claim_to_be_one_connection_the_first_stays(redis: RedisServer) -> None:
+async def test_first_of_two_connections_that_claim_one_identity_stays(redis: RedisServer) -> None:
     """CONN-5: at one server the second is refused; at another it is closed as soon as both know."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), here.room("me") as me:
         async with raw_participant(here, "twin", instance="one"):

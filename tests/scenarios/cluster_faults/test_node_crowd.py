@@ -54,7 +54,7 @@ async def until_so_many(room: RoomClient, count: int) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.row(82)
-async def test_whoever_was_at_a_node_that_is_killed_is_in_at_another_soon(tmp_path: Path) -> None:
+async def test_participants_of_a_killed_node_soon_join_another(tmp_path: Path) -> None:
     """CONN-16, LEAVE-4: nobody is refused for good, and no call of others fails."""
     took = await move(300, tmp_path)
     assert len(took) == 300

@@ -38,7 +38,7 @@ async def leaves_nothing(storm: Storm, redis: RedisServer) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.row(90)
-async def test_in_a_storm_over_nodes_each_call_ends_once_and_as_it_is_told(
+async def test_in_a_storm_over_nodes_each_call_ends_once_with_a_true_executed(
     tmp_path: Path,
 ) -> None:
     """CALL-8, ERR-2, ERR-4, RETRY-1, STREAM-2, STREAM-5, LEAVE-4: over three nodes."""

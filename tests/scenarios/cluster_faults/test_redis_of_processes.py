@@ -83,7 +83,7 @@ async def _goes_on(me: RoomClient, other: RoomClient, seconds: float) -> None:
 
 
 @pytest.mark.row(74)
-async def test_a_redis_that_lost_everything_is_told_all_of_it_again(
+async def test_nodes_publish_everything_again_to_a_redis_that_lost_it(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     """A node that comes later knows only what Redis has."""
@@ -112,7 +112,7 @@ async def test_a_redis_that_lost_everything_is_told_all_of_it_again(
 @pytest.mark.long
 @pytest.mark.row(75)
 @pytest.mark.timeout(90)
-async def test_after_a_failover_that_lost_writes_nobody_is_missing_and_nobody_is_a_ghost(
+async def test_after_a_failover_that_lost_writes_no_participant_is_missing_or_listed_twice(
     tmp_path: Path,
 ) -> None:
     async with (

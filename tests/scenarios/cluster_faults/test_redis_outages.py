@@ -240,7 +240,7 @@ async def test_revocations_outlive_a_redis_that_is_away_or_comes_back_empty(
 
 @pytest.mark.redis
 @pytest.mark.row(74)
-async def test_of_two_who_took_a_name_meanwhile_the_first_to_tell_keeps_it_at_every_node(
+async def test_first_node_that_publishes_a_contested_name_keeps_it_at_every_node(
     redis: RedisServer,
 ) -> None:
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, redis=redis.url)

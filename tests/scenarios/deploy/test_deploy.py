@@ -230,7 +230,7 @@ def test_both_files_start_the_same_toolkits_in_the_same_way() -> None:
         assert ONE.services[name]["image"] == MANY.services[name]["image"]
 
 
-def test_only_who_must_is_where_the_word_of_others_is_taken() -> None:
+def test_only_required_services_are_in_the_trusted_network() -> None:
     """In that network Redis asks for no password, and X-Forwarded-For is believed."""
     there = {name for name, each in MANY.services.items() if "nodes" in each.get("networks", ())}
     nodes = {name for name, each in MANY.ours.items() if each["command"] == ["serve"]}
@@ -244,7 +244,7 @@ def test_only_who_must_is_where_the_word_of_others_is_taken() -> None:
         assert "ports" not in MANY.ours[name]
 
 
-def test_image_runs_as_nobody_in_particular_and_takes_what_is_there() -> None:
+def test_image_runs_as_an_unprivileged_user_and_uses_mounted_files() -> None:
     last_stage = DOCKERFILE.rpartition("\nFROM ")[2]
     assert "\nUSER 10001:10001\n" in last_stage
     assert from_dockerfile("ENTRYPOINT") == ["toolbus"]

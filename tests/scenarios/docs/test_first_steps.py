@@ -100,7 +100,7 @@ WAYS: list[Callable[[RoomClient], Awaitable[Any]]] = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_room_that_is_not_entered_says_so_and_one_that_was_left_is_closed(
+async def test_room_that_was_not_entered_and_room_that_was_left_raise_their_own_errors(
     server: TestServer, way: Callable[[RoomClient], Awaitable[Any]]
 ) -> None:
     room = server.room("ann")
@@ -136,7 +136,7 @@ async def test_attributes_beyond_their_limit_are_refused_with_it() -> None:
         assert me.attributes == {"text": "x" * 16_000}
 
 
-async def test_what_is_too_large_is_told_with_its_size_and_the_limit() -> None:
+async def test_error_for_a_too_large_value_names_its_size_and_the_limit() -> None:
     async with room_of("host", "ann") as (host, ann), host.host(KIT):
         size, most = r"has 20000\d\d bytes", MAX_FRAME_BYTES
         with pytest.raises(TooLarge, match=rf"the request {size}, at most {most} can"):
@@ -151,7 +151,9 @@ async def test_what_is_too_large_is_told_with_its_size_and_the_limit() -> None:
     ("option", "value"),
     [("timeout_s", 1), ("attachment", b"a"), ("on_progress", print), ("retry", False)],
 )
-async def test_option_among_the_arguments_is_told_where_it_belongs(option: str, value: Any) -> None:
+async def test_option_among_the_arguments_is_refused_with_its_right_place(
+    option: str, value: Any
+) -> None:
     async with room_of("host", "ann") as (host, ann), host.host(KIT):
         proxy = await ann.toolkit("kit")
         for call in (partial(ann.call, "kit.echo"), proxy.echo):
@@ -223,7 +225,7 @@ def scope(*act_for: str, **more: Any) -> ApiScope:
     return ApiScope(agents=agents)
 
 
-async def test_who_is_away_is_told_to_those_alone_who_may_act_for_that_name(
+async def test_absence_of_a_principal_is_shown_only_to_callers_that_may_act_for_it(
     server: TestServer,
 ) -> None:
     """CALL-17."""
@@ -267,7 +269,7 @@ async def test_calls_after_the_end_of_a_text_token_say_that_it_expired(
         assert "token create" in failure_lines(late.value)[1]
 
 
-async def test_connection_that_another_of_its_instance_replaced_is_told_of_instances(
+async def test_connection_that_another_of_its_instance_replaced_gets_an_error(
     server: TestServer,
 ) -> None:
     async with server.room("ann", instance="a") as first, server.room("ann", instance="a"):
@@ -279,7 +281,7 @@ async def test_connection_that_another_of_its_instance_replaced_is_told_of_insta
         assert "TOOLBUS_INSTANCE" in failure_lines(error)[1]
 
 
-async def test_file_in_the_place_of_a_token_is_told_how_it_is_given(
+async def test_file_given_as_a_token_is_refused_with_the_right_form(
     server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ann.jwt"
@@ -293,7 +295,7 @@ async def test_file_in_the_place_of_a_token_is_told_how_it_is_given(
         assert ann.name == "ann"
 
 
-async def test_text_that_is_no_token_and_a_token_file_that_is_missing_are_told_apart(
+async def test_invalid_token_text_and_missing_token_file_have_different_errors(
     server: TestServer, tmp_path: Path
 ) -> None:
     with pytest.raises(PermissionDenied, match="token: it is not a signed token"):
@@ -335,7 +337,7 @@ def test_whom_a_toolkit_is_shared_with_is_checked_where_it_is_made() -> None:
     RemoteToolkit("kit", [echo], public=False, shared_with=["name:bob", "role:user", "*"])
 
 
-async def test_share_that_names_nobody_never_reaches_the_server() -> None:
+async def test_share_without_names_is_refused_before_it_is_sent() -> None:
     async with room_of("ann") as (ann,):
         with pytest.raises(ValueError, match="write name:bob, role:bob or"):
             async with ann.host(KIT, public=False, shared_with=["bob"]):

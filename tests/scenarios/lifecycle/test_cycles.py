@@ -97,7 +97,7 @@ def memory_bytes() -> int:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.row(55, 90)
-async def test_thousands_who_come_and_go_leave_nothing_behind() -> None:
+async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
     """CALL-12: of each caller that is gone its host is told, once."""
     half = CYCLES // 2 // len(WAYS) // PROCESSES * len(WAYS) * PROCESSES
     # A name that is kept for a while would still be there at the end.

@@ -34,7 +34,7 @@ async def ledger_host(
 
 
 @pytest.mark.row(43)
-async def test_replica_that_is_told_to_end_fails_no_call_and_runs_each_once(
+async def test_stopped_replica_fails_no_call_and_runs_each_once(
     tmp_path: Path,
 ) -> None:
     """LEAVE-1: nothing is tried again, so the drain itself leaves no gap."""

@@ -217,7 +217,7 @@ async def test_program_that_python_interrupts_does_not_say_that_its_tools_ended(
         await assert_may_have_run(call)
 
 
-async def test_tool_that_raises_keyboardinterrupt_ends_its_host_and_answers_nobody() -> None:
+async def test_tool_that_raises_keyboardinterrupt_ends_its_host_without_a_reply() -> None:
     async with hosting(RUN) as (_, alice, host):
         calls = [calling(alice, "hold"), calling(alice, "turn")]
         for _ in calls:
@@ -242,7 +242,7 @@ async def test_host_that_is_sent_away_ends_without_a_tool_that_does_not() -> Non
 
 @pytest.mark.parametrize("command", [RUN, COMMAND])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_host_that_is_told_to_end_while_it_connects_gives_that_up(
+async def test_host_that_is_stopped_while_it_connects_stops_connecting(
     command: list[str], number: signal.Signals
 ) -> None:
     connected = asyncio.Event()

@@ -62,7 +62,7 @@ def drop(server: TestServer, name: str) -> None:
 
 
 @pytest.mark.row(43)
-async def test_a_host_that_is_told_to_end_fails_no_call(tmp_path: Path) -> None:
+async def test_a_host_that_is_stopped_fails_no_call(tmp_path: Path) -> None:
     async with (
         running_server() as server,
         server.room("alice") as alice,
@@ -117,7 +117,7 @@ async def test_people_come_back_to_a_server_that_restarts() -> None:
 
 
 @pytest.mark.row(16)
-async def test_a_host_that_lost_its_connection_serves_again_and_says_so(
+async def test_a_host_that_lost_its_connection_serves_again_and_logs_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -224,7 +224,7 @@ async def test_a_connection_lost_before_its_session_began_leaves_no_ghost(
         assert server.server.hub.rooms == {}
 
 
-async def test_whoever_leaves_ends_all_that_waits_for_the_room() -> None:
+async def test_leaving_ends_every_wait_for_the_room() -> None:
     async with running_server() as server, server.room("host") as host:
         async with host.host(Toolkit("work", [nap])):
             alice = server.room("alice")

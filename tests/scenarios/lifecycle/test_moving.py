@@ -195,7 +195,7 @@ async def test_call_that_is_given_up_after_the_move_is_cancelled_where_it_runs()
 
 
 @pytest.mark.row(71)
-async def test_what_a_participant_said_and_heard_goes_with_it() -> None:
+async def test_messages_and_subscriptions_of_a_participant_end_with_it() -> None:
     """LEAVE-9, EVENT-4: attributes, builders, subscriptions."""
     async with pair() as servers, servers.room("alice") as alice, servers.room("bob") as bob:
         await alice.set_attributes(status="busy")
@@ -214,7 +214,7 @@ async def test_what_a_participant_said_and_heard_goes_with_it() -> None:
 
 
 @pytest.mark.row(71)
-async def test_who_is_let_in_nowhere_waits_and_keeps_what_runs() -> None:
+async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_calls() -> None:
     """LEAVE-9, LEAVE-4: new calls wait, those in flight end, and the next server takes them up."""
     async with AsyncExitStack() as stack:
         settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=8.0)
@@ -254,7 +254,7 @@ async def _when_told(room: RoomClient, name: str, **arguments: int) -> int:
     return int(await room.call(name, **arguments))
 
 
-async def test_whoever_leaves_while_moving_leaves_both_servers() -> None:
+async def test_participant_that_leaves_while_moving_leaves_both_servers() -> None:
     """LEAVE-9."""
     async with pair() as servers:
         work = Work()

@@ -22,7 +22,7 @@ from support.storm.run import run_storm, storm_of, storm_seed
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.row(90)
-async def test_in_a_storm_each_call_ends_once_and_as_it_is_told(tmp_path: Path) -> None:
+async def test_in_a_storm_each_call_ends_once_with_a_true_executed(tmp_path: Path) -> None:
     """CALL-8, ERR-2, ERR-4, RETRY-1, RETRY-5, STREAM-2, STREAM-5, INPUT-1, INPUT-2, LEAVE-4."""
     with storm_seed() as seed:
         async with storm_of(seed, tmp_path) as storm:

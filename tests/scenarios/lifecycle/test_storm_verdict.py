@@ -113,7 +113,7 @@ def test_good_ledger_has_no_problem(deed: Deed, told: Told, seen: Runs | None) -
         (KEEP, WELL, runs(0, ended=[end(got=SIZE, digest=DIGEST)]), "another value"),
     ],
 )
-def test_wrong_ledger_is_told_what_is_wrong(
+def test_errors_of_a_wrong_ledger_are_named(
     deed: Deed, told: Told, seen: Runs | None, words: str
 ) -> None:
     assert words in judge(deed, told, seen)

@@ -49,7 +49,7 @@ async def failed_to(room: RoomClient, tool: str) -> RoomException:
 
 
 @pytest.mark.row(11)
-async def test_the_end_of_a_token_is_told_when_four_fifths_of_its_life_are_over(
+async def test_token_expiry_is_announced_after_four_fifths_of_its_lifetime(
     server: TestServer,
 ) -> None:
     """REFRESH-2: once for each end."""
@@ -134,7 +134,7 @@ async def test_what_is_in_flight_at_the_end_does_not_keep_anybody_for_long(
 
 
 @pytest.mark.row(11)
-async def test_a_participant_that_is_gone_before_its_token_ends_troubles_nobody(
+async def test_the_expiry_of_a_token_whose_participant_has_left_has_no_effect(
     server: TestServer,
 ) -> None:
     hall, boss_token = "hall", server.token("boss", room="*")

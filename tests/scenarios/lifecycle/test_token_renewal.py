@@ -53,7 +53,7 @@ async def renewed_as(room: RoomClient, role: str) -> None:
     assert room.me.id == before
 
 
-async def test_a_token_from_a_function_is_renewed_before_it_ends_and_nobody_notices(
+async def test_a_token_from_a_function_is_renewed_before_it_expires_without_interruption(
     server: TestServer,
 ) -> None:
     """REFRESH-2, REFRESH-3: what is hosted stays, and calls go on."""

@@ -78,7 +78,7 @@ async def test_a_message_reaches_every_connection_of_a_name_that_listens(
         assert (failed.code, failed.executed, failed.retryable) == ("not_found", "no", False)
 
 
-async def test_a_broadcast_reaches_all_who_listen_but_the_sender(server: TestServer) -> None:
+async def test_a_broadcast_reaches_all_subscribers_except_the_sender(server: TestServer) -> None:
     """SEND-1."""
     async with (
         raw_participant(server, "ann", instance="1") as ann,
@@ -124,7 +124,7 @@ async def test_a_name_that_is_none_is_refused(server: TestServer, name: str) -> 
 # What they say
 
 
-async def test_a_message_says_who_sent_it_and_its_body_is_untouched(server: TestServer) -> None:
+async def test_a_message_names_its_sender_and_its_body_is_unchanged(server: TestServer) -> None:
     """SEND-3."""
     scope = {"messaging": True, "agents": AgentsGrant(builders=["weather", "news*"])}
     async with with_grants(server, "ann", **scope) as ann, raw_participant(server, "bob") as bob:
@@ -298,7 +298,7 @@ async def test_a_message_that_cannot_be_read_is_passed_over(
     assert caplog.text.count("a message named odd cannot be decoded") == 5
 
 
-async def test_after_a_reconnect_one_hears_messages_again() -> None:
+async def test_messages_arrive_again_after_a_reconnect() -> None:
     """EVENT-4."""
     async with scripted_server() as server, asyncio.timeout(20):
         async with RoomClient(server.url, room="lab", token="t") as room:

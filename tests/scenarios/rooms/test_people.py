@@ -72,7 +72,7 @@ async def refused_path(client: RawClient, request: Any) -> str:
 # Lists
 
 
-async def test_participants_are_listed_by_name_to_who_has_presence(server: TestServer) -> None:
+async def test_participants_are_listed_by_name_with_the_presence_grant(server: TestServer) -> None:
     """PEOPLE-1."""
     async with (
         with_grants(server, "carl", presence=True) as carl,
@@ -164,7 +164,7 @@ async def test_attributes_beyond_a_limit_change_nothing(
         assert (await own_entry(bob))["attributes"] == {"status": "busy"}
 
 
-async def test_the_largest_attributes_are_told_to_everybody(server: TestServer) -> None:
+async def test_the_largest_attributes_reach_every_subscriber(server: TestServer) -> None:
     """PEOPLE-2, and FRAME-6: what is just allowed can be listed and told."""
     full = {f"{n:064}": 1 for n in range(62)} | {"deep": nested(28), "long": "x" * 12_000}
     async with raw_participant(server, "bob") as bob, raw_participant(server, "carl") as carl:
@@ -209,7 +209,7 @@ async def test_attributes_go_with_the_connection(server: TestServer) -> None:
 # Events
 
 
-async def test_who_comes_changes_and_goes_is_told(server: TestServer) -> None:
+async def test_joins_changes_and_leaves_cause_events(server: TestServer) -> None:
     """PEOPLE-3, EVENT-2."""
     async with (
         raw_participant(server, "carl") as carl,
@@ -237,7 +237,7 @@ async def test_who_comes_changes_and_goes_is_told(server: TestServer) -> None:
                     assert event.data["participant"]["attributes"] == attributes
 
 
-async def test_a_successor_is_told_as_one_who_left_and_one_who_came(server: TestServer) -> None:
+async def test_a_successor_is_published_as_one_leave_and_one_join(server: TestServer) -> None:
     """PEOPLE-3, CONN-11."""
     async with raw_participant(server, "carl") as carl:
         async with raw_participant(server, "bob", instance="1") as old:
@@ -250,7 +250,7 @@ async def test_a_successor_is_told_as_one_who_left_and_one_who_came(server: Test
         assert events[1].data["participant"]["attributes"] == {"status": "busy"}
 
 
-async def test_participant_that_came_and_went_in_one_moment_is_not_told(
+async def test_participant_that_joined_and_left_at_once_causes_no_event(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EVENT-3."""
@@ -268,7 +268,7 @@ async def test_participant_that_came_and_went_in_one_moment_is_not_told(
         assert (await carl.next_event()).number == 2
 
 
-async def test_many_hosts_that_come_at_once_are_told_in_one_go(
+async def test_many_registrations_at_once_arrive_in_one_event(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EVENT-3."""
@@ -323,7 +323,7 @@ async def test_a_topic_needs_its_grant_and_a_refusal_changes_nothing(server: Tes
         assert isinstance(await eve.read_frame(), Result)  # and no event before it
 
 
-async def test_what_a_newer_token_does_not_grant_is_told_no_longer(server: TestServer) -> None:
+async def test_events_that_a_newer_token_does_not_grant_stop(server: TestServer) -> None:
     """EVENT-1, REFRESH-1."""
     fewer = server.token("eve", api=ApiScope(messaging=True), role="guest")
     async with (
@@ -344,7 +344,7 @@ async def test_what_a_newer_token_does_not_grant_is_told_no_longer(server: TestS
         assert (event.number, event.name) == (1, "message")
 
 
-async def test_toolkits_that_a_newer_token_shows_and_hides_are_told(server: TestServer) -> None:
+async def test_toolkits_that_a_newer_token_shows_or_hides_cause_events(server: TestServer) -> None:
     """EVENT-2, REFRESH-1."""
     async with (
         raw_participant(server, "host") as host,
@@ -458,7 +458,7 @@ async def test_offer_that_breaks_a_rule_replaces_nothing(
         assert [each["name"] for each in offered["builders"]] == ["kept"]
 
 
-async def test_builders_are_told_as_far_as_the_askers_grant_covers_them(
+async def test_only_builders_that_the_grant_covers_are_listed(
     server: TestServer,
 ) -> None:
     """BUILD-1, BUILD-2."""
@@ -518,7 +518,7 @@ async def test_people_see_each_other_through_the_sdk(server: TestServer) -> None
             ]
 
 
-async def test_who_may_hear_of_little_hears_of_that(server: TestServer) -> None:
+async def test_subscriber_gets_only_events_that_its_grant_covers(server: TestServer) -> None:
     """EVENT-1."""
     async with (
         server.room("dan", api=ApiScope(presence=True)) as dan,
@@ -554,7 +554,7 @@ async def test_what_cannot_be_said_is_refused_and_the_room_goes_on(server: TestS
         ]
 
 
-async def test_participant_knows_who_it_is_and_what_it_may(server: TestServer) -> None:
+async def test_participant_knows_its_identity_and_its_grants(server: TestServer) -> None:
     scope = ApiScope(agents=AgentsGrant(call=True, deny=("a.b",)), presence=True)
     async with server.room("dan", api=scope, role="guest") as dan:
         (person,) = await dan.participants()
@@ -563,7 +563,7 @@ async def test_participant_knows_who_it_is_and_what_it_may(server: TestServer) -
         assert dan.grants == scope
 
 
-async def test_wider_token_lets_who_listens_hear_more(server: TestServer) -> None:
+async def test_wider_token_gives_a_subscriber_more_events(server: TestServer) -> None:
     """REFRESH-1, EVENT-1."""
     scopes = [ApiScope(presence=True), ApiScope(presence=True, messaging=True)]
 
@@ -634,7 +634,7 @@ async def test_what_was_said_is_said_again_after_a_reconnect() -> None:
             await line.connection.close()
 
 
-async def test_what_the_server_may_have_heard_is_taken_back_after_a_reconnect() -> None:
+async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> None:
     async with scripted_server() as server, asyncio.timeout(20):
         async with RoomClient(server.url, room="lab", token="t") as room:
             line = await server.next_line()

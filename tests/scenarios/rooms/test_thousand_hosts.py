@@ -127,7 +127,7 @@ class Watch:
 
 
 @pytest.mark.row(82)
-async def test_a_thousand_hosts_at_once_are_told_in_few_events_and_none_is_lost() -> None:
+async def test_a_thousand_registrations_at_once_arrive_in_few_events_and_none_is_lost() -> None:
     """EVENT-2, EVENT-3: a thousand changes of one toolkit within a moment are a few events."""
     async with stage() as (crowd, listener), asyncio.timeout(100):
         await crowd.come(register=False)
@@ -143,7 +143,7 @@ async def test_a_thousand_hosts_at_once_are_told_in_few_events_and_none_is_lost(
 
 @pytest.mark.long
 @pytest.mark.row(82)
-async def test_a_thousand_hosts_that_come_back_at_once_are_told_in_few_events() -> None:
+async def test_a_thousand_hosts_that_reconnect_at_once_cause_few_events() -> None:
     """EVENT-2, EVENT-3, REG-18: gone, and back: of each toolkit that is two events at most."""
     async with stage() as (crowd, listener), asyncio.timeout(100):
         await crowd.come(register=True)

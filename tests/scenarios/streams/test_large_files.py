@@ -91,7 +91,7 @@ async def check_both_ways(folder: Path, large: Path) -> None:
         assert grown["caller"] - before["caller"] < GROWTH_BYTES
 
 
-async def test_a_file_is_the_same_on_the_other_side_and_nobody_keeps_it(tmp_path: Path) -> None:
+async def test_a_file_arrives_unchanged_and_no_process_keeps_it_in_memory(tmp_path: Path) -> None:
     """STREAM-9: 64 MiB, out of the room and into it."""
     large = tmp_path / "large.bin"
     large.write_bytes(os.urandom(FILE_BYTES))

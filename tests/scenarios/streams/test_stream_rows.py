@@ -121,7 +121,7 @@ async def test_a_caller_waits_for_a_tool_that_takes_its_input_slowly(tmp_path: P
 
 
 @pytest.mark.row(69, 63)
-async def test_a_caller_whose_window_is_closed_is_closed_alone_and_its_hosts_are_told(
+async def test_closing_a_caller_with_a_full_window_closes_only_it_and_cancels_at_its_hosts(
     tmp_path: Path,
 ) -> None:
     """CONN-14, STREAM-4, CALL-12: 100 streams come; others are served meanwhile."""
@@ -227,7 +227,9 @@ async def test_chunks_of_a_stream_that_was_left_are_dropped_and_counted(tmp_path
 
 @pytest.mark.row(66)
 @pytest.mark.parametrize("number", [1, 3, 2**40])
-async def test_a_chunk_out_of_order_is_told_behind_those_before_it(number: int) -> None:
+async def test_an_error_for_a_chunk_out_of_order_comes_after_the_chunks_before_it(
+    number: int,
+) -> None:
     """STREAM-5: its caller has all up to some number, and its host is told, too."""
     manifest = {
         "name": "odd",

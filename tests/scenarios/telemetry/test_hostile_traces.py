@@ -140,7 +140,7 @@ async def test_malformed_traceparent_without_the_flag_is_not_recorded_and_no_par
     assert len(play.collector.spans) == before + len(FORECAST) + 1
 
 
-async def test_empty_traceparent_makes_the_calls_id_that_of_a_trace_nobody_records(
+async def test_empty_traceparent_means_an_unrecorded_trace_with_the_call_id(
     play: Play,
 ) -> None:
     """TRACE-4."""
@@ -235,7 +235,7 @@ async def test_good_tracestate_travels_and_baggage_does_not(play: Play) -> None:
     ],
     ids=lambda options: next(iter(options)),
 )
-async def test_name_that_nobody_registered_is_not_recorded_whatever_the_refusal(
+async def test_unregistered_name_is_not_recorded_in_any_refusal(
     play: Play, options: dict[str, Any]
 ) -> None:
     trace_id = os.urandom(16).hex()

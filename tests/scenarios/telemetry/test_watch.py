@@ -84,7 +84,7 @@ async def test_watching_needs_the_grant_and_a_refusal_changes_nothing(server: Te
             await room.watch_calls().__aenter__()
 
 
-async def test_a_watcher_hears_of_every_call_of_its_room_and_nothing_of_what_it_says(
+async def test_a_monitor_gets_every_call_of_its_room_without_arguments_and_results(
     server: TestServer,
 ) -> None:
     """WATCH-2, WATCH-4: also of a private toolkit that it can neither list nor call."""
@@ -205,7 +205,7 @@ async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: Te
 # What it costs others
 
 
-async def test_a_slow_watcher_misses_events_delays_nobody_and_stays() -> None:
+async def test_a_slow_monitor_misses_events_delays_no_call_and_stays_connected() -> None:
     """WATCH-5, EVENT-2: what it missed is in the counts of what it hears next."""
     body = b"x" * (256 * KIB)
     async with (
@@ -271,7 +271,7 @@ async def test_many_calls_make_few_events_with_exact_counts(server: TestServer) 
 # Through the SDK
 
 
-async def test_a_watcher_comes_back_to_a_restarted_server_and_is_told_of_the_gap() -> None:
+async def test_a_monitor_reconnects_to_a_restarted_server_and_gets_a_gap_event() -> None:
     """WATCH-1, EVENT-4."""
     key = Key.generate(kid="test", iss="acme")
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
@@ -291,7 +291,7 @@ async def test_a_watcher_comes_back_to_a_restarted_server_and_is_told_of_the_gap
                 assert (later.has_gap, later.ended, later.failed) == (False, 1, 1)
 
 
-async def test_who_reads_events_keeps_them_while_somebody_watches_beside_it(
+async def test_event_reader_keeps_its_events_while_a_monitor_runs_beside_it(
     server: TestServer,
 ) -> None:
     async with server.room("eve") as eve, eve.events() as events, asyncio.timeout(20):

@@ -26,7 +26,7 @@ async def next_message(events: EventStream[RoomEvent]) -> str:
     return message.name
 
 
-async def test_whoever_has_entered_hears_what_is_said_next(server: TestServer) -> None:
+async def test_participant_gets_messages_as_soon_as_it_has_joined(server: TestServer) -> None:
     async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(20):
         async with bob.events() as events:
             assert await ann.send("bob", "first") == 1
@@ -81,7 +81,7 @@ async def test_giving_up_waiting_loses_no_event(server: TestServer) -> None:
             assert await next_message(events) == name
 
 
-async def test_closing_ends_whoever_waits_and_drops_the_unread(server: TestServer) -> None:
+async def test_closing_ends_waiting_readers_and_drops_unread_data(server: TestServer) -> None:
     async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(20):
         events = await bob.events().__aenter__()
         waiting = [asyncio.create_task(anext(events, None)) for _ in range(2)]

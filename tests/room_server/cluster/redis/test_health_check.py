@@ -169,7 +169,7 @@ async def test_url_is_read_from_a_file_and_excludes_flags_of_a_room(
 # Password and rights
 
 
-async def test_missing_wrong_and_right_password_are_told_apart_and_never_shown(
+async def test_missing_wrong_and_right_password_are_distinguished_and_never_shown(
     redis: RedisServer, admin: Redis, tmp_path: Path
 ) -> None:
     await admin.config_set("requirepass", "one/two")
