@@ -172,7 +172,7 @@ async def test_stopped_demo_ends_what_it_started() -> None:
     async with running_demo() as process:
         output = await read_until(process, "listens on")
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             rest, _ = await process.communicate()
         assert process.returncode == 128 + signal.SIGINT
         assert b"stopped" in rest
@@ -198,7 +198,7 @@ async def test_any_signal_to_stop_ends_the_demo_and_sets_the_exit_code(
 
     monkeypatch.setattr(demo_module, "_run_demo", perform)
     out = io.StringIO()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await demo_module._run(SceneOutput(out), keep=False) == 128 + number
     assert ended == [False]
     assert "stopped; all started processes have ended" in out.getvalue()
@@ -219,10 +219,10 @@ async def test_kept_demo_lets_others_join_until_it_is_stopped() -> None:
         variables = dict(re.findall(r"(TOOLBUS_\w+)=(\S+)", output))
         command = (sys.executable, "-m", "toolbus", "call", "clock.now", "timezone=Europe/Oslo")
         guest = await ChildProcess.start(command, variables)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await guest.process.wait() == 0
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             rest, _ = await process.communicate()
         assert process.returncode == 0
         assert b"stopped; all started processes have ended" in rest

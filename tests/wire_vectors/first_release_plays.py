@@ -25,7 +25,7 @@ from toolbus import (
     tool,
 )
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Forecast(TypedDict):

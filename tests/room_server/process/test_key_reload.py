@@ -45,7 +45,7 @@ class KeyedServer:
         """Return the next line of the log."""
         stderr = self.process.process.stderr
         assert stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await asyncio.to_thread(stderr.readline)
 
     async def accepts(self, key: Key) -> bool:

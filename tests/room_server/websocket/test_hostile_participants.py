@@ -292,7 +292,7 @@ async def test_answers_to_a_flood_of_pings_are_limited() -> None:
         (to_mallory,) = _connections(server, "mallory")
         port = to_mallory.port
         with suppress(ConnectionError):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while port.is_open:
                     mallory.send(flood)
                     await mallory.writer.drain()
@@ -300,7 +300,7 @@ async def test_answers_to_a_flood_of_pings_are_limited() -> None:
 
 
 async def test_server_stops_while_a_participant_reads_nothing() -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async with (
             running_server() as server,
             raw_participant(server, "host2") as host,

@@ -188,7 +188,7 @@ async def test_denied_registrations_are_counted_also_in_rooms_that_have_ended() 
                 with pytest.raises(RoomException):
                     async with bob.host(Toolkit("mine", [fail])):
                         pass
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (found := await numbers_at(server.url))["toolbus_rooms"]:
                 pass
         assert found["toolbus_registrations_denied_total"] == 2
@@ -296,7 +296,7 @@ async def test_connection_over_the_limit_of_an_address_is_refused_until_one_clos
             assert await code_for_browser(server, "/rooms/lab", token) == 4429
             assert (await read(server.url, "/healthz")).status == 200
             assert server.server.admission.refused == {"address_full": 2}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await ask(server, "/rooms/lab", bearer(token))).status != 101:
                 pass
 
@@ -316,7 +316,7 @@ async def test_flood_of_one_address_does_not_harm_participants() -> None:
         assert quotas.dropped >= 600 - 20 - 256
         for client in flood:
             client.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while quotas.is_over_limit("127.0.0.1"):
                 await check_call(ann)
         async with server.room("bob") as bob:
@@ -385,7 +385,7 @@ async def test_participant_over_the_limit_of_a_room_is_refused_until_one_leaves(
             assert (await ask(server, "/rooms/den", bearer(token))).status == 101
             async with raw_participant(server, "ann", instance="one", epoch=2):
                 assert await ann.close_code() == 4409
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await ask(server, "/rooms/lab", bearer(token))).status != 101:
                 pass
 
@@ -431,7 +431,7 @@ async def test_closed_connections_are_no_longer_counted() -> None:
                 client.send(request)
         async with raw_participant(server, "bob"):
             pass
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             # The request is counted too, and may still be when the next one arrives.
             while sum(quotas._counts.values()) > 2:
                 await read(server.url, "/healthz")

@@ -67,7 +67,7 @@ async def test_client_that_does_not_trust_the_authority_does_not_connect(pki: Pk
 
 async def test_probes_are_answered_over_https(pki: Pki) -> None:
     trusting = ssl.create_default_context(cafile=str(pki.authority))
-    async with running_server(settings=tls_settings(pki)) as server, asyncio.timeout(10):
+    async with running_server(settings=tls_settings(pki)) as server, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", server.server.port, ssl=trusting
         )
@@ -81,7 +81,7 @@ async def test_client_without_tls_is_dropped_and_others_are_served(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(pki.authority))
     settings = tls_settings(pki, handshake_timeout_s=0.5)
-    async with running_server(settings=settings) as server, asyncio.timeout(20):
+    async with running_server(settings=settings) as server, asyncio.timeout(60):
         for sent in (b"GET /healthz HTTP/1.1\r\n\r\n", b""):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
             writer.write(sent)

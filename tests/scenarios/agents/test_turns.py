@@ -296,7 +296,7 @@ def waiting() -> tuple[asyncio.Event, asyncio.Event, Any]:
 
 async def test_calls_under_way_are_ended_with_the_turn() -> None:
     began, gone, wait = waiting()
-    async with agent_and_host(Toolkit("far", [wait])) as (_, agent), asyncio.timeout(10):
+    async with agent_and_host(Toolkit("far", [wait])) as (_, agent), asyncio.timeout(60):
         for parts in (
             {"always": [Toolkit("near", [wait])]},
             {"required": [RequiredToolkit("far")]},
@@ -313,7 +313,7 @@ async def test_calls_under_way_are_ended_with_the_turn() -> None:
 
 async def test_caller_that_gives_up_cancels_the_local_tool() -> None:
     began, gone, wait = waiting()
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [wait])]) as turn:
             calling = asyncio.create_task(turn.call("near.wait"))
             await began.wait()
@@ -336,7 +336,7 @@ async def test_local_tools_fail_as_those_elsewhere_do() -> None:
     ends = []
     asked: list[dict[str, Any]] = [{"words": "my words"}, {}, {"cause": "itself"}]
     asked += [{"cause": "exit"}, {"words": 7}, {"more": 1}]
-    async with agent_and_host(Toolkit("far", [fail])) as (_, agent), asyncio.timeout(10):
+    async with agent_and_host(Toolkit("far", [fail])) as (_, agent), asyncio.timeout(60):
         async with Turn(
             agent, always=[Toolkit("near", [fail])], required=[RequiredToolkit("far")]
         ) as turn:
@@ -378,7 +378,7 @@ async def test_result_that_fits_no_frame_fails_here_as_it_does_elsewhere() -> No
         return "x" * count
 
     ends = []
-    async with agent_and_host(Toolkit("far", [give])) as (_, agent), asyncio.timeout(10):
+    async with agent_and_host(Toolkit("far", [give])) as (_, agent), asyncio.timeout(60):
         async with Turn(
             agent,
             always=[Toolkit("near", [give])],
@@ -406,7 +406,7 @@ async def test_a_file_of_a_tool_that_runs_here_may_be_larger_than_a_frame(tmp_pa
     async def on_disk() -> FileChunk:
         return FileChunk.from_path(path)
 
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [whole, on_disk])]) as turn:
             for name in ("whole", "on_disk"):
                 file = await turn.call(f"near.{name}")
@@ -423,7 +423,7 @@ async def test_a_stream_of_a_tool_that_runs_here_is_one_list() -> None:
     def rows_sync(upto: int) -> Iterator[dict[str, int]]:
         yield from ({"n": number} for number in range(upto))
 
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [rows, rows_sync])]) as turn:
             assert await turn.call("near.rows", {"upto": 3}) == [0, 1, 2]
             assert await turn.call("near.rows", {"upto": 0}) == []
@@ -445,7 +445,7 @@ async def test_a_stream_that_is_no_list_of_one_frame_is_ended_here() -> None:
     async def files() -> AsyncIterator[bytes]:
         yield b"x"
 
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [endless, files])]) as turn:
             with pytest.raises(TooLarge):
                 await turn.call("near.endless")
@@ -467,7 +467,7 @@ async def test_the_time_of_a_call_ends_a_stream_that_runs_here(sync: bool) -> No
         while not context.cancelled:
             threading.Event().wait(0.01)
 
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         kit = Toolkit("near", [rows_sync if sync else rows])
         async with Turn(agent, always=[kit]) as turn:
             with pytest.raises(DeadlineExceeded) as raised:
@@ -483,7 +483,7 @@ async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_
         here.wait(10)
         return threading.current_thread().name
 
-    async with room_of("agent") as (agent,), asyncio.timeout(20):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         default = [asyncio.create_task(asyncio.to_thread(go.wait, 10)) for _ in range(64)]
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
             calls = [asyncio.create_task(turn.call("near.work")) for _ in range(64)]
@@ -548,7 +548,7 @@ def test_toolkit_serves_turns_of_one_event_loop_after_another() -> None:
 
     async def answer() -> None:
         go.clear()
-        async with room_of("agent") as (agent,), asyncio.timeout(10):
+        async with room_of("agent") as (agent,), asyncio.timeout(60):
             async with Turn(agent, always=[notes]) as turn:
                 first = asyncio.create_task(turn.call("near.work"))
                 with pytest.raises(DeadlineExceeded):
@@ -569,7 +569,7 @@ async def test_local_tool_keeps_its_time_and_the_callers() -> None:
     async def endless() -> None:
         await asyncio.Event().wait()
 
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [slow, endless])]) as turn:
             for name, seconds in (("near.slow", None), ("near.endless", 0.05)):
                 with pytest.raises(DeadlineExceeded) as raised:
@@ -594,7 +594,7 @@ async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
             running -= 1
 
     notes = Toolkit("near", [work])
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[notes]) as first, Turn(agent, always=[notes]) as second:
             given_up = asyncio.create_task(first.invoke("near.work", timeout_s=0.05))
             await asyncio.to_thread(began.acquire)
@@ -622,7 +622,7 @@ async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
         if context.cancelled:
             told.set()
 
-    async with room_of("agent") as (agent,), asyncio.timeout(10):
+    async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
             calling = asyncio.create_task(turn.call("near.work"))
             await asyncio.to_thread(began.wait, 5)
@@ -851,7 +851,7 @@ async def test_message_requests_toolkits_with_the_senders_grant() -> None:
     builders = [asking, Diary("extra", diary), Diary("hidden", diary)]
     grant = AgentsGrant(call=True, builders=("asking", "extra"))
     api = ApiScope(agents=grant, messaging=True)
-    async with agent_and_host(greeter()) as (server, agent), asyncio.timeout(20):
+    async with agent_and_host(greeter()) as (server, agent), asyncio.timeout(60):
         await agent.offer_builders(builder_infos(builders))
         async with agent.events(["messages"]) as events, server.room("bob", api=api) as bob:
             offered = await bob.list_builders("agent")
@@ -890,7 +890,7 @@ async def next_message(events: EventStream[RoomEvent]) -> Message:
 
 
 async def test_turn_waits_for_a_required_toolkit_that_is_registered_later() -> None:
-    async with room_of("agent", "host") as (agent, host), asyncio.timeout(10):
+    async with room_of("agent", "host") as (agent, host), asyncio.timeout(60):
         finding = asyncio.create_task(RequiredToolkit("greeter", ["greet"]).find(agent))
         async with host.host(Toolkit("other")), host.host(greeter()):
             proxy = await finding
@@ -898,7 +898,7 @@ async def test_turn_waits_for_a_required_toolkit_that_is_registered_later() -> N
 
 
 async def test_turn_waits_for_a_required_tool_of_a_newer_definition() -> None:
-    async with room_of("agent", "host") as (agent, host), asyncio.timeout(10):
+    async with room_of("agent", "host") as (agent, host), asyncio.timeout(60):
         async with host.host(Toolkit("greeter", [Recorded("wave", [])])):
             wanted = RequiredToolkit("greeter", ["greet"])
             with pytest.raises(NotFound, match="greeter has no greet; it has: wave"):
@@ -919,7 +919,7 @@ async def room_of_same(agent: RoomClient, host: RoomClient) -> AsyncIterator[Roo
 
 async def test_turn_waits_for_many_required_toolkits_concurrently() -> None:
     wanted = [RequiredToolkit(f"t{n}") for n in range(20)]
-    async with room_of("agent", "host") as (agent, host), asyncio.timeout(20):
+    async with room_of("agent", "host") as (agent, host), asyncio.timeout(60):
         async with AsyncExitStack() as stack:
             finding = [asyncio.create_task(each.find(agent)) for each in wanted]
             for each in reversed(wanted):
@@ -934,7 +934,7 @@ async def test_turn_waits_for_many_required_toolkits_concurrently() -> None:
 async def test_missing_toolkit_is_not_found_and_the_error_lists_the_available_ones(
     timeout_s: float,
 ) -> None:
-    async with agent_and_host(greeter()) as (_, agent), asyncio.timeout(10):
+    async with agent_and_host(greeter()) as (_, agent), asyncio.timeout(60):
         with pytest.raises(NotFound) as raised:
             await RequiredToolkit("gretter", timeout_s=timeout_s).find(agent)
         words = str(raised.value)
@@ -966,7 +966,7 @@ async def test_turn_waits_until_a_toolkit_has_a_host_again() -> None:
     """REG-18."""
     manifest = greeter().manifest().model_dump(mode="json", exclude_defaults=True)
     needed = RequiredToolkit("greeter")
-    async with running_server() as server, server.room("agent") as agent, asyncio.timeout(20):
+    async with running_server() as server, server.room("agent") as agent, asyncio.timeout(60):
         async with raw_participant(server, "host") as lost:
             lost.send_frame(Register(RequestId(1), pack_body(manifest), {}))
             assert isinstance(await lost.reply_to(1), Result)
@@ -993,7 +993,7 @@ async def test_private_toolkit_of_an_owner_is_required_and_called_by_its_owner()
 
 async def test_waiting_needs_the_grant_for_events_of_toolkits() -> None:
     api = ApiScope(agents=AgentsGrant(call=True), presence=True, messaging=True)
-    async with agent_and_host(greeter(), api=api) as (_, agent), asyncio.timeout(10):
+    async with agent_and_host(greeter(), api=api) as (_, agent), asyncio.timeout(60):
         assert await RequiredToolkit("greeter").find(agent)
         with pytest.raises(
             PermissionDenied, match="other does not exist, and waiting for it needs the grant"
@@ -1009,7 +1009,7 @@ async def test_waiting_continues_after_a_connection_is_lost_during_a_request() -
     summary = {key: manifest[key] for key in ("name", "title", "description", "version")}
     summary |= {"digest": "d", "public": True, "owner": owner, "hosts": 1, "tools": ["greet"]}
     grants = ApiScope(agents=AgentsGrant(use_tools=True, call=True))
-    async with scripted_server(grants) as server, asyncio.timeout(20):
+    async with scripted_server(grants) as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as agent:
             line = await server.next_line()
             finding = asyncio.ensure_future(RequiredToolkit("greeter").find(agent))
@@ -1027,7 +1027,7 @@ async def test_waiting_continues_after_a_connection_is_lost_during_a_request() -
 
 
 async def test_requirement_keeps_its_timeout_if_no_server_is_reachable() -> None:
-    async with AsyncExitStack() as people, asyncio.timeout(15):
+    async with AsyncExitStack() as people, asyncio.timeout(60):
         async with running_server() as server:
             agent = await people.enter_async_context(server.room("agent"))
         with pytest.raises(Unavailable, match="no reply from a server about toolkit greeter"):
@@ -1035,7 +1035,7 @@ async def test_requirement_keeps_its_timeout_if_no_server_is_reachable() -> None
 
 
 async def test_waiting_ends_with_the_room() -> None:
-    async with running_server() as server, asyncio.timeout(10):
+    async with running_server() as server, asyncio.timeout(60):
         async with server.room("agent") as agent:
             finding = asyncio.create_task(RequiredToolkit("missing").find(agent))
             async with server.room("host") as host, host.host(greeter()) as other:

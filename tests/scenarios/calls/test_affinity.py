@@ -67,7 +67,7 @@ async def test_an_affinity_outlives_a_restart_of_the_server() -> None:
             await people.enter_async_context(replicas(first))
             alice = await people.enter_async_context(first.room("alice"))
             before = [await alice.call("carts.add", item="x", customer=each) for each in customers]
-        async with running_server(key=key, settings=settings), asyncio.timeout(20):
+        async with running_server(key=key, settings=settings), asyncio.timeout(60):
             await until_hosts(alice, "carts", len(REPLICAS))
             after = [await alice.call("carts.add", item="x", customer=each) for each in customers]
     assert after == before
@@ -128,7 +128,7 @@ async def test_new_definition_that_goes_by_another_argument_gets_no_text_of_the_
 ) -> None:
     """CALL-23."""
     newer = ("four", "five", "six")
-    async with running_server() as server, server.room("alice") as alice, asyncio.timeout(20):
+    async with running_server() as server, server.room("alice") as alice, asyncio.timeout(60):
         async with replicas(server), alice.events() as events:
             assert await alice.call("carts.add", item="x", customer="c") in REPLICAS
             old = (await alice.toolkit("carts")).info.digest

@@ -63,7 +63,7 @@ class PlayedHost:
 @asynccontextmanager
 async def played() -> AsyncIterator[tuple[PlayedHost, RoomClient]]:
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         running_server() as server,
         server.room("host") as host,
         server.room("ann") as ann,

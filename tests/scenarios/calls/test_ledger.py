@@ -265,7 +265,7 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
 
 async def serving(caller: RoomClient) -> None:
     """Wait until both hosts are there."""
-    async with asyncio.timeout(30), caller.events() as events:
+    async with asyncio.timeout(60), caller.events() as events:
         while await caller_hosts(caller) < 2:
             await anext(events)
 
@@ -277,7 +277,7 @@ async def caller_hosts(caller: RoomClient) -> int:
 async def settled(storm: Storm, callers: list[RoomClient]) -> None:
     """Everything that was opened has ended: at the callers and at the server."""
     router = storm.server.server.hub.router
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await router.wait_until_idle()
     for caller in callers:
         assert caller._parts is not None

@@ -361,7 +361,7 @@ async def test_events_tell_only_of_what_may_be_seen(
         server.room("eve", api=may(use_tools=True, allow=["seen.read"])) as eve,
         eve.events() as events,
     ):
-        async with owner.host(box("unseen")), owner.host(box("seen")), asyncio.timeout(5):
+        async with owner.host(box("unseen")), owner.host(box("seen")), asyncio.timeout(60):
             event = await anext(events)
             assert event.toolkit is not None
             assert (event.toolkit.name, event.toolkit.tools) == ("seen", ("read",))

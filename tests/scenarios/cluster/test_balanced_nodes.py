@@ -165,7 +165,7 @@ async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
         empty = pack_body({})
         call = Call(RequestId(1), CallId(f"held-{name}"), "keep", "hold", None, empty, None)
         caller.send_frame(call)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await entered.wait()
         yield
         go.set()

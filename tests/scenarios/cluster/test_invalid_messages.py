@@ -18,7 +18,7 @@ from toolbus.errors import Unavailable
 from toolbus_server.cluster.node import LEASE_S
 
 pytestmark = pytest.mark.redis
-TIME_S = 30
+TIME_S = 60
 PLACE = b"p" * 16
 FACTS = "toolbus:{r:lab}:facts"
 

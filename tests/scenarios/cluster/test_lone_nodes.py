@@ -20,7 +20,7 @@ from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.redis import client as line_module
 from toolbus_server.testing import Faults
 
-TIME_S = 30
+TIME_S = 60
 
 
 @pytest.fixture(autouse=True)

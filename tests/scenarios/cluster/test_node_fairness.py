@@ -20,7 +20,7 @@ from support.rooms.server_state import connection_of
 from toolbus import RoomClient
 from toolbus_server.testing import FaultProxy, Faults, TestServer
 
-TIME_S = 40
+TIME_S = 60
 
 
 async def status_of(server: TestServer, name: str, instance: str = "", epoch: int = 1) -> int:

@@ -20,7 +20,7 @@ from toolbus_server.cluster.node import LEASE_S
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
-TIME_S = 40
+TIME_S = 60
 LEASES = "toolbus:nodes"
 WAITS = "this one starts when the other lease has expired"
 
@@ -70,16 +70,14 @@ async def test_node_that_was_killed_starts_again_under_its_name_once_its_lease_h
         await first.url()
         await first.end(signal.SIGKILL)
         killed = await lease_of_one(client)
-        await age(client, killed, -2 * LEASE_S)  # for a machine on which it takes long to start
+        await age(client, killed, -10 * TIME_S)  # it does not end by itself during the test
         async with named_server(tmp_path, redis) as second:
             await second.until_logged(WAITS)
-            began_s = asyncio.get_running_loop().time()
-            assert await second.end() == 0, "who waits for a name ends when it is told"
-            assert asyncio.get_running_loop().time() - began_s < LEASE_S / 2
+            assert await second.end() == 0, "a server that waits for its name stops on a signal"
         assert await lease_of_one(client) == killed
         async with named_server(tmp_path, redis) as third:
             await third.until_logged(WAITS)
-            await age(client, killed, 3 * LEASE_S)  # seconds that nobody has to wait here
+            await age(client, killed, 11 * TIME_S)
             await third.url()
             assert await lease_of_one(client) != killed
 

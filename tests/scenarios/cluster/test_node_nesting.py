@@ -18,7 +18,7 @@ from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus_server.testing import TestServer
 
 pytestmark = pytest.mark.redis
-TIME_S = 20
+TIME_S = 60
 DEEPEST = 16
 PATIENCE = 3
 

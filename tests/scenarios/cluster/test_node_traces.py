@@ -156,7 +156,7 @@ async def read_stream(caller: RawClient, count: int) -> list[StreamChunk]:
 
 async def test_the_spans_of_a_stream_end_with_it_on_both_nodes(recorded: Recorded) -> None:
     _, (here, there), exporters = recorded
-    async with asyncio.timeout(30), hosted(there, numbers), here.room("me") as me:
+    async with asyncio.timeout(60), hosted(there, numbers), here.room("me") as me:
         await until_listed(me, "kit")
         async with raw_participant(here, "ann") as ann:
             call = call_of(
@@ -186,7 +186,7 @@ async def test_the_spans_of_a_stream_end_with_it_on_both_nodes(recorded: Recorde
 
 async def test_a_call_that_cannot_be_sent_to_its_node_is_recorded_once(recorded: Recorded) -> None:
     redis, (here, there), exporters = recorded
-    async with asyncio.timeout(30), hosted(there, numbers), here.room("me") as me:
+    async with asyncio.timeout(60), hosted(there, numbers), here.room("me") as me:
         await until_listed(me, "kit")
         async with raw_participant(here, "ann") as ann:
             await redis.kill()

@@ -27,7 +27,7 @@ from toolbus import (
 )
 
 pytestmark = pytest.mark.redis
-TIME_S = 20
+TIME_S = 60
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from toolbus.wire import Dispatch, Frame, Result
 from toolbus_server.cluster import node as node_module
 from toolbus_server.testing import Faults
 
-TIME_S = 30
+TIME_S = 60
 SKEW_S = 300.0
 _SKEWED = f"""
 import time

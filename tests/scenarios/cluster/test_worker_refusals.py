@@ -17,7 +17,7 @@ from toolbus_server.cluster import node
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
-TIME_S = 40
+TIME_S = 60
 
 
 def test_workers_without_a_redis_are_refused_with_the_reason(tmp_path: Path) -> None:

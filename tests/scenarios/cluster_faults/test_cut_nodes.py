@@ -20,7 +20,7 @@ from toolbus import Toolkit, tool
 from toolbus.wire import Dispatch
 from toolbus_server.cluster import node as node_module
 
-TIME_S = 30
+TIME_S = 60
 
 
 @pytest.mark.row(76)

@@ -18,7 +18,7 @@ from toolbus_server.rooms.hub import Hub
 from toolbus_server.testing import TestServer
 from toolbus_server.websocket import drain
 
-TIME_S = 20
+TIME_S = 60
 
 
 @pytest.mark.row(71)

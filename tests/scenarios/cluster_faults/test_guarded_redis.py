@@ -28,7 +28,7 @@ from toolbus_server.cluster import node
 from toolbus_server.cluster.redis.acl import acl_rule
 from toolbus_server.cluster.redis.health_check import examine_redis
 
-TIME_S = 30
+TIME_S = 60
 PASSWORD = "one/two@three"
 QUOTED = "one%2Ftwo%40three"
 

@@ -33,7 +33,7 @@ from toolbus.wire import (
 from toolbus_server.cluster import node as node_module
 
 pytestmark = pytest.mark.row(76)
-TIME_S = 20
+TIME_S = 60
 
 
 class Witness:

@@ -20,7 +20,7 @@ from toolbus.errors import PermissionDenied
 from toolbus_server.cluster import node as node_module
 from toolbus_server.testing import TestServer
 
-TIME_S = 30
+TIME_S = 60
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.nodes.cluster import nodes
 from support.redis.server import RedisServer, redis_server
 from toolbus_server.cluster import node
 
-TIME_S = 20
+TIME_S = 60
 ROOMS = 40
 
 

@@ -47,7 +47,7 @@ async def move(people: int, folder: Path) -> list[float]:
 
 async def until_so_many(room: RoomClient, count: int) -> None:
     """Wait until exactly so many are listed, within a lease."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while len(await room.participants()) != count:  # noqa: ASYNC110 - a list tells nobody
             await asyncio.sleep(0.2)
 

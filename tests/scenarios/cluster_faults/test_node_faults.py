@@ -15,7 +15,7 @@ from support.nodes.tools import add
 from support.redis.server import RedisServer
 from toolbus import Toolkit, Unavailable, tool
 
-TIME_S = 40
+TIME_S = 60
 
 
 @pytest.mark.redis

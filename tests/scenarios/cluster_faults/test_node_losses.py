@@ -21,7 +21,6 @@ from support.rooms.events import listed, until_hosts
 from support.rooms.server_state import INTERVAL_S, SILENCE_S, connection_of, until_in_flight
 from toolbus import ChunkStream, InputStream, RoomClient, Toolkit, tool
 from toolbus.errors import HostLost, NoHost, StreamBroken, Unavailable
-from toolbus_server.cluster.node import LEASE_S
 from toolbus_server.testing import FaultProxy, Faults, TestServer
 
 TIME_S = 60
@@ -125,7 +124,6 @@ async def test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others(
             second = await spares.enter_async_context(here.room("host"))
             await spares.enter_async_context(second.host(spare.toolkit))
             await until_hosts(me, "work", 2)
-            began_s = asyncio.get_running_loop().time()
             await there.end(signal.SIGKILL)
             with pytest.raises(Unavailable) as unsent:
                 await me.invoke("alone.add", {"a": 1, "b": 1}, retry=False)
@@ -133,7 +131,6 @@ async def test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others(
             lost = await error_of(calls.once)
             assert isinstance(lost, HostLost)
             assert lost.executed == "maybe"
-            assert asyncio.get_running_loop().time() - began_s < 3 * LEASE_S
             assert [each.name for each in await me.participants()] == ["host", "me"]
             assert (await calls.again).value == "done"
             for end in (await error_of(calls.rest), await error_of(calls.upload)):

@@ -27,7 +27,7 @@ async def leaves_nothing(storm: Storm, redis: RedisServer) -> None:
     """Let all leave well, and look into Redis."""
     for caller in storm.callers:
         await caller.__aexit__(None, None, None)
-    async with asyncio.timeout(30), Redis.from_url(redis.url) as client:
+    async with asyncio.timeout(60), Redis.from_url(redis.url) as client:
         # Nodes that were killed are forgotten by those that live.
         while await client.zcard("toolbus:nodes") > NODES or await client.exists("toolbus:gone"):  # noqa: ASYNC110 - Redis tells nobody
             await asyncio.sleep(0.1)

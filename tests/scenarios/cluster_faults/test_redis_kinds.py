@@ -17,7 +17,7 @@ from support.redis.given import given_redis
 from support.redis.matrix import Kind, Missing, Outcome
 from support.redis.server import RedisServer
 
-TIME_S = 20
+TIME_S = 60
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
 async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task[Any]]) -> None:
     """Wait until only the standing host is left, and no name is kept."""
     hub = server.server.hub
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await strangers_gone(alone)
         while hub.rooms["lab"].room.state.toolkit_count > 1:
             await host.call("slow.say", text="still here")

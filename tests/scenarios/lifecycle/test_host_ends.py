@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).parents[2] / "support/processes/ending_host.py"
 COMMAND = ["-m", "toolbus", "host", "support.processes.ending_host:work"]
 RUN = [str(PROGRAM), "run"]
 AROUND = [str(PROGRAM), "around"]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Host:

@@ -56,7 +56,7 @@ async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_t
         host_process(server, tmp_path / "w", hold=True, via=proxy) as host,
     ):
         await until_hosts(alice, "work", 1)
-        async with alice.events(["toolkits"]) as events, asyncio.timeout(30):
+        async with alice.events(["toolkits"]) as events, asyncio.timeout(60):
             running = asyncio.ensure_future(error_of(alice, "work.wait"))
             await host.wrote("began wait")
             proxy.to_server = proxy.to_participant = Faults(lost=True)
@@ -172,7 +172,7 @@ async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
         assert most_bytes < 10 * MIB
         await host.wrote("left wait")
         await proxy.heal()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             ends = await asyncio.gather(*asked, return_exceptions=True)
             lost = [end for end in ends if isinstance(end, ConnectionLost)]
             assert lost

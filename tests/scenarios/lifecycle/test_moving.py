@@ -98,7 +98,7 @@ async def pair(drain_s: float = 8.0) -> AsyncIterator[Pair]:
 
 
 async def settled(task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await task
 
 
@@ -202,7 +202,7 @@ async def test_messages_and_subscriptions_of_a_participant_end_with_it() -> None
         await alice.offer_builders([BuilderInfo("kit", "", {"type": "object"})])
         async with alice.events(["messages"]) as events:
             await settled(servers.leave())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert (await anext(events)).name == "reconnected"
                 await bob.send("alice", "note", "still there?")
                 heard = await anext(events)
@@ -239,7 +239,7 @@ async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_call
             work.go.set()
             assert await calling == "held"
             await settled(leaving)
-        async with running_server(key=KEY, settings=again), asyncio.timeout(20):
+        async with running_server(key=KEY, settings=again), asyncio.timeout(60):
             assert await waiting == 1
             assert work.runs == {1: 1}
             await until_hosts(alice, "work", 1)
@@ -266,7 +266,7 @@ async def test_participant_that_leaves_while_moving_leaves_both_servers() -> Non
                 await until_hosts(alice, "work", 1)
                 ending = asyncio.create_task(_let_go_soon(work))
             await ending
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await calling == "held"
         await settled(leaving)
         assert servers.names(servers.second) == []
@@ -313,7 +313,7 @@ async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> N
     async with (
         scripted_server(ApiScope.full()) as server,
         RoomClient(server.url, room="lab", token="t") as alice,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         old = await server.next_line()
         events = alice.events(["messages"])
@@ -358,7 +358,7 @@ async def _host(room: RoomClient, toolkit: Toolkit) -> None:
 
 async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
     """LEAVE-4, LEAVE-9: where nobody else has let it in yet."""
-    async with balancer() as address, scripted_server() as server, asyncio.timeout(20):
+    async with balancer() as address, scripted_server() as server, asyncio.timeout(60):
         address.lead_to(server.url)
         async with RoomClient(address.url, room="lab", token="t") as alice:
             line = await server.next_line()

@@ -135,12 +135,12 @@ async def test_page_joins_lists_calls_and_cancels(devtools: str) -> None:
 
             await call(page, "sums.wait")
             await page.shows("outcome", "^running$")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await slow.began.wait()
             await page.press("#cancel")
             cancelled = await outcome(page, "error")
             assert (cancelled["error"], cancelled["executed"]) == ("cancelled", "maybe")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await slow.stopped.wait()
             assert server.server.hub.router.in_flight == 0
 
@@ -250,7 +250,7 @@ async def test_page_is_notified_when_the_server_shuts_down_during_a_call(devtool
                 await join(page, server, server.token("ann"))
                 await page.shows("state", "^in room")
                 await call(page, "sums.wait")
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await slow.began.wait()
                 await server.server.stop()
                 lost = await outcome(page, "error")

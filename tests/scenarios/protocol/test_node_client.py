@@ -137,7 +137,7 @@ async def test_node_client_calls_toolkits_of_the_sdk(client: Path) -> None:
         entered.clear()
         stopped.clear()
         waiting = caller.tell("call", name="sums.wait")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await entered.wait()
             await caller.ask("cancel", of=waiting)
             given_up = (await caller.answer(waiting))["error"]
@@ -364,7 +364,7 @@ async def test_connection_to_a_server_that_breaks_the_rules_is_closed_with_the_c
             line = await server.next_line()
             await caller.said(joined="alice")
             await line.connection.send(data)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await line.connection.wait_closed()
             assert line.connection.close_code == code
             assert await caller.end() in (0, -15)

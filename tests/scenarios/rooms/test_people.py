@@ -499,7 +499,7 @@ async def test_people_see_each_other_through_the_sdk(server: TestServer) -> None
     """PEOPLE-1, PEOPLE-2, PEOPLE-3."""
     async with server.room("ann") as ann, ann.events() as events:
         await ann.set_attributes(mood="curious")
-        async with asyncio.timeout(5), server.room("bob", role="agent") as bob:
+        async with asyncio.timeout(60), server.room("bob", role="agent") as bob:
             told = [await anext(events), await anext(events)]
             assert {each.name for each in told} == {"participant_changed", "participant_joined"}
             words = ["red"]
@@ -526,7 +526,7 @@ async def test_subscriber_gets_only_events_that_its_grant_covers(server: TestSer
         dan.events() as events,
     ):
         await dan.set_attributes(status="here")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await anext(events)).name == "participant_changed"
         with pytest.raises(PermissionDenied):
             await anext(eve.events())
@@ -536,7 +536,7 @@ async def test_subscriber_gets_only_events_that_its_grant_covers(server: TestSer
 
 async def test_what_cannot_be_said_is_refused_and_the_room_goes_on(server: TestServer) -> None:
     """PEOPLE-2, BUILD-1."""
-    async with server.room("bob") as bob, asyncio.timeout(10):
+    async with server.room("bob") as bob, asyncio.timeout(60):
         for wrong in (object(), float("nan"), b"x", 2**70):
             with pytest.raises(InvalidArguments):
                 await bob.set_attributes(status=wrong)
@@ -574,7 +574,7 @@ async def test_wider_token_gives_a_subscriber_more_events(server: TestServer) ->
         RoomClient(server.url, room="lab", token=newest) as dan,
         server.room("bob") as bob,
         dan.events() as events,
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         assert await bob.send("dan", "note") == 0
         await bob.set_attributes(status="here")
@@ -592,7 +592,7 @@ async def test_wider_token_gives_a_subscriber_more_events(server: TestServer) ->
 
 
 async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer) -> None:
-    async with server.room("boss") as boss, server.room("dan") as dan, asyncio.timeout(10):
+    async with server.room("boss") as boss, server.room("dan") as dan, asyncio.timeout(60):
         finding = asyncio.create_task(RequiredToolkit("missing").find(dan))
         async with dan.events() as events:
             for _ in range(3):  # as often as the search asks before it waits
@@ -613,7 +613,7 @@ async def said_after(line: Line) -> tuple[Any, Any]:
 
 async def test_what_was_said_is_said_again_after_a_reconnect() -> None:
     """LEAVE-4: to a server that may know nothing of it."""
-    async with scripted_server() as server, asyncio.timeout(20):
+    async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
             line = await server.next_line()
             status = ["busy"]
@@ -635,7 +635,7 @@ async def test_what_was_said_is_said_again_after_a_reconnect() -> None:
 
 
 async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> None:
-    async with scripted_server() as server, asyncio.timeout(20):
+    async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
             line = await server.next_line()
             setting = asyncio.ensure_future(room.set_attributes(status="busy"))
@@ -654,7 +654,7 @@ async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> No
 async def test_what_the_server_takes_no_more_is_logged_and_the_client_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with scripted_server() as server, asyncio.timeout(20):
+    async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
             line = await server.next_line()
             setting = asyncio.ensure_future(room.set_attributes(status="busy"))

@@ -180,7 +180,7 @@ async def test_a_stream_that_outlives_the_time_to_drain_is_lost_behind_its_chunk
     async with (
         running_server() as server,
         server.room("alice") as alice,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         AsyncExitStack() as hosts,
     ):
         host = await hosts.enter_async_context(server.room("host"))

@@ -223,7 +223,7 @@ async def test_a_slow_monitor_misses_events_delays_no_call_and_stays_connected()
         while (await ask(bob, Send(2, "slow", "big", body)))["delivered"]:
             pass
         for _ in range(5):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await check_call(ann)
             quick = {"ended": 0, "in_flight": 1}
             ended = 0
@@ -275,7 +275,7 @@ async def test_a_monitor_reconnects_to_a_restarted_server_and_gets_a_gap_event()
     """WATCH-1, EVENT-4."""
     key = Key.generate(kid="test", iss="acme")
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
-    async with running_server(key=key, settings=settings) as first, asyncio.timeout(30):
+    async with running_server(key=key, settings=settings) as first, asyncio.timeout(60):
         eve = first.room("eve")
         async with eve, eve.watch_calls() as news:
             assert not (await anext(news)).has_gap
@@ -294,7 +294,7 @@ async def test_a_monitor_reconnects_to_a_restarted_server_and_gets_a_gap_event()
 async def test_event_reader_keeps_its_events_while_a_monitor_runs_beside_it(
     server: TestServer,
 ) -> None:
-    async with server.room("eve") as eve, eve.events() as events, asyncio.timeout(20):
+    async with server.room("eve") as eve, eve.events() as events, asyncio.timeout(60):
         async with eve.watch_calls() as news:
             await anext(news)
             assert (await anext(events)).name == "missed"
@@ -319,7 +319,7 @@ async def test_events_of_some_topics_leave_the_others_where_they_are(server: Tes
         server.room("ann") as ann,
         server.room("eve") as eve,
         eve.events(["participants"]) as events,
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         assert await ann.send("eve", "note") == 0
         async with eve.events(["messages"]) as messages:
@@ -341,7 +341,7 @@ async def test_a_watcher_whose_next_token_lacks_the_grant_is_refused(server: Tes
         return server.token("eve", api=scopes.pop(0))
 
     eve = RoomClient(server.url, room="lab", token=token)
-    async with eve, eve.watch_calls() as news, asyncio.timeout(20):
+    async with eve, eve.watch_calls() as news, asyncio.timeout(60):
         await anext(news)
         open_room = server.server.hub.rooms["lab"]
         (session,) = open_room.sessions.values()

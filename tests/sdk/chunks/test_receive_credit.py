@@ -107,7 +107,7 @@ async def test_waiting_reader_wakes_for_the_next_body_and_the_end() -> None:
         reading = asyncio.create_task(sender.buffer.next())
         await asyncio.sleep(0)
         act()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await reading == expected
 
 

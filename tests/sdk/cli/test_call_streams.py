@@ -102,7 +102,7 @@ async def typed(toolbus: CommandLine, *arguments: str, **ends: Any) -> AsyncIter
 
 
 async def joined(server: ScriptedServer) -> Line:
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(60):
         return await server.lines.get()
 
 
@@ -208,7 +208,7 @@ async def test_ctrl_c_ends_a_command_with_a_blocked_reader(toolbus: CommandLine)
 
 async def is_alive(line: Line) -> None:
     """Wait for a pong of the other side: its event loop runs."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await (await line.connection.ping())
 
 

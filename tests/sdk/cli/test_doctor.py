@@ -187,7 +187,7 @@ async def test_clock_that_differs_too_much_is_found() -> None:
         writer.write(f"HTTP/1.1 401 Unauthorized\r\nDate: {tomorrow}\r\n\r\n".encode())
         writer.close()
 
-    async with asyncio.timeout(30), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with asyncio.timeout(60), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         findings = await check_room(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
     clock = next(each for each in findings if each.check == "clock")
@@ -202,7 +202,7 @@ async def test_another_service_at_the_port_is_found() -> None:
         writer.write(b"SSH-2.0-x\r\n")
         writer.close()
 
-    async with asyncio.timeout(30), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with asyncio.timeout(60), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         findings = await check_room(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
     found: list[Finding] = [each for each in findings if each.check == "port"]

@@ -37,7 +37,7 @@ async def watching(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Proc
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             line = (await process.stderr.readline()).decode()
             yield process, line.partition("=")[2].split()[0]
             await process.communicate()

@@ -32,7 +32,7 @@ from toolbus.wire import (
 async def hosting(*tools: Any) -> AsyncIterator[Line]:
     """Host tools; yield the server's end of the connection."""
     kit = Toolkit("t", tools)
-    async with scripted_server(ApiScope.full()) as server, asyncio.timeout(20):
+    async with scripted_server(ApiScope.full()) as server, asyncio.timeout(60):
         room = RoomClient(server.url, room="lab", token="any")
         entering = asyncio.ensure_future(room.__aenter__())
         line = await server.next_line()

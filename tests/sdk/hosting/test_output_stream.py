@@ -166,7 +166,7 @@ async def test_stream_that_never_waits_yields_to_other_tasks(stage: Stage) -> No
     server = stage.server(endless, count)
     server.dispatch(1, "endless", header=PLENTY)
     server.dispatch(2, "count", upto=1, header=PLENTY)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         frames = [await server.news.get() for _ in range(100)]
     others = [place for place, frame in enumerate(frames) if frame.id == 2]
     assert others
@@ -214,7 +214,7 @@ async def test_stream_of_large_chunks_yields_after_64_kib(stage: Stage) -> None:
     server = stage.server(endless, count)
     server.dispatch(1, "endless", header=PLENTY)
     server.dispatch(2, "count", upto=1, header=PLENTY)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         frames = [await server.news.get() for _ in range(10)]
     assert 2 in [frame.id for frame in frames[:3]]
     server.cancel(1)
@@ -297,7 +297,7 @@ async def test_thread_that_ignores_cancel_keeps_its_slot_until_its_stream_ends(
     server.dispatch(2, "rows", number=2, header=PLENTY)
     assert await server.is_quiet()
     stage.gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         frames = [await server.news.get() for _ in range(2)]
     assert [frame.id for frame in frames] == [2, 2]
     assert await server.answer() == 0

@@ -415,7 +415,7 @@ async def test_draining_waits_for_the_calls_that_run(stage: Stage) -> None:
     done, _ = await asyncio.wait([draining], timeout=0.05)
     assert not done
     server.cancel(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await draining
 
 

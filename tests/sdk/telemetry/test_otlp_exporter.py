@@ -82,7 +82,7 @@ async def test_configured_process_sends_its_spans_before_it_ends(
             env={**os.environ, **variables},
             stderr=subprocess.PIPE,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             _, said = await program.communicate()
         assert (program.returncode, said) == (0, b"")
         [span] = await receiver.wait_for(bool, timeout_s=5)
@@ -131,8 +131,8 @@ def test_close_does_not_wait_for_an_absent_collector_and_reports_the_loss(
 ) -> None:
     with absent_collector() as url:
         began_s = time.perf_counter()
-        send_one_span(monkeypatch, url.removesuffix("/v1/traces"))  # waits for 10 s at most
-        assert time.perf_counter() - began_s < 9
+        send_one_span(monkeypatch, url.removesuffix("/v1/traces"))  # waits for 60 s at most
+        assert time.perf_counter() - began_s < 30
     [said] = [
         each.getMessage() for each in caplog.records if each.name == "toolbus.telemetry.tracing"
     ]
@@ -191,7 +191,7 @@ def send_one_span(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     span = Tracing(pipeline.provider).start_client(METHOD, CALL_ID)
     assert span is not None
     span.end()
-    pipeline.close(timeout_s=10)
+    pipeline.close(timeout_s=60)
 
 
 @pytest.fixture

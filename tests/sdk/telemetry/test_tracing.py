@@ -259,7 +259,7 @@ async def test_concurrent_tools_each_see_their_own_call() -> None:
     async def run(name: str) -> None:
         call = host.tracing.start_host(name, CALL_ID, received=None)
         with call.executing():
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await both_inside.wait()
             seen[name] = trace.get_current_span().get_span_context().trace_id
         call.end()

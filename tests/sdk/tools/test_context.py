@@ -52,7 +52,7 @@ async def test_cancel_is_seen_by_a_thread() -> None:
             pass
         return True
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         waiting = asyncio.ensure_future(run_of(context).run_sync(wait_for_cancel))
         await asyncio.to_thread(started.wait, 5)
         run_of(context).cancel()

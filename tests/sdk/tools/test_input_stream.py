@@ -39,7 +39,7 @@ NEEDS_INPUT = "needs an input: input= of room.stream, --input of `toolbus call`"
 async def run(made: Any, values: Any = None, /, **arguments: Any) -> Any:
     kit = Toolkit("t", [made])
     stream: InputStream[Any] | None = None if values is None else InputStream(values)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         context = ToolContext()
         return (await kit.execute(context, kit.tools[0].name, arguments, stream)).value
 

@@ -51,7 +51,7 @@ class Taker:
 
 async def run(made: Any, taker: Taker, **arguments: Any) -> Any:
     kit = Toolkit("t", [made])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         chunk = await kit.execute(taker.context, kit.tools[0].name, arguments)
     return chunk.value
 

@@ -141,7 +141,7 @@ class Station:
 
 
 async def run(of: Tool, **arguments: Any) -> Any:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await of.execute(ToolContext(), **of.read_arguments(arguments))
 
 
@@ -243,7 +243,7 @@ async def test_sync_function_runs_on_a_thread_with_the_caller_s_context_variable
         return [threading.current_thread().name, _REQUEST.get()]
 
     _REQUEST.set("mine")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         thread, request = await run(FunctionTool(look))
     assert thread != threading.current_thread().name
     assert request == "mine"
@@ -258,7 +258,7 @@ async def test_sync_function_runs_by_run_sync_of_the_context() -> None:
 
     _REQUEST.set("mine")
     with ThreadPoolExecutor(1, "chosen") as pool:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             result = await FunctionTool(look).execute(ToolContext(run_sync=in_pool))
     assert result == ["chosen_0", "mine"]
 
@@ -282,7 +282,7 @@ async def test_cancelling_the_task_leaves_the_thread_running_to_its_end() -> Non
 
     context = ToolContext()
     task = asyncio.ensure_future(FunctionTool(work).execute(context))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(started.wait, 5)
         run_of(context).cancel()
         task.cancel()

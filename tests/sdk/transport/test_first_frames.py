@@ -57,7 +57,7 @@ async def test_call_in_one_packet_with_the_handshake_is_answered() -> None:
         writer.transport.abort()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, asyncio.timeout(10):
+    async with server, asyncio.timeout(60):
         port = server.sockets[0].getsockname()[1]
         async with RoomClient(f"ws://127.0.0.1:{port}", room="lab", token="any"):
             reply = decode_from_client(await answered)

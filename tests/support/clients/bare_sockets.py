@@ -20,12 +20,12 @@ class Peer:
         self.writer = writer
 
     async def read(self, count: int) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.reader.readexactly(count)
 
     async def end(self) -> str:
         """Wait for the end of the connection, and say which it was."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 rest = await self.reader.read()
             except ConnectionResetError:
@@ -63,7 +63,7 @@ class Listener:
         self.url = ""
 
     async def next(self) -> Peer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.peers.get()
 
 

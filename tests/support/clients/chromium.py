@@ -25,7 +25,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 __all__ = ["Page", "chromium_command", "new_page", "running_chromium"]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless",

@@ -137,7 +137,7 @@ class RawClient:
 
     async def flush(self) -> None:
         """Wait until the system has taken nearly all that was written."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.writer.drain()
 
     # The handshake
@@ -149,7 +149,7 @@ class RawClient:
 
     async def read_head(self) -> Head:
         """Read an HTTP answer, with its body where one is announced."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             status, *lines = text.strip().split("\r\n")
             headers = {
@@ -181,7 +181,7 @@ class RawClient:
 
     async def read_raw(self) -> Raw:
         """Read one websocket frame. Raises IncompleteReadError where there are no more."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             first, second = await self.reader.readexactly(2)
             size = second & 0x7F
             if size == 126:

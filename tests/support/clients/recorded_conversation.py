@@ -131,7 +131,7 @@ class Replay:
         self._clients[who] = client
 
     async def _hear(self, who: str, then: list[Any]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 raw = await self._clients[who].read_raw()
                 if raw.opcode == CLOSE:

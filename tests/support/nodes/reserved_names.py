@@ -18,7 +18,7 @@ from toolbus import RoomClient
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer
 
-TIME_S = 40
+TIME_S = 60
 RESERVED_S = 3
 
 

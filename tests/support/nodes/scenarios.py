@@ -24,7 +24,7 @@ from toolbus.errors import AlreadyExists, PermissionDenied, ToolFailed
 from toolbus.wire import Dispatch, Unregister
 from toolbus_server.testing import TestServer
 
-TIME_S = 40
+TIME_S = 60
 
 
 async def call_a_tool_at_another_node(redis: RedisPlace) -> None:

@@ -116,7 +116,7 @@ class Server:
 
     async def next_of(self, kind: type[T]) -> T:
         """Take what the host says next beside answers, which is of this kind."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             frame = await self.news.get()
         assert isinstance(frame, kind), frame
         return frame
@@ -139,7 +139,7 @@ class Server:
 
     async def answer(self) -> Any:
         """Take the next answer: a value, or the error it stands for."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             frame = await self.answers.get()
         if isinstance(frame, Failed):
             return exception_of(frame)
@@ -152,7 +152,7 @@ class Server:
 
     async def idle(self) -> None:
         """Wait until nothing runs, queues or was left behind."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while tasks := [run.task for run in self.runner._running if run.task]:
                 await asyncio.wait(tasks)
         assert self.runner._calls == {}
@@ -185,14 +185,14 @@ class Stage:
         self._loop.call_soon_threadsafe(self.entered.set)
 
     async def wait_entered(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self.entered.wait()
         self.entered.clear()
 
     async def close(self) -> None:
         self.gate.set()
         for server in self._servers:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await server.runner.stop()
             await server.idle()
 

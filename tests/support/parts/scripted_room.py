@@ -77,7 +77,7 @@ class FarEnd:
 
     async def told(self) -> list[Frame]:
         """All that the room has said of calls, after it has read all that it was sent."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self._told_until_asked() + await self._told_until_asked()
 
     async def _told_until_asked(self) -> list[Frame]:
@@ -151,7 +151,7 @@ async def error_of(chunks: ChunkStream) -> tuple[list[Any], RoomException]:
 async def far_end(tracing: Tracing | None = None) -> AsyncIterator[FarEnd]:
     """Join a room of a server that does what the test says, for as long as the block runs."""
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         scripted_server(ApiScope.full()) as server,
         RoomClient(server.url, room="lab", token="t", tracing=tracing) as room,
     ):

@@ -40,7 +40,7 @@ class Line:
 
     async def next_of(self, kind: type[T]) -> T:
         """Read on until a frame of this kind."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 data = await self.connection.recv()
                 assert isinstance(data, bytes)
@@ -69,7 +69,7 @@ class ScriptedServer:
 
     async def next_line(self) -> Line:
         """Wait for the next connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.lines.get()
 
     async def handle(self, connection: ServerConnection) -> None:

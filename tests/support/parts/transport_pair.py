@@ -45,11 +45,11 @@ class Reader:
         self.closed.set()
 
     async def next(self) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.messages.get()
 
     async def gone(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.closed.wait()
 
 

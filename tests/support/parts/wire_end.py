@@ -194,7 +194,7 @@ class WireEnd:
     async def read(self, data: bytes) -> None:
         """Tell it bytes, as one piece, and let it work on all of them."""
         self.connection.data_received(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.wire.reading.wait()
 
     async def outcome(self) -> Outcome:

@@ -52,7 +52,7 @@ class FlowHost:
 
     async def wrote(self, line: str, times: int = 1) -> None:
         """Wait until a line stands there so often."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.count(line) < times:  # noqa: ASYNC110 - a file of another process has no event
                 await asyncio.sleep(0.01)
 

@@ -46,13 +46,13 @@ class HostProcess:
 
     async def ended(self) -> int:
         """Wait until it ends by itself, and return its exit code."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     async def _end(self, number: signal.Signals) -> int:
         if self._process.returncode is None:
             self._process.send_signal(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     def count(self, line: str) -> int:
@@ -61,7 +61,7 @@ class HostProcess:
 
     async def wrote(self, line: str) -> None:
         """Wait until a line stands there."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.count(line):  # noqa: ASYNC110 - a file of another process has no event
                 await asyncio.sleep(0.01)
 
@@ -90,7 +90,7 @@ async def host_process(
     host = HostProcess(process, witness)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await process.stdout.readline() == b"ready\n"
         yield host
     finally:

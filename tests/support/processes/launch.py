@@ -42,5 +42,5 @@ class ChildProcess:
     async def _end(self, number: signal.Signals) -> int:
         if self.process.returncode is None:
             self.process.send_signal(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.process.wait()

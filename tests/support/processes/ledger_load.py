@@ -88,7 +88,7 @@ class Load:
         await self._until(lambda: len(self.failed) >= wanted)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30), self._progress:
+        async with asyncio.timeout(60), self._progress:
             await self._progress.wait_for(is_so)
 
     def check(self, witness: Path) -> None:

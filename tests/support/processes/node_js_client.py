@@ -142,7 +142,7 @@ class NodeProgram:
         """Ask it to leave, and return its exit code."""
         if self.process.returncode is None:
             self.process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._reading
             return await self.process.wait()
 

@@ -50,7 +50,7 @@ class ServerProcess:
             stderr=asyncio.subprocess.DEVNULL,
         )
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             self.url = json.loads(await self._process.stdout.readline())["url"]
 
     async def end(self, number: signal.Signals) -> int:
@@ -59,13 +59,13 @@ class ServerProcess:
             return 0
         if self._process.returncode is None:
             self._process.send_signal(number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     async def ended(self) -> int:
         """Wait for its end without asking for it, and return its exit code."""
         assert self._process is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     def signal(self, number: signal.Signals) -> None:

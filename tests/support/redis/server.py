@@ -84,7 +84,7 @@ class RedisServer:
         if self.password:
             settings = ("--requirepass", self.password, *settings)
         await self._launch("--save", "", "--appendonly", "no", *settings)
-        async with asyncio.timeout(20), Redis.from_url(self.url) as client:
+        async with asyncio.timeout(60), Redis.from_url(self.url) as client:
             while True:
                 with suppress(RedisError, OSError):
                     if await client.ping():

@@ -31,6 +31,6 @@ class Sum:
 
     async def until(self, news: AsyncIterator[CallNews], ended: int) -> None:
         """Read on until so many calls have ended in all."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.ended < ended or self.in_flight < 0:
                 self.add(await anext(news))

@@ -11,7 +11,7 @@ from toolbus.room.toolkit_proxy import ToolkitInfo
 
 async def until_hosts(room: RoomClient, name: str, hosts: int) -> None:
     """Wait until a toolkit has so many hosts; 0 is until it is gone."""
-    async with asyncio.timeout(20), room.events() as events:
+    async with asyncio.timeout(60), room.events() as events:
         while await _hosts_of(room, name) != hosts:
             await anext(events)
 

@@ -73,7 +73,7 @@ class Actor:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(b"look\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             looked: dict[str, Any] = json.loads(await self.process.stdout.readline())
         return looked
 
@@ -81,7 +81,7 @@ class Actor:
         """End it with a signal, and return its exit code."""
         if self.process.returncode is None:
             self.process.send_signal(number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self.process.wait()
 
 

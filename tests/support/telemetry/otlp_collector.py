@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Three processes on a busy machine send what they have within far less."""
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {

@@ -24,7 +24,7 @@ from toolbus_server.cluster.redis.health_check import examine_redis, look_before
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
-TIME_S = 30
+TIME_S = 60
 CHECKS = ("reach", "version", "rights", "memory")
 
 

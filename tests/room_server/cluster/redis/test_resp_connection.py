@@ -21,7 +21,7 @@ from toolbus_server.cluster.redis.client import RedisClient
 from toolbus_server.cluster.redis.resp_connection import RespConnection
 from toolbus_server.cluster.redis.url import pool_of
 
-TIME_S = 10
+TIME_S = 60
 
 
 @asynccontextmanager
