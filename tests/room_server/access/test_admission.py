@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from support.clients.forged_tokens import HEADER, signed
 from support.clients.handshakes import ask, claims, code_for_browser, handshake_server
+from support.clients.raw_checks import DONE, WAIT, dispatched, host_slow, refused
 from support.clients.raw_client import (
     RawClient,
     bearer,
@@ -21,8 +22,7 @@ from support.clients.raw_client import (
     raw_connection,
     raw_participant,
 )
-from support.clients.raw_talk import DONE, WAIT, dispatched, host_slow, refused
-from support.rooms.bystanders import connections_of, unharmed_server
+from support.rooms.unharmed_server import connections_of, unharmed_server
 from toolbus.auth.grants import ApiScope
 from toolbus.wire import (
     Cancel,

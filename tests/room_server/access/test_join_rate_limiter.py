@@ -11,7 +11,7 @@ import pytest
 
 from support.clients.raw_client import RawClient, bearer, raw_connection, upgrade_request
 from support.parts.virtual_clock import on_virtual_clock
-from support.rooms.bystanders import nothing_complains
+from support.rooms.unharmed_server import no_logged_errors
 from toolbus_server.access import join_rate_limiter as turnstile
 from toolbus_server.access.join_rate_limiter import (
     INTERVAL_S,
@@ -123,7 +123,7 @@ async def test_server_admits_a_few_at_a_time_and_serves_others_between() -> None
 @pytest.mark.row(82)
 async def test_client_that_disconnected_while_waiting_is_not_admitted() -> None:
     """CONN-16: and is not counted."""
-    with nothing_complains():
+    with no_logged_errors():
         async with running_server() as server, AsyncExitStack() as stack:
             await _gone(stack, server)
 

@@ -11,7 +11,7 @@ import pytest
 from support.clients.handshakes import ask
 from support.clients.raw_client import RawClient, bearer, raw_connection
 from support.processes.command_line import CommandLine
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus.auth.keys import KeyRing
 from toolbus_server import ServerSettings
 from toolbus_server.access.trusted_proxies import TrustedProxies

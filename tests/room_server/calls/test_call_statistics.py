@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.router_table import Table, port_of
+from support.parts.router_harness import RouterHarness, port_of
 from toolbus.auth.grants import ApiScope
 from toolbus.wire import Call, Cancel, Event, Failed, Result, unpack_body
 from toolbus_server.calls.call_statistics import FLUSH_S, MAX_RECORDS, CallReport
@@ -18,7 +18,7 @@ from toolbus_server.rooms.fair_scheduler import FairScheduler
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-class ObservedTable(Table):
+class ObservedTable(RouterHarness):
     """A table whose calls can be observed."""
 
     def __init__(self) -> None:
@@ -51,39 +51,39 @@ class ObservedTable(Table):
 
 
 @pytest.fixture
-def table() -> Iterator[ObservedTable]:
-    table = ObservedTable()
-    yield table
-    for connection in list(table.room.connections.values()):
-        table.feeds.remove(connection.member)
-    assert table.room.monitor is None
-    table.clock.advance(1e6)
-    assert table.clock.waiting == 0
+def harness() -> Iterator[ObservedTable]:
+    harness = ObservedTable()
+    yield harness
+    for connection in list(harness.room.connections.values()):
+        harness.feeds.remove(connection.member)
+    assert harness.room.monitor is None
+    harness.clock.advance(1e6)
+    assert harness.clock.waiting == 0
 
 
 def counts(event_data: dict[str, Any]) -> tuple[int, int, int, int]:
     return event_data["in_flight"], event_data["started"], event_data["ended"], event_data["failed"]
 
 
-def test_no_call_is_monitored_without_observers(table: ObservedTable) -> None:
-    host, alice, eve = table.host("host", "t"), table.connection("alice"), table.observer()
-    table.feeds.remove(eve.member)
-    table.call(alice, 1)
+def test_no_call_is_monitored_without_observers(harness: ObservedTable) -> None:
+    host, alice, eve = harness.host("host", "t"), harness.connection("alice"), harness.observer()
+    harness.feeds.remove(eve.member)
+    harness.call(alice, 1)
     (call,) = host.dispatched.values()
-    assert (table.room.monitor, call.monitor, table.clock.waiting) == (None, None, 1)
-    table.answer(host)
+    assert (harness.room.monitor, call.monitor, harness.clock.waiting) == (None, None, 1)
+    harness.answer(host)
 
 
-def test_the_record_of_a_call_names_caller_tool_host_and_duration(table: ObservedTable) -> None:
+def test_the_record_of_a_call_names_caller_tool_host_and_duration(harness: ObservedTable) -> None:
     """WATCH-2."""
-    host, alice, eve = table.host("host", "t"), table.connection("alice"), table.observer()
-    assert counts(table.event_data(eve)) == (0, 0, 0, 0)
+    host, alice, eve = harness.host("host", "t"), harness.connection("alice"), harness.observer()
+    assert counts(harness.event_data(eve)) == (0, 0, 0, 0)
     frame = Call(1, "call-1", "t", "run", 5_000, b"\x80", None, TRACEPARENT)
-    table.router.call(table.room, alice, frame)
-    assert counts(table.event_data(eve)) == (1, 1, 0, 0)
-    table.clock.advance(0.25)
-    table.answer(host)
-    event_data = table.event_data(eve)
+    harness.router.call(harness.room, alice, frame)
+    assert counts(harness.event_data(eve)) == (1, 1, 0, 0)
+    harness.clock.advance(0.25)
+    harness.answer(host)
+    event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 0, 1, 0)
     ids = [[connection.member.id, connection.member.identity.name] for connection in (alice, host)]
     (call,) = event_data["calls"]
@@ -92,42 +92,42 @@ def test_the_record_of_a_call_names_caller_tool_host_and_duration(table: Observe
     assert call == ["call-1", ids[0], "t", "run", ids[1], None, "yes", TRACEPARENT]
 
 
-def test_a_refused_call_starts_and_ends_without_a_host(table: ObservedTable) -> None:
+def test_a_refused_call_starts_and_ends_without_a_host(harness: ObservedTable) -> None:
     """WATCH-3: long names that the caller wrote are cut."""
-    alice, eve = table.connection("alice"), table.observer()
+    alice, eve = harness.connection("alice"), harness.observer()
     frame = Call(1, "i" * 99, "x" * 50_000, "y" * 99, None, b"\x80", None, TRACEPARENT)
-    table.router.call(table.room, alice, frame)
-    event_data = table.event_data(eve)
+    harness.router.call(harness.room, alice, frame)
+    event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 1, 1, 1)
     card = [alice.member.id, "alice"]
     rest = [None, "not_found", "no", 0, TRACEPARENT]
     assert event_data["calls"] == [["i" * 64, card, "x" * 64, "y" * 64, *rest]]
 
 
-def test_a_trace_that_is_not_continued_is_not_in_the_record(table: ObservedTable) -> None:
+def test_a_trace_that_is_not_continued_is_not_in_the_record(harness: ObservedTable) -> None:
     """WATCH-2, TRACE-3."""
-    table.host("host", "t")
-    alice, eve = table.connection("alice", api=ApiScope()), table.observer()
+    harness.host("host", "t")
+    alice, eve = harness.connection("alice", api=ApiScope()), harness.observer()
     frame = Call(1, "c", "t", "run", None, b"\x80", None, TRACEPARENT)
-    table.router.call(table.room, alice, frame)
-    assert table.event_data(eve)["calls"][0][5:] == ["permission_denied", "no", 0, None]
+    harness.router.call(harness.room, alice, frame)
+    assert harness.event_data(eve)["calls"][0][5:] == ["permission_denied", "no", 0, None]
 
 
-def test_every_way_a_call_can_end_decrements_the_calls_in_flight(table: ObservedTable) -> None:
+def test_every_way_a_call_can_end_decrements_the_calls_in_flight(harness: ObservedTable) -> None:
     """WATCH-2: `executed` is that of the caller's reply."""
-    eve = table.observer()
-    hosts = [table.host(f"host{number}", f"t{number}") for number in range(5)]
-    alice, bob = table.connection("alice"), table.connection("bob")
-    table.event_data(eve)
+    eve = harness.observer()
+    hosts = [harness.host(f"host{number}", f"t{number}") for number in range(5)]
+    alice, bob = harness.connection("alice"), harness.connection("bob")
+    harness.event_data(eve)
     for number in range(5):
-        table.call(bob if number == 4 else alice, number, f"t{number}.run", ms=10_000 - number)
-    assert counts(table.event_data(eve)) == (5, 5, 0, 0)
+        harness.call(bob if number == 4 else alice, number, f"t{number}.run", ms=10_000 - number)
+    assert counts(harness.event_data(eve)) == (5, 5, 0, 0)
     dispatch = port_of(hosts[0]).take_dispatch()
-    table.router.answer(hosts[0], Failed(dispatch.id, "made\x1bup", "no", False, "", None, None))
-    table.router.cancel(alice, Cancel(1, "cancelled"))
-    table.leave(hosts[2])
-    table.leave(bob)
-    event_data = table.event_data(eve)
+    harness.router.answer(hosts[0], Failed(dispatch.id, "made\x1bup", "no", False, "", None, None))
+    harness.router.cancel(alice, Cancel(1, "cancelled"))
+    harness.leave(hosts[2])
+    harness.leave(bob)
+    event_data = harness.event_data(eve)
     assert counts(event_data) == (1, 0, 4, 4)
     assert [call[5:7] for call in event_data["calls"]] == [
         ["made\x1bup", "no"],
@@ -135,55 +135,57 @@ def test_every_way_a_call_can_end_decrements_the_calls_in_flight(table: Observed
         ["host_lost", "maybe"],
         ["cancelled", "maybe"],
     ]
-    table.clock.advance(10)
-    event_data = table.event_data(eve)
+    harness.clock.advance(10)
+    event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 0, 1, 1)
     assert event_data["calls"][0][5:7] == ["deadline_exceeded", "maybe"]
-    assert table.router.in_flight == 0
+    assert harness.router.in_flight == 0
 
 
-def test_a_new_observer_is_sent_the_number_of_calls_in_flight(table: ObservedTable) -> None:
+def test_a_new_observer_is_sent_the_number_of_calls_in_flight(harness: ObservedTable) -> None:
     """WATCH-1, WATCH-2: also after all observers had left, with the same calls in flight."""
-    host, alice = table.host("host", "t"), table.connection("alice")
+    host, alice = harness.host("host", "t"), harness.connection("alice")
     for number in range(3):
-        table.call(alice, number)
-    eve = table.observer()
-    assert counts(table.event_data(eve)) == (3, 0, 0, 0)
-    table.feeds.remove(eve.member)
-    table.answer(host)
-    table.subscribe(eve)
-    assert counts(table.event_data(eve)) == (2, 0, 0, 0)
-    table.answer(host)
-    table.answer(host)
-    event_data = table.event_data(eve)
+        harness.call(alice, number)
+    eve = harness.observer()
+    assert counts(harness.event_data(eve)) == (3, 0, 0, 0)
+    harness.feeds.remove(eve.member)
+    harness.answer(host)
+    harness.subscribe(eve)
+    assert counts(harness.event_data(eve)) == (2, 0, 0, 0)
+    harness.answer(host)
+    harness.answer(host)
+    event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 0, 2, 0)
     assert [call[0] for call in event_data["calls"]] == ["call-1", "call-2"]
 
 
-def test_a_later_observer_is_sent_only_later_calls(table: ObservedTable) -> None:
+def test_a_later_observer_is_sent_only_later_calls(harness: ObservedTable) -> None:
     """WATCH-2: with the event that other observers get too."""
-    host, alice, eve = table.host("host", "t"), table.connection("alice"), table.observer()
-    table.event_data(eve)
-    table.call(alice, 1)
-    table.answer(host)
-    zoe = table.observer("zoe")
-    table.call(alice, 2)
-    table.answer(host)
-    both = table.event_data(eve), port_of(zoe).take(Event).data
+    host, alice, eve = harness.host("host", "t"), harness.connection("alice"), harness.observer()
+    harness.event_data(eve)
+    harness.call(alice, 1)
+    harness.answer(host)
+    zoe = harness.observer("zoe")
+    harness.call(alice, 2)
+    harness.answer(host)
+    both = harness.event_data(eve), port_of(zoe).take(Event).data
     assert counts(both[0]) == (0, 2, 2, 0)
     assert counts(both[1]) == (0, 1, 1, 0)
     assert [call[0] for call in both[0]["calls"]] == ["call-1", "call-2"]
     assert [call[0] for call in unpack_body(both[1]["calls"])] == ["call-2"]
 
 
-def test_many_calls_are_counted_and_the_last_and_failed_ones_recorded(table: ObservedTable) -> None:
+def test_many_calls_are_counted_and_the_last_and_failed_ones_recorded(
+    harness: ObservedTable,
+) -> None:
     """WATCH-3."""
-    host, alice, eve = table.host("host", "t"), table.connection("alice"), table.observer()
-    table.call(alice, 0, "t.missing")
+    host, alice, eve = harness.host("host", "t"), harness.connection("alice"), harness.observer()
+    harness.call(alice, 0, "t.missing")
     for number in range(1, 2 * MAX_RECORDS):
-        table.call(alice, number)
-        table.answer(host)
-    event_data = table.event_data(eve)
+        harness.call(alice, number)
+        harness.answer(host)
+    event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 2 * MAX_RECORDS, 2 * MAX_RECORDS, 1)
     named = [call[0] for call in event_data["calls"]]
     last = range(MAX_RECORDS + 1, 2 * MAX_RECORDS)
@@ -192,18 +194,18 @@ def test_many_calls_are_counted_and_the_last_and_failed_ones_recorded(table: Obs
 
 
 def test_events_are_sent_only_for_changes_and_at_most_ten_times_a_second(
-    table: ObservedTable,
+    harness: ObservedTable,
 ) -> None:
     """WATCH-1."""
-    host, alice, eve = table.host("host", "t"), table.connection("alice"), table.observer()
-    table.event_data(eve)
-    table.clock.advance(60)
+    host, alice, eve = harness.host("host", "t"), harness.connection("alice"), harness.observer()
+    harness.event_data(eve)
+    harness.clock.advance(60)
     assert port_of(eve).sent == []
     for number in range(100):
-        table.call(alice, number)
-        table.answer(host)
-        table.clock.advance(0.01)
-    table.clock.advance(FLUSH_S)
+        harness.call(alice, number)
+        harness.answer(host)
+        harness.clock.advance(0.01)
+    harness.clock.advance(FLUSH_S)
     assert 9 <= len(port_of(eve).sent) <= 11
     events = [port_of(eve).take(Event) for _ in range(len(port_of(eve).sent))]
     assert sum(event.data["ended"] for event in events) == 100
@@ -211,26 +213,26 @@ def test_events_are_sent_only_for_changes_and_at_most_ten_times_a_second(
 
 @pytest.mark.parametrize("trouble", ["is_full", "holds"])
 def test_an_observer_without_room_misses_events_and_gets_right_counts_later(
-    table: ObservedTable, trouble: str
+    harness: ObservedTable, trouble: str
 ) -> None:
     """WATCH-5: also if no call starts or ends after it has room again."""
-    host, alice = table.host("host", "t"), table.connection("alice")
-    slow, eve = table.observer("slow"), table.observer()
-    table.clock.advance(FLUSH_S)
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    slow, eve = harness.observer("slow"), harness.observer()
+    harness.clock.advance(FLUSH_S)
     for port in (port_of(slow), port_of(eve)):
         port.take(Event)
     setattr(port_of(slow), trouble, True)
     for number in range(3):
-        table.call(alice, number)
-        table.clock.advance(FLUSH_S)
+        harness.call(alice, number)
+        harness.clock.advance(FLUSH_S)
     for _ in range(2):
-        table.answer(host)
-        table.clock.advance(FLUSH_S)
+        harness.answer(host)
+        harness.clock.advance(FLUSH_S)
     assert len(port_of(eve).sent) == 5
     assert port_of(slow).sent == []
     setattr(port_of(slow), trouble, False)
     port_of(slow).release()
-    table.clock.advance(FLUSH_S)
+    harness.clock.advance(FLUSH_S)
     events = [port_of(slow).take(Event) for _ in range(len(port_of(slow).sent))]
     # At most one event is queued, however long it waits.
     assert len(events) == (2 if trouble == "holds" else 1)
@@ -238,17 +240,17 @@ def test_an_observer_without_room_misses_events_and_gets_right_counts_later(
     assert events[-1].data["in_flight"] == 1
     assert sum(event.data["started"] for event in events) == 3
     assert sum(event.data["ended"] for event in events) == 2
-    table.answer(host)
+    harness.answer(host)
 
 
-def test_an_observer_that_loses_the_grant_is_sent_no_more(table: ObservedTable) -> None:
-    eve, alice = table.observer(), table.connection("alice")
-    table.event_data(eve)
+def test_an_observer_that_loses_the_grant_is_sent_no_more(harness: ObservedTable) -> None:
+    eve, alice = harness.observer(), harness.connection("alice")
+    harness.event_data(eve)
     eve.member.scope = ApiScope()
-    table.feeds.update_grants(eve.member, ())
-    assert table.room.monitor is None
-    table.call(alice, 1)
-    table.clock.advance(1)
+    harness.feeds.update_grants(eve.member, ())
+    assert harness.room.monitor is None
+    harness.call(alice, 1)
+    harness.clock.advance(1)
     assert port_of(eve).sent == []
 
 
@@ -281,8 +283,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(table: ObservedTable) -> Iterator[Pair]:
-    pair = Pair(table, ObservedTable())
+def pair(harness: ObservedTable) -> Iterator[Pair]:
+    pair = Pair(harness, ObservedTable())
     yield pair
     pair.there.feeds.monitor.stop_reports("here")
     assert pair.there.room.monitor is None
@@ -409,11 +411,11 @@ def test_a_node_that_leaves_a_room_reports_how_its_calls_ended(pair: Pair) -> No
     assert event_data["calls"][0][5:7] == ["cancelled", "maybe"]
 
 
-def test_participants_of_other_nodes_are_not_counted_for_them(table: ObservedTable) -> None:
+def test_participants_of_other_nodes_are_not_counted_for_them(harness: ObservedTable) -> None:
     """A call from another node is reported by that node, also to a new observer."""
-    table.host("host", "t")
-    ann = table.connection("ann")
+    harness.host("host", "t")
+    ann = harness.connection("ann")
     ann.member.is_remote = True
-    table.call(ann, 1)
-    eve = table.observer()
-    assert counts(table.event_data(eve)) == (0, 0, 0, 0)
+    harness.call(ann, 1)
+    eve = harness.observer()
+    assert counts(harness.event_data(eve)) == (0, 0, 0, 0)

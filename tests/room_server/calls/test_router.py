@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from support.parts.facts import definition, scope
-from support.parts.router_table import ARGUMENTS, Table, phase, port_of
+from support.parts.models import definition, scope
+from support.parts.router_harness import ARGUMENTS, RouterHarness, phase, port_of
 from toolbus.wire import (
     Call,
     CallId,
@@ -25,14 +25,14 @@ from toolbus_server.limits import Limits
 
 
 @pytest.fixture
-def table() -> Iterator[Table]:
+def harness() -> Iterator[RouterHarness]:
     """After each test no table has an entry, and no timer runs."""
-    table = Table()
-    yield table
-    assert table.router.in_flight == 0
-    table.clock.advance(1e6)  # the one timer of all deadlines may still be set once
-    assert table.clock.waiting == 0
-    for connection in table.room.connections.values():
+    harness = RouterHarness()
+    yield harness
+    assert harness.router.in_flight == 0
+    harness.clock.advance(1e6)  # the one timer of all deadlines may still be set once
+    assert harness.clock.waiting == 0
+    for connection in harness.room.connections.values():
         assert [*connection.calls, *connection.call_ids, *connection.dispatched] == []
         assert connection.member.inflight == 0
 
@@ -40,9 +40,9 @@ def table() -> Iterator[Table]:
 # Dispatch and reply
 
 
-def test_a_call_goes_to_the_host_and_its_result_comes_back_unread(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 7, caller_context=b"\xc1", attempt=2)
+def test_a_call_goes_to_the_host_and_its_result_comes_back_unread(harness: RouterHarness) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 7, caller_context=b"\xc1", attempt=2)
 
     dispatch = port_of(host).take_dispatch()
     assert (dispatch.call_id, dispatch.toolkit, dispatch.tool) == ("call-7", "t", "run")
@@ -54,48 +54,50 @@ def test_a_call_goes_to_the_host_and_its_result_comes_back_unread(table: Table) 
         "attempt": 2,
     }
     assert host.member.inflight == 1
-    table.router.answer(host, Result(dispatch.id, b"\xc1"))
+    harness.router.answer(host, Result(dispatch.id, b"\xc1"))
     assert port_of(alice).take_result() == Result(7, b"\xc1")
 
 
 @pytest.mark.parametrize("at_s", [0.1, 1_500.123, 3_000.3, 86_400.7, 3e7 + 0.9])
-def test_a_host_gets_the_exact_timeout_of_the_caller(table: Table, at_s: float) -> None:
+def test_a_host_gets_the_exact_timeout_of_the_caller(harness: RouterHarness, at_s: float) -> None:
     """CALL-7: not a millisecond more, although the clock rounds."""
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.clock.advance(at_s)
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.clock.advance(at_s)
     for number, ms in enumerate((1, 7, 200, 333, 5_000, 60_000)):
-        table.call(alice, number, ms=ms)
+        harness.call(alice, number, ms=ms)
         dispatch = port_of(host).take_dispatch()
         assert dispatch.remaining_ms == ms
-        table.router.answer(host, Result(dispatch.id, b"\xc1"))
+        harness.router.answer(host, Result(dispatch.id, b"\xc1"))
 
 
-def test_a_call_without_a_timeout_gets_the_servers(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1, ms=None)
+def test_a_call_without_a_timeout_gets_the_servers(harness: RouterHarness) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, ms=None)
     assert port_of(host).take_dispatch().remaining_ms == 60_000
-    table.clock.advance(60)
+    harness.clock.advance(60)
     assert phase(port_of(alice).take_failed()) == ("deadline_exceeded", "maybe")
 
 
-def test_an_error_of_the_host_reaches_the_caller(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1)
+def test_an_error_of_the_host_reaches_the_caller(harness: RouterHarness) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
-    table.router.answer(host, Failed(dispatch.id, "overloaded", "no", True, "full", None, 250))
+    harness.router.answer(host, Failed(dispatch.id, "overloaded", "no", True, "full", None, 250))
     assert port_of(alice).take_failed() == Failed(1, "overloaded", "no", True, "full", None, 250)
 
 
 @pytest.mark.row(49)
-def test_the_largest_result_that_fits_the_host_fits_the_caller_with_any_id(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
+def test_the_largest_result_that_fits_the_host_fits_the_caller_with_any_id(
+    harness: RouterHarness,
+) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
     assert host.last_dispatch >= 2**32
     host.last_dispatch = 2**32
-    table.call(alice, 2**53)
+    harness.call(alice, 2**53)
     dispatch = port_of(host).take_dispatch()
     around_bytes = len(encode(Result(dispatch.id, bytes(2**16)))) - 2**16
     body = bytes(Limits().max_frame_bytes - around_bytes)
-    table.router.answer(host, Result(dispatch.id, body))
+    harness.router.answer(host, Result(dispatch.id, body))
     answer = port_of(alice).take_result()
     assert answer == Result(2**53, body)
     assert len(encode(answer)) <= Limits().max_frame_bytes
@@ -105,10 +107,12 @@ def test_the_largest_result_that_fits_the_host_fits_the_caller_with_any_id(table
 
 
 @pytest.mark.row(61)
-def test_a_call_to_a_host_with_a_full_queue_is_overloaded_and_the_host_stays(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
+def test_a_call_to_a_host_with_a_full_queue_is_overloaded_and_the_host_stays(
+    harness: RouterHarness,
+) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
     port_of(host).is_full = True
-    table.call(alice, 1)
+    harness.call(alice, 1)
     failed = port_of(alice).take_failed()
     assert (*phase(failed), failed.retryable) == ("overloaded", "no", True)
     assert failed.retry_after_ms
@@ -116,36 +120,38 @@ def test_a_call_to_a_host_with_a_full_queue_is_overloaded_and_the_host_stays(tab
 
 
 @pytest.mark.row(32)
-def test_an_id_in_use_is_refused_and_the_first_call_goes_on(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1)
+def test_an_id_in_use_is_refused_and_the_first_call_goes_on(harness: RouterHarness) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
     same_call = Call(RequestId(2), CallId("call-1"), "t", "run", None, ARGUMENTS, None)
-    table.router.call(table.room, alice, same_call)
+    harness.router.call(harness.room, alice, same_call)
     assert phase(port_of(alice).take_failed()) == ("duplicate_call_id", "no")
 
-    table.router.answer(host, Result(dispatch.id, b""))
+    harness.router.answer(host, Result(dispatch.id, b""))
     assert port_of(alice).take_result().id == 1
-    table.call(alice, 1)
-    table.router.answer(host, Result(port_of(host).take_dispatch().id, b""))
+    harness.call(alice, 1)
+    harness.router.answer(host, Result(port_of(host).take_dispatch().id, b""))
 
 
 def test_one_caller_has_only_so_many_calls_in_flight() -> None:
-    table = Table(replace(Limits(), max_calls=2))
-    table.host("host", "t")
-    alice, bob = table.connection("alice"), table.connection("bob")
+    harness = RouterHarness(replace(Limits(), max_calls=2))
+    harness.host("host", "t")
+    alice, bob = harness.connection("alice"), harness.connection("bob")
     for number in range(3):
-        table.call(alice, number)
+        harness.call(alice, number)
     assert phase(port_of(alice).take_failed()) == ("quota_exceeded", "no")
-    table.call(bob, 1)
+    harness.call(bob, 1)
     assert port_of(bob).sent == []
 
 
 @pytest.mark.row(40)
-def test_a_pin_to_another_definition_is_refused_with_the_current_digest(table: Table) -> None:
-    table.host("host", "t")
-    alice = table.connection("alice")
-    table.call(alice, 1, pin="0" * 64)
+def test_a_pin_to_another_definition_is_refused_with_the_current_digest(
+    harness: RouterHarness,
+) -> None:
+    harness.host("host", "t")
+    alice = harness.connection("alice")
+    harness.call(alice, 1, pin="0" * 64)
     failed = port_of(alice).take_failed()
     assert phase(failed) == ("definition_changed", "no")
     assert unpack_body(failed.details or b"") == {"digest": definition("t").digest}
@@ -154,14 +160,14 @@ def test_a_pin_to_another_definition_is_refused_with_the_current_digest(table: T
 # Calls that the router ends
 
 
-def _cancel(table: Table, _host: Connection, caller: Connection) -> None:
-    table.router.cancel(caller, Cancel(RequestId(1), ""))
+def _cancel(harness: RouterHarness, _host: Connection, caller: Connection) -> None:
+    harness.router.cancel(caller, Cancel(RequestId(1), ""))
 
 
-ENDS: dict[str, Callable[[Table, Connection, Connection], None]] = {
-    "deadline_exceeded": lambda table, host, caller: table.clock.advance(5),
+ENDS: dict[str, Callable[[RouterHarness, Connection, Connection], None]] = {
+    "deadline_exceeded": lambda harness, host, caller: harness.clock.advance(5),
     "cancelled": _cancel,
-    "host_lost": lambda table, host, caller: table.leave(host),
+    "host_lost": lambda harness, host, caller: harness.leave(host),
 }
 
 
@@ -169,12 +175,12 @@ ENDS: dict[str, Callable[[Table, Connection, Connection], None]] = {
 @pytest.mark.parametrize("code", ENDS)
 @pytest.mark.parametrize(("written", "executed"), [(False, "no"), (True, "maybe")])
 def test_executed_is_no_until_the_call_is_written_and_then_maybe(
-    table: Table, code: str, written: bool, executed: str
+    harness: RouterHarness, code: str, written: bool, executed: str
 ) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
+    host, alice = harness.host("host", "t"), harness.connection("alice")
     port_of(host).holds = not written
-    table.call(alice, 1)
-    ENDS[code](table, host, alice)
+    harness.call(alice, 1)
+    ENDS[code](harness, host, alice)
 
     failed = port_of(alice).take_failed()
     assert (*phase(failed), failed.retryable) == (code, executed, not written)
@@ -186,136 +192,150 @@ def test_executed_is_no_until_the_call_is_written_and_then_maybe(
 
 
 @pytest.mark.row(51)
-def test_a_call_lost_with_the_host_of_an_idempotent_tool_is_retryable(table: Table) -> None:
-    host, alice = table.host("host", "t", idempotent=True), table.connection("alice")
-    table.call(alice, 1)
-    table.leave(host)
+def test_a_call_lost_with_the_host_of_an_idempotent_tool_is_retryable(
+    harness: RouterHarness,
+) -> None:
+    host, alice = harness.host("host", "t", idempotent=True), harness.connection("alice")
+    harness.call(alice, 1)
+    harness.leave(host)
     failed = port_of(alice).take_failed()
     assert (*phase(failed), failed.retryable) == ("host_lost", "maybe", True)
 
 
 @pytest.mark.row(52, 53)
-def test_late_duplicate_and_unknown_replies_are_dropped_and_counted(table: Table) -> None:
-    host, alice, eve = table.host("host", "t"), table.connection("alice"), table.connection("eve")
-    table.call(alice, 1)
+def test_late_duplicate_and_unknown_replies_are_dropped_and_counted(harness: RouterHarness) -> None:
+    host, alice, eve = (
+        harness.host("host", "t"),
+        harness.connection("alice"),
+        harness.connection("eve"),
+    )
+    harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
-    table.router.cancel(eve, Cancel(RequestId(1), "not mine"))
-    table.router.answer(eve, Result(dispatch.id, b"forged"))
+    harness.router.cancel(eve, Cancel(RequestId(1), "not mine"))
+    harness.router.answer(eve, Result(dispatch.id, b"forged"))
     assert port_of(alice).sent == []
 
-    table.router.answer(host, Result(dispatch.id, b""))
-    table.router.answer(host, Result(dispatch.id, b"again"))
-    table.router.cancel(alice, Cancel(RequestId(1), "too late"))
-    table.router.answer(host, Failed(dispatch.id + 1, "internal", "no", False, "", None, None))
+    harness.router.answer(host, Result(dispatch.id, b""))
+    harness.router.answer(host, Result(dispatch.id, b"again"))
+    harness.router.cancel(alice, Cancel(RequestId(1), "too late"))
+    harness.router.answer(host, Failed(dispatch.id + 1, "internal", "no", False, "", None, None))
 
     assert port_of(alice).take_result() == Result(1, b"")
     assert port_of(alice).sent == []
-    assert table.router.dropped == 5
+    assert harness.router.dropped == 5
 
 
 @pytest.mark.row(55)
-def test_the_calls_of_a_disconnected_caller_are_cancelled_at_their_hosts(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1)
+def test_the_calls_of_a_disconnected_caller_are_cancelled_at_their_hosts(
+    harness: RouterHarness,
+) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
-    table.leave(alice)
+    harness.leave(alice)
     assert port_of(host).take_cancel() == Cancel(dispatch.id, "caller_gone")
 
 
-def test_a_participant_that_calls_itself_and_leaves_ends_its_call_once(table: Table) -> None:
-    host = table.host("host", "t")
-    table.call(host, 1)
-    table.leave(host)
+def test_a_participant_that_calls_itself_and_leaves_ends_its_call_once(
+    harness: RouterHarness,
+) -> None:
+    host = harness.host("host", "t")
+    harness.call(host, 1)
+    harness.leave(host)
     assert [type(frame) for frame in port_of(host).sent] == [Dispatch, Failed]
 
 
-async def test_wait_until_idle_returns_with_the_end_of_the_last_call(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    await table.router.wait_until_idle()
-    table.call(alice, 1)
-    table.router.answer(host, Result(port_of(host).take_dispatch().id, b""))
-    await table.router.wait_until_idle()
+async def test_wait_until_idle_returns_with_the_end_of_the_last_call(
+    harness: RouterHarness,
+) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    await harness.router.wait_until_idle()
+    harness.call(alice, 1)
+    harness.router.answer(host, Result(port_of(host).take_dispatch().id, b""))
+    await harness.router.wait_until_idle()
 
 
 # Nested calls
 
 
-def nested(table: Table) -> tuple[Connection, Connection, Connection, Dispatch]:
+def nested(harness: RouterHarness) -> tuple[Connection, Connection, Connection, Dispatch]:
     """Alice calls a tool of the host `outer`, which is running it."""
-    outer, inner = table.host("outer", "t"), table.host("inner", "u")
-    alice = table.connection("alice")
-    table.call(alice, 1)
+    outer, inner = harness.host("outer", "t"), harness.host("inner", "u")
+    alice = harness.connection("alice")
+    harness.call(alice, 1)
     return outer, inner, alice, port_of(outer).take_dispatch()
 
 
 @pytest.mark.row(57)
-def test_a_nested_call_inherits_its_parents_principal_and_deadline(table: Table) -> None:
-    outer, inner, alice, parent = nested(table)
-    table.clock.advance(2)
-    table.call(outer, 1, "u.run", 60_000, parent=parent.id)
+def test_a_nested_call_inherits_its_parents_principal_and_deadline(harness: RouterHarness) -> None:
+    outer, inner, alice, parent = nested(harness)
+    harness.clock.advance(2)
+    harness.call(outer, 1, "u.run", 60_000, parent=parent.id)
     dispatch = port_of(inner).take_dispatch()
     assert dispatch.remaining_ms == 3_000
     assert dispatch.header["caller"] == outer.member.packed_info
     assert dispatch.header["on_behalf_of"] == alice.member.packed_info
 
-    table.call(inner, 1, "t.run", 60_000, parent=dispatch.id)
+    harness.call(inner, 1, "t.run", 60_000, parent=dispatch.id)
     third = port_of(outer).take_dispatch()
     assert third.header["caller"] == inner.member.packed_info
     assert third.header["on_behalf_of"] == alice.member.packed_info
-    table.clock.advance(3)
-    assert table.router.in_flight == 0
+    harness.clock.advance(3)
+    assert harness.router.in_flight == 0
 
 
 @pytest.mark.row(58)
-def test_a_parent_of_another_or_that_has_ended_is_denied(table: Table) -> None:
-    outer, inner, alice, parent = nested(table)
-    eve = table.connection("eve")
+def test_a_parent_of_another_or_that_has_ended_is_denied(harness: RouterHarness) -> None:
+    outer, inner, alice, parent = nested(harness)
+    eve = harness.connection("eve")
     for who in (eve, alice, inner):
-        table.call(who, 2, "u.run", parent=parent.id)
+        harness.call(who, 2, "u.run", parent=parent.id)
         assert phase(port_of(who).take_failed()) == ("permission_denied", "no")
-    table.router.answer(outer, Result(parent.id, b""))
-    table.call(outer, 2, "u.run", parent=parent.id)
+    harness.router.answer(outer, Result(parent.id, b""))
+    harness.call(outer, 2, "u.run", parent=parent.id)
     assert phase(port_of(outer).take_failed()) == ("permission_denied", "no")
 
 
 @pytest.mark.row(58)
-def test_a_parent_id_of_an_older_connection_is_unknown_to_the_new_one(table: Table) -> None:
-    outer, inner, alice, parent = nested(table)
-    table.leave(outer)
-    again = table.host("outer", "t", "2")
-    table.call(alice, 2)
-    table.call(again, 1, "u.run", parent=parent.id)
+def test_a_parent_id_of_an_older_connection_is_unknown_to_the_new_one(
+    harness: RouterHarness,
+) -> None:
+    outer, inner, alice, parent = nested(harness)
+    harness.leave(outer)
+    again = harness.host("outer", "t", "2")
+    harness.call(alice, 2)
+    harness.call(again, 1, "u.run", parent=parent.id)
     assert port_of(again).take_dispatch().id != parent.id
     assert phase(port_of(again).take_failed()) == ("permission_denied", "no")
     assert port_of(inner).sent == []
-    table.clock.advance(5)
+    harness.clock.advance(5)
 
 
 @pytest.mark.row(59)
-def test_a_host_cannot_do_what_its_principal_may_not(table: Table) -> None:
-    outer, inner = table.host("outer", "t"), table.host("inner", "u")
-    alice = table.connection("alice", api=scope(call=True, allow=["t"]))
-    table.call(alice, 1)
+def test_a_host_cannot_do_what_its_principal_may_not(harness: RouterHarness) -> None:
+    outer, inner = harness.host("outer", "t"), harness.host("inner", "u")
+    alice = harness.connection("alice", api=scope(call=True, allow=["t"]))
+    harness.call(alice, 1)
     parent = port_of(outer).take_dispatch()
-    table.call(outer, 1, "u.run", parent=parent.id)
+    harness.call(outer, 1, "u.run", parent=parent.id)
     assert phase(port_of(outer).take_failed()) == ("permission_denied", "no")
     assert port_of(inner).sent == []
 
-    table.call(outer, 1, "u.run")
+    harness.call(outer, 1, "u.run")
     assert "on_behalf_of" not in port_of(inner).take_dispatch().header
-    table.clock.advance(5)
+    harness.clock.advance(5)
 
 
 @pytest.mark.row(58)
-def test_acting_for_a_principal_needs_the_grant_and_its_presence(table: Table) -> None:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    agent = table.connection("agent", api=scope(call=True, act_for=["alice", "zoe"]))
-    table.call(agent, 1, on_behalf_of="alice")
+def test_acting_for_a_principal_needs_the_grant_and_its_presence(harness: RouterHarness) -> None:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    agent = harness.connection("agent", api=scope(call=True, act_for=["alice", "zoe"]))
+    harness.call(agent, 1, on_behalf_of="alice")
     assert port_of(host).take_dispatch().header["on_behalf_of"] == alice.member.packed_info
 
     denied = set()
     for name in ("zoe", "host", "nobody"):
-        table.call(agent, 2, on_behalf_of=name)
+        harness.call(agent, 2, on_behalf_of=name)
         failed = port_of(agent).take_failed()
         denied.add((*phase(failed), failed.message.replace(name, "NAME")))
     # Without the grant for a name the error does not reveal whether a participant has it.
@@ -323,15 +343,15 @@ def test_acting_for_a_principal_needs_the_grant_and_its_presence(table: Table) -
         ("permission_denied", "no", "no participant here is named 'NAME'"),
         ("permission_denied", "no", "no grant to act for 'NAME' (agents.act_for)"),
     }
-    table.clock.advance(5)
+    harness.clock.advance(5)
 
 
 @pytest.mark.row(58)
-def test_a_nested_call_cannot_change_its_principal(table: Table) -> None:
-    outer, inner, _alice, parent = nested(table)
-    table.connection("bob")
-    table.call(outer, 1, "u.run", parent=parent.id, on_behalf_of="bob")
+def test_a_nested_call_cannot_change_its_principal(harness: RouterHarness) -> None:
+    outer, inner, _alice, parent = nested(harness)
+    harness.connection("bob")
+    harness.call(outer, 1, "u.run", parent=parent.id, on_behalf_of="bob")
     assert phase(port_of(outer).take_failed()) == ("permission_denied", "no")
-    table.call(outer, 1, "u.run", parent=parent.id, on_behalf_of="alice")
+    harness.call(outer, 1, "u.run", parent=parent.id, on_behalf_of="alice")
     assert port_of(inner).take_dispatch()
-    table.clock.advance(5)
+    harness.clock.advance(5)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.parts.router_table import Table, phase, port_of
-from support.parts.still_clock import Notebook
+from support.parts.manual_clock import RecordingPort
+from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus.wire import (
     Cancel,
     Credit,
@@ -32,30 +32,30 @@ WINDOW: dict[str, Any] = {"credit_chunks": 256, "credit_bytes": 1024 * 1024}
 
 
 @pytest.fixture
-def table() -> Iterator[Table]:
+def harness() -> Iterator[RouterHarness]:
     """After each test no table has an entry, and no reader has outstanding bytes."""
-    table = Table()
-    yield table
-    for connection in [*table.room.connections.values()]:
-        table.leave(connection)
-    assert table.router.in_flight == 0
-    table.clock.advance(1e6)
-    assert table.clock.waiting == 0
-    for connection in table.connections:
+    harness = RouterHarness()
+    yield harness
+    for connection in [*harness.room.connections.values()]:
+        harness.leave(connection)
+    assert harness.router.in_flight == 0
+    harness.clock.advance(1e6)
+    assert harness.clock.waiting == 0
+    for connection in harness.connections:
         assert (connection.stream_count, connection.outstanding_bytes) == (0, 0)
 
 
 class Play:
     """A stream from a host to a caller, with the credit that each of them knows."""
 
-    def __init__(self, table: Table, number: int = 1, **options: Any) -> None:
-        self.table = table
+    def __init__(self, harness: RouterHarness, number: int = 1, **options: Any) -> None:
+        self.harness = harness
         name = f"host{number}"
-        self.host = table.host(name, f"t{number}")
-        self.alice = table.named("alice")
+        self.host = harness.host(name, f"t{number}")
+        self.alice = harness.named("alice")
         self.id = number
         call = WINDOW | options
-        table.call(self.alice, number, f"t{number}.run", ms=None, **call)
+        harness.call(self.alice, number, f"t{number}.run", ms=None, **call)
         self.dispatch = self.at_host.take_dispatch()
         self.bodies: list[bytes] = []
 
@@ -77,30 +77,30 @@ class Play:
         return self.sent < max([256, *given]) and self.ahead > 0
 
     @property
-    def at_host(self) -> Notebook:
+    def at_host(self) -> RecordingPort:
         return port_of(self.host)
 
     @property
-    def at_caller(self) -> Notebook:
+    def at_caller(self) -> RecordingPort:
         return port_of(self.alice)
 
     def chunk(self, body: bytes = BODY) -> None:
         self.bodies.append(body)
-        self.table.router.streams.chunk(self.host, StreamChunk(self.dispatch.id, self.sent, body))
+        self.harness.router.streams.chunk(self.host, StreamChunk(self.dispatch.id, self.sent, body))
 
     def credit(self, chunks: int, most_bytes: int) -> None:
         given = Credit(self.id, False, chunks, most_bytes)
-        self.table.router.streams.credit(self.alice, given)
+        self.harness.router.streams.credit(self.alice, given)
 
     def end(self) -> None:
-        self.table.router.answer(self.host, Result(self.dispatch.id, pack_body([0])))
+        self.harness.router.answer(self.host, Result(self.dispatch.id, pack_body([0])))
 
 
 # A stream of results
 
 
-def test_chunks_of_one_event_loop_iteration_may_be_written_together(table: Table) -> None:
-    play = Play(table)
+def test_chunks_of_one_event_loop_iteration_may_be_written_together(harness: RouterHarness) -> None:
+    play = Play(harness)
     for _ in range(3):
         play.chunk()
     assert (play.at_caller.gathered, len(play.at_caller.sent)) == (3, 3)
@@ -111,9 +111,9 @@ def test_chunks_of_one_event_loop_iteration_may_be_written_together(table: Table
     play.end()
 
 
-def test_a_stream_delivers_its_chunks_in_order_and_then_its_end(table: Table) -> None:
+def test_a_stream_delivers_its_chunks_in_order_and_then_its_end(harness: RouterHarness) -> None:
     """STREAM-1, STREAM-2: bodies are forwarded unread."""
-    play = Play(table)
+    play = Play(harness)
     assert play.dispatch.remaining_ms is None
     assert play.dispatch.header["credit_chunks"] == 256
     assert play.dispatch.header["credit_bytes"] == FLOOR_BYTES
@@ -141,11 +141,11 @@ def test_a_stream_delivers_its_chunks_in_order_and_then_its_end(table: Table) ->
     ],
 )
 def test_invalid_options_are_refused_by_their_path(
-    table: Table, options: dict[str, Any], path: str
+    harness: RouterHarness, options: dict[str, Any], path: str
 ) -> None:
     """STREAM-1, FRAME-13."""
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1, **options)
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, **options)
     failed = port_of(alice).take_failed()
     assert (failed.code, failed.executed) == ("invalid_arguments", "no")
     assert path.encode() in (failed.details or b"")
@@ -153,10 +153,10 @@ def test_invalid_options_are_refused_by_their_path(
 
 
 def test_a_host_gets_credit_as_its_chunks_are_written_and_never_more_than_the_caller_gave(
-    table: Table,
+    harness: RouterHarness,
 ) -> None:
     """STREAM-3, STREAM-4."""
-    play = Play(table, credit_chunks=9, credit_bytes=100_000)
+    play = Play(harness, credit_chunks=9, credit_bytes=100_000)
     play.chunk(b"x" * 30_000)
     credit = play.at_host.take(Credit)
     assert (credit.id, credit.of_input, credit.chunks) == (play.dispatch.id, False, 9)
@@ -169,9 +169,9 @@ def test_a_host_gets_credit_as_its_chunks_are_written_and_never_more_than_the_ca
     assert 100_000 < play.at_host.take(Credit).bytes <= 300_000
 
 
-def test_smaller_credit_does_not_reduce_earlier_credit(table: Table) -> None:
+def test_smaller_credit_does_not_reduce_earlier_credit(harness: RouterHarness) -> None:
     """STREAM-3."""
-    play = Play(table, credit_chunks=3)
+    play = Play(harness, credit_chunks=3)
     play.credit(1, 1)
     play.chunk(b"x" * 30_000)
     assert play.at_host.take(Credit).bytes > FLOOR_BYTES
@@ -180,18 +180,18 @@ def test_smaller_credit_does_not_reduce_earlier_credit(table: Table) -> None:
     assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk] * 3
 
 
-def test_a_caller_that_gives_little_credit_is_sent_little(table: Table) -> None:
+def test_a_caller_that_gives_little_credit_is_sent_little(harness: RouterHarness) -> None:
     """STREAM-4."""
-    assert Play(table, credit_bytes=5).dispatch.header["credit_bytes"] == 5
+    assert Play(harness, credit_bytes=5).dispatch.header["credit_bytes"] == 5
 
 
 @pytest.mark.parametrize(("streams", "most"), [(1, 1), (100, 8)])
 def test_a_sender_that_uses_its_credit_gets_a_larger_window_up_to_a_limit(
-    table: Table, streams: int, most: int
+    harness: RouterHarness, streams: int, most: int
 ) -> None:
     """STREAM-4: a fast stream needs a large window, and many share one budget."""
     many = {"credit_chunks": 10**6, "credit_bytes": 2**40}
-    plays = [Play(table, number + 1, **many) for number in range(streams)]
+    plays = [Play(harness, number + 1, **many) for number in range(streams)]
     for _ in range(30):
         for play in plays:
             play.chunk(b"x" * min(play.ahead, 200_000))
@@ -201,11 +201,13 @@ def test_a_sender_that_uses_its_credit_gets_a_larger_window_up_to_a_limit(
 
 @pytest.mark.row(66)
 @pytest.mark.parametrize("number", [0, 2, 3, 2**53])
-def test_a_chunk_that_is_not_the_next_one_ends_the_call(table: Table, number: int) -> None:
+def test_a_chunk_that_is_not_the_next_one_ends_the_call(
+    harness: RouterHarness, number: int
+) -> None:
     """STREAM-5."""
-    play = Play(table)
+    play = Play(harness)
     stray = StreamChunk(play.dispatch.id, number, BODY)
-    table.router.streams.chunk(play.host, stray)
+    harness.router.streams.chunk(play.host, stray)
     failed = play.at_caller.take_failed()
     assert (phase(failed), failed.retryable) == (("stream_broken", "maybe"), False)
     assert play.at_host.take_cancel() == Cancel(play.dispatch.id, "broken")
@@ -216,10 +218,10 @@ def test_a_chunk_that_is_not_the_next_one_ends_the_call(table: Table, number: in
 @pytest.mark.row(66)
 @pytest.mark.parametrize("sizes", [[1, 1, 1], [MAX_CHUNK_BYTES + 1], [FLOOR_BYTES, 1]])
 def test_a_chunk_that_is_too_large_or_beyond_its_credit_ends_the_call(
-    table: Table, sizes: list[int]
+    harness: RouterHarness, sizes: list[int]
 ) -> None:
     """STREAM-2, STREAM-5."""
-    play = Play(table, credit_chunks=2, credit_bytes=FLOOR_BYTES)
+    play = Play(harness, credit_chunks=2, credit_bytes=FLOOR_BYTES)
     for size in sizes:
         play.chunk(b"x" * size)
     chunks = len(sizes) - 1
@@ -230,12 +232,12 @@ def test_a_chunk_that_is_too_large_or_beyond_its_credit_ends_the_call(
 
 @pytest.mark.row(65)
 def test_frames_for_calls_not_in_flight_or_without_the_stream_are_dropped_and_counted(
-    table: Table,
+    harness: RouterHarness,
 ) -> None:
     """STREAM-6."""
-    play = Play(table)
-    streams = table.router.streams
-    other = table.host("other", "other")
+    play = Play(harness)
+    streams = harness.router.streams
+    other = harness.host("other", "other")
     streams.chunk(other, StreamChunk(play.dispatch.id, 1, BODY))
     streams.chunk(play.host, StreamChunk(play.dispatch.id + 1, 1, BODY))
     streams.credit(other, Credit(1, False, 9, 9))
@@ -257,20 +259,20 @@ def test_frames_for_calls_not_in_flight_or_without_the_stream_are_dropped_and_co
 @pytest.mark.row(68)
 @pytest.mark.parametrize("options", [{"progress": True}, {"progress": True, "idle_ms": 5_000}])
 def test_a_host_that_has_credit_and_sends_nothing_has_stalled(
-    table: Table, options: dict[str, Any]
+    harness: RouterHarness, options: dict[str, Any]
 ) -> None:
     """STREAM-7."""
     idle_s = options.get("idle_ms", 30_000) / 1000
-    play = Play(table, **options)
-    table.clock.advance(idle_s - 1)
+    play = Play(harness, **options)
+    harness.clock.advance(idle_s - 1)
     play.chunk()
-    table.clock.advance(idle_s - 1)
-    table.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
-    table.clock.advance(idle_s - 1)
+    harness.clock.advance(idle_s - 1)
+    harness.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
+    harness.clock.advance(idle_s - 1)
     assert play.at_caller.take(StreamChunk)
     assert play.at_caller.take(Progress)
     assert play.at_caller.sent == []
-    table.clock.advance(1)
+    harness.clock.advance(1)
     failed = play.at_caller.take_failed()
     assert (phase(failed), failed.retryable) == (("stream_stalled", "maybe"), False)
     assert play.at_host.take_cancel() == Cancel(play.dispatch.id, "stalled")
@@ -278,21 +280,21 @@ def test_a_host_that_has_credit_and_sends_nothing_has_stalled(
 
 @pytest.mark.row(68)
 def test_a_stream_that_waits_for_credit_or_has_no_idle_limit_does_not_stall(
-    table: Table,
+    harness: RouterHarness,
 ) -> None:
     """STREAM-7: the host is idle only while it has credit."""
-    for_ever = Play(table, 1, idle_ms=0)
-    waiting = Play(table, 2, credit_chunks=1)
+    for_ever = Play(harness, 1, idle_ms=0)
+    waiting = Play(harness, 2, credit_chunks=1)
     waiting.chunk()
-    table.clock.advance(29)
-    table.clock.advance(200)
-    table.clock.advance(20)
+    harness.clock.advance(29)
+    harness.clock.advance(200)
+    harness.clock.advance(20)
     waiting.credit(2, 2_000_000)
-    table.clock.advance(29)
+    harness.clock.advance(29)
     assert [type(frame) for frame in waiting.at_caller.sent] == [StreamChunk]
-    table.clock.advance(1)
+    harness.clock.advance(1)
     assert phase(waiting.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
-    table.clock.advance(1e6)
+    harness.clock.advance(1e6)
     for_ever.end()
     assert isinstance(for_ever.at_caller.sent[-1], Result)
 
@@ -300,57 +302,59 @@ def test_a_stream_that_waits_for_credit_or_has_no_idle_limit_does_not_stall(
 @pytest.mark.row(68)
 @pytest.mark.parametrize("options", [{}, {"idle_ms": 0}, {"idle_ms": 2}])
 def test_a_host_waits_five_minutes_for_a_caller_that_gives_no_credit(
-    table: Table, options: dict[str, Any]
+    harness: RouterHarness, options: dict[str, Any]
 ) -> None:
     """STREAM-7: and is checked rarely, however short its idle limit is."""
-    play = Play(table, credit_chunks=1, **options)
+    play = Play(harness, credit_chunks=1, **options)
     play.chunk()
     looks = 0
     for _ in range(2_990):
-        table.clock.advance(0.1)
-        looks += table.clock.fired
-        table.clock.fired = 0
+        harness.clock.advance(0.1)
+        looks += harness.clock.fired
+        harness.clock.fired = 0
     assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk]
     assert looks <= 310
-    table.clock.advance(31)  # it is checked every 30 s
+    harness.clock.advance(31)  # it is checked every 30 s
     assert phase(play.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
     assert play.at_host.take_cancel().reason == "stalled"
 
 
 @pytest.mark.parametrize("kind", ["chunk", "progress"])
-def test_a_host_that_sent_a_chunk_cannot_claim_that_nothing_ran(table: Table, kind: str) -> None:
+def test_a_host_that_sent_a_chunk_cannot_claim_that_nothing_ran(
+    harness: RouterHarness, kind: str
+) -> None:
     """ERR-4."""
-    play = Play(table, progress=True)
+    play = Play(harness, progress=True)
     if kind == "chunk":
         play.chunk()
     else:
-        table.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
+        harness.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
     refusal = Failed(play.dispatch.id, "overloaded", "no", True, "full", None, 250)
-    table.router.answer(play.host, refusal)
+    harness.router.answer(play.host, refusal)
     failed = play.at_caller.sent[-1]
     assert isinstance(failed, Failed)
     assert (failed.code, failed.executed, failed.retryable) == ("overloaded", "maybe", False)
 
 
-def test_a_stream_ends_at_its_deadline_if_it_has_one(table: Table) -> None:
+def test_a_stream_ends_at_its_deadline_if_it_has_one(harness: RouterHarness) -> None:
     """STREAM-7, CALL-7."""
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1, ms=2_000, **WINDOW)
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, ms=2_000, **WINDOW)
     assert port_of(host).take_dispatch().remaining_ms == 2_000
-    table.clock.advance(2)
+    harness.clock.advance(2)
     assert phase(port_of(alice).take_failed()) == ("deadline_exceeded", "maybe")
 
 
 # A file in the result of a call that is no stream
 
 
-def test_a_call_that_is_no_stream_accepts_the_chunks_of_a_file(table: Table) -> None:
+def test_a_call_that_is_no_stream_accepts_the_chunks_of_a_file(harness: RouterHarness) -> None:
     """STREAM-8."""
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1)
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
     assert dispatch.header == {"caller": alice.member.packed_info}
-    streams = table.router.streams
+    streams = harness.router.streams
     streams.chunk(host, StreamChunk(dispatch.id, 1, BODY))
     assert port_of(alice).take(StreamChunk) == StreamChunk(1, 1, BODY)
     assert port_of(host).sent == []
@@ -362,34 +366,34 @@ def test_a_call_that_is_no_stream_accepts_the_chunks_of_a_file(table: Table) -> 
     assert port_of(alice).take_failed().code == "stream_broken"
 
 
-def test_a_caller_that_reads_no_chunks_gets_none_and_its_host_knows(table: Table) -> None:
+def test_a_caller_that_reads_no_chunks_gets_none_and_its_host_knows(harness: RouterHarness) -> None:
     """STREAM-8, CONN-4."""
-    host, alice = table.host("host", "t"), table.connection("alice")
+    host, alice = harness.host("host", "t"), harness.connection("alice")
     alice.reads_chunks = False
-    table.call(alice, 1)
+    harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
     assert dispatch.header["whole"] is True
-    table.router.streams.chunk(host, StreamChunk(dispatch.id, 1, BODY))
+    harness.router.streams.chunk(host, StreamChunk(dispatch.id, 1, BODY))
     assert port_of(alice).sent == []
-    table.call(alice, 2, **WINDOW)
+    harness.call(alice, 2, **WINDOW)
     assert "whole" not in port_of(host).take_dispatch().header
 
 
 # Input
 
 
-def _with_input(table: Table) -> tuple[Connection, Connection, Dispatch]:
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1, input=True)
+def _with_input(harness: RouterHarness) -> tuple[Connection, Connection, Dispatch]:
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, input=True)
     dispatch = port_of(host).take_dispatch()
     assert dispatch.header["input"] is True
     return host, alice, dispatch
 
 
-def test_input_goes_to_the_host_as_it_gives_credit(table: Table) -> None:
+def test_input_goes_to_the_host_as_it_gives_credit(harness: RouterHarness) -> None:
     """INPUT-1, INPUT-2."""
-    host, alice, dispatch = _with_input(table)
-    streams = table.router.streams
+    host, alice, dispatch = _with_input(harness)
+    streams = harness.router.streams
     streams.credit(host, Credit(dispatch.id, True, 2, 1_000_000))
     assert port_of(alice).take(Credit) == Credit(1, True, 2, FLOOR_BYTES)
     streams.input(alice, Input(1, 1, b"\xc1", False))
@@ -398,7 +402,7 @@ def test_input_goes_to_the_host_as_it_gives_credit(table: Table) -> None:
     assert port_of(host).take(Input) == Input(dispatch.id, 1, b"\xc1", False)
     assert port_of(host).take(Input) == Input(dispatch.id, 2, BODY, False)
     assert port_of(host).take(Input) == Input(dispatch.id, 3, None, True)
-    table.router.answer(host, Result(dispatch.id, BODY))
+    harness.router.answer(host, Result(dispatch.id, BODY))
     assert isinstance(port_of(alice).sent[-1], Result)
 
 
@@ -413,31 +417,31 @@ def test_input_goes_to_the_host_as_it_gives_credit(table: Table) -> None:
         [Input(1, 1, None, True), Input(1, 2, BODY, False)],
     ],
 )
-def test_input_out_of_its_order_ends_the_call(table: Table, frames: list[Input]) -> None:
+def test_input_out_of_its_order_ends_the_call(harness: RouterHarness, frames: list[Input]) -> None:
     """INPUT-1, INPUT-2."""
-    host, alice, dispatch = _with_input(table)
+    host, alice, dispatch = _with_input(harness)
     for frame in frames:
-        table.router.streams.input(alice, frame)
+        harness.router.streams.input(alice, frame)
     assert phase(port_of(alice).take_failed()) == ("stream_broken", "maybe")
     assert port_of(host).sent[-1] == Cancel(dispatch.id, "broken")
 
 
-def test_no_input_is_accepted_after_its_last_chunk(table: Table) -> None:
+def test_no_input_is_accepted_after_its_last_chunk(harness: RouterHarness) -> None:
     """INPUT-2."""
-    host, alice, dispatch = _with_input(table)
-    table.router.streams.credit(host, Credit(dispatch.id, True, 9, 1_000))
-    table.router.streams.input(alice, Input(1, 1, BODY, True))
-    table.router.streams.input(alice, Input(1, 2, BODY, False))
+    host, alice, dispatch = _with_input(harness)
+    harness.router.streams.credit(host, Credit(dispatch.id, True, 9, 1_000))
+    harness.router.streams.input(alice, Input(1, 1, BODY, True))
+    harness.router.streams.input(alice, Input(1, 2, BODY, False))
     assert port_of(host).take(Input) == Input(dispatch.id, 1, BODY, True)
     assert port_of(host).take_cancel().reason == "broken"
     assert isinstance(port_of(alice).sent[-1], Failed)
 
 
-def test_input_after_the_end_of_its_call_is_dropped(table: Table) -> None:
+def test_input_after_the_end_of_its_call_is_dropped(harness: RouterHarness) -> None:
     """INPUT-3."""
-    host, alice, dispatch = _with_input(table)
-    table.router.answer(host, Result(dispatch.id, BODY))
-    table.router.streams.input(alice, Input(1, 1, BODY, False))
+    host, alice, dispatch = _with_input(harness)
+    harness.router.answer(host, Result(dispatch.id, BODY))
+    harness.router.streams.input(alice, Input(1, 1, BODY, False))
     assert [type(frame) for frame in port_of(alice).sent] == [Result]
     assert port_of(host).sent == []
 
@@ -446,14 +450,14 @@ def test_input_after_the_end_of_its_call_is_dropped(table: Table) -> None:
 
 
 def test_progress_reaches_the_caller_that_asked_for_it_unless_its_queue_is_full(
-    table: Table,
+    harness: RouterHarness,
 ) -> None:
     """PROGRESS-1."""
-    host, alice = table.host("host", "t"), table.connection("alice")
-    table.call(alice, 1, progress=True)
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, progress=True)
     dispatch = port_of(host).take_dispatch()
     assert dispatch.header["progress"] is True
-    tell = table.router.streams.progress
+    tell = harness.router.streams.progress
     tell(host, Progress(dispatch.id, BODY))
     assert port_of(alice).take(Progress) == Progress(1, BODY)
     tell(host, Progress(dispatch.id, b"x" * (16 * 1024 + 1)))
@@ -468,10 +472,10 @@ def test_progress_reaches_the_caller_that_asked_for_it_unless_its_queue_is_full(
 
 @pytest.mark.row(63)
 def test_a_hundred_streams_of_a_caller_that_does_not_read_stay_within_the_budget(
-    table: Table,
+    harness: RouterHarness,
 ) -> None:
     """STREAM-4: at most 8 MiB and a little for each are on the way, whatever the credit."""
-    plays = [Play(table, number + 1, credit_bytes=2**40) for number in range(100)]
+    plays = [Play(harness, number + 1, credit_bytes=2**40) for number in range(100)]
     port_of(plays[0].alice).holds = True
     for play in plays:
         credit = play.dispatch.header["credit_bytes"]
@@ -487,9 +491,9 @@ def test_a_hundred_streams_of_a_caller_that_does_not_read_stay_within_the_budget
 
 
 @pytest.mark.row(63)
-def test_the_number_of_queued_empty_chunks_is_bounded(table: Table) -> None:
+def test_the_number_of_queued_empty_chunks_is_bounded(harness: RouterHarness) -> None:
     """STREAM-4: they cost no bytes of credit."""
-    play = Play(table, credit_chunks=2**53, credit_bytes=2**53)
+    play = Play(harness, credit_chunks=2**53, credit_bytes=2**53)
     port_of(play.alice).holds = True
     assert play.dispatch.header["credit_chunks"] == 1_024
     for _ in range(1_024):
@@ -502,9 +506,9 @@ def test_the_number_of_queued_empty_chunks_is_bounded(table: Table) -> None:
     assert len(play.at_caller.sent) == 1_025
 
 
-def test_the_end_of_a_call_follows_its_queued_chunks(table: Table) -> None:
+def test_the_end_of_a_call_follows_its_queued_chunks(harness: RouterHarness) -> None:
     """STREAM-1."""
-    play = Play(table)
+    play = Play(harness)
     port_of(play.alice).holds = True
     play.chunk()
     play.end()
@@ -515,24 +519,24 @@ def test_the_end_of_a_call_follows_its_queued_chunks(table: Table) -> None:
 @pytest.mark.row(63)
 @pytest.mark.parametrize("ends_it", ["caller", "host"])
 def test_a_caller_that_reads_nothing_gets_no_new_stream_for_those_it_cancels(
-    table: Table, ends_it: str
+    harness: RouterHarness, ends_it: str
 ) -> None:
     """STREAM-4: queued chunks count until they are written, even if their call has ended."""
-    host, alice = table.host("host", "t"), table.connection("alice")
+    host, alice = harness.host("host", "t"), harness.connection("alice")
     at_host, at_caller = port_of(host), port_of(alice)
     at_caller.holds = True
     for number in range(1, 1_000):
-        table.call(alice, number, ms=None, **WINDOW)
+        harness.call(alice, number, ms=None, **WINDOW)
         if not at_host.sent:
             break
         dispatch = at_host.take_dispatch()
         body = b"x" * (FLOOR_BYTES - 1)
-        table.router.streams.chunk(host, StreamChunk(dispatch.id, 1, body))
-        table.router.streams.chunk(host, StreamChunk(dispatch.id, 2, b"x" * MAX_CHUNK_BYTES))
+        harness.router.streams.chunk(host, StreamChunk(dispatch.id, 1, body))
+        harness.router.streams.chunk(host, StreamChunk(dispatch.id, 2, b"x" * MAX_CHUNK_BYTES))
         if ends_it == "caller":
-            table.router.cancel(alice, Cancel(number, "cancelled"))
+            harness.router.cancel(alice, Cancel(number, "cancelled"))
         else:
-            table.router.answer(host, Result(dispatch.id, pack_body([0])))
+            harness.router.answer(host, Result(dispatch.id, pack_body([0])))
         at_host.sent.clear()
     assert number < 100
     assert alice.stream_count == 0
@@ -541,15 +545,15 @@ def test_a_caller_that_reads_nothing_gets_no_new_stream_for_those_it_cancels(
     assert (refused.code, refused.executed, refused.retryable) == ("overloaded", "no", True)
     at_caller.release()
     assert alice.outstanding_bytes == 0
-    table.call(alice, 2_000, ms=None, **WINDOW)
-    table.router.answer(host, Result(at_host.take_dispatch().id, pack_body([0])))
+    harness.call(alice, 2_000, ms=None, **WINDOW)
+    harness.router.answer(host, Result(at_host.take_dispatch().id, pack_body([0])))
 
 
 def test_one_credit_is_queued_for_a_sender_that_does_not_read_and_holds_the_latest_value(
-    table: Table,
+    harness: RouterHarness,
 ) -> None:
     """STREAM-3: a flood of credits costs the host nothing."""
-    play = Play(table, credit_chunks=2)
+    play = Play(harness, credit_chunks=2)
     play.at_host.holds = True
     for number in range(3, 300):
         play.credit(number, 2_000_000 + number)
@@ -558,9 +562,9 @@ def test_one_credit_is_queued_for_a_sender_that_does_not_read_and_holds_the_late
     assert [frame.chunks for frame in play.at_host.sent] == [3, 299]  # type: ignore[union-attr]
 
 
-def test_files_count_among_the_streams_of_a_caller(table: Table) -> None:
+def test_files_count_among_the_streams_of_a_caller(harness: RouterHarness) -> None:
     """STREAM-8, STREAM-10."""
-    few = Table(Limits(max_streams=1))
+    few = RouterHarness(Limits(max_streams=1))
     host, alice = few.host("host", "t"), few.connection("alice")
     dispatches = []
     for number in (1, 2):
@@ -572,9 +576,9 @@ def test_files_count_among_the_streams_of_a_caller(table: Table) -> None:
     assert (failed.id, phase(failed)) == (2, ("stream_broken", "maybe"))
 
 
-def test_a_caller_has_only_so_many_streams(table: Table) -> None:
+def test_a_caller_has_only_so_many_streams(harness: RouterHarness) -> None:
     """STREAM-10."""
-    few = Table(Limits(max_streams=1))
+    few = RouterHarness(Limits(max_streams=1))
     host, alice = few.host("host", "t"), few.connection("alice")
     few.call(alice, 1, **WINDOW)
     few.call(alice, 2, **WINDOW)
@@ -591,8 +595,8 @@ class Course:
     """Three streams of one caller, each until its end."""
 
     def __init__(self, data: st.DataObject) -> None:
-        self.table = Table()
-        self.plays = [Play(self.table, number + 1, credit_bytes=40_000) for number in range(3)]
+        self.harness = RouterHarness()
+        self.plays = [Play(self.harness, number + 1, credit_bytes=40_000) for number in range(3)]
         self.live = [*self.plays]
         self.alice = self.plays[0].alice
         self._data = data
@@ -622,11 +626,11 @@ class Course:
 
     def cancel(self, play: Play) -> None:
         self.live.remove(play)
-        self.table.router.cancel(self.alice, Cancel(play.id, "cancelled"))
+        self.harness.router.cancel(self.alice, Cancel(play.id, "cancelled"))
 
     def lose(self, play: Play) -> None:
         self.live.remove(play)
-        self.table.leave(play.host)
+        self.harness.leave(play.host)
 
 
 @settings(max_examples=60, deadline=None)

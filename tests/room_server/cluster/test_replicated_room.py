@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.parts.facts import definition, member
-from support.parts.still_clock import Notebook
+from support.parts.manual_clock import RecordingPort
+from support.parts.models import definition, member
 from toolbus.errors import InvalidArguments, QuotaExceeded, Unavailable
 from toolbus.wire import ParticipantId, Register, RequestId, pack_body
 from toolbus_server.calls.call_state import Offer
@@ -41,7 +41,7 @@ class LocalSession:
     """A session at this node."""
 
     def __init__(self, name: str) -> None:
-        self.connection = Connection(member(name), Notebook(), reads_chunks=True)
+        self.connection = Connection(member(name), RecordingPort(), reads_chunks=True)
 
     def replaced(self) -> None: ...
 
@@ -78,7 +78,7 @@ class RoomHarness:
 
     def joins_here(self, host: Participant) -> None:
         """Add a participant of this node."""
-        self.hub.open("lab").room.connections[host.id] = Connection(host, Notebook())
+        self.hub.open("lab").room.connections[host.id] = Connection(host, RecordingPort())
         self.state.join(host)
 
     async def registers(self, host: Participant, name: str, version: str = "") -> None:
@@ -92,7 +92,7 @@ class RoomHarness:
     ) -> Connection | None:
         if node in self.ended_nodes:
             return None
-        return Connection(participant, Notebook(), reads_chunks=reads_chunks)
+        return Connection(participant, RecordingPort(), reads_chunks=reads_chunks)
 
     def reload(self, replica: ReplicatedRoom) -> None:
         self.reloads += 1

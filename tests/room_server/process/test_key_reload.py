@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from support.clients.raw_client import bearer, raw_connection, raw_participant
-from support.clients.wire_talk import ask, refusal
+from support.clients.raw_requests import ask, refusal
 from support.processes.command_line import CommandLine, Running
-from support.rooms.bystanders import check_call, say, unharmed_server
+from support.rooms.unharmed_server import check_call, say, unharmed_server
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient, Toolkit
 from toolbus.wire import Refresh
 from toolbus_server import RoomServer, ServerSettings

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import details_of, raw_participant
-from support.clients.wire_talk import ask, offer, refusal
-from support.rooms.bystanders import check_call, unharmed_server
+from support.clients.raw_requests import ask, offer, refusal
+from support.rooms.unharmed_server import check_call, unharmed_server
 from toolbus_server.testing import TestServer
 
 PATH = "/tools/1/input_schema"

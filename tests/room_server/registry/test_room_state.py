@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.facts import definition, member, scope
+from support.parts.models import definition, member, scope
 from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.call_checks import affinity_of, check_grant

@@ -30,13 +30,13 @@ from support.clients.mutated_frames import (
     settled,
 )
 from support.clients.raw_client import CLOSE, RawClient, raw_participant
-from support.clients.wire_talk import ask, offer, toolkit_of
-from support.rooms.bystanders import (
+from support.clients.raw_requests import ask, offer, toolkit_of
+from support.rooms.unharmed_server import (
     check_call,
     connections_of,
-    nothing_complains,
+    no_logged_errors,
     say,
-    strangers_gone,
+    until_new_tasks_end,
 )
 from toolbus import ApiScope, KeyRing, Toolkit
 from toolbus.wire import (
@@ -162,7 +162,7 @@ class Conversation(RuleBasedStateMachine):
         return self.runner.run(bounded())
 
     async def begin(self) -> None:
-        self.stack.enter_context(nothing_complains())
+        self.stack.enter_context(no_logged_errors())
         # A reserved name would still exist at the end.
         limits = Limits(reservation_ms=1, max_calls=6, max_toolkits=3)
         chosen = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, limits=limits)
@@ -256,7 +256,7 @@ class Conversation(RuleBasedStateMachine):
             await person.leave()
         current = asyncio.current_task()
         assert current is not None
-        await strangers_gone(self.tasks | {current})
+        await until_new_tasks_end(self.tasks | {current})
         hub, room = self.server.server.hub, self.server.server.hub.rooms["lab"]
         while room.room.state.toolkit_count > 1:  # their names stay reserved for a millisecond
             await check_call(self.carol)

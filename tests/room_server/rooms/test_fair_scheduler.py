@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.clients.wire_talk import offer, toolkit_of
-from support.parts.facts import member, scope
+from support.clients.raw_requests import offer, toolkit_of
+from support.parts.models import member, scope
 from toolbus.auth.grants import ApiScope
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (

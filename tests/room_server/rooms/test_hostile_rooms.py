@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from support.clients.raw_checks import check_still_served
 from support.clients.raw_client import bearer, raw_connection, raw_participant, upgrade_request
-from support.clients.raw_talk import still_served
-from support.clients.wire_talk import ask, call_of, next_of, offer, refusal
-from support.rooms.bystanders import unharmed_server
+from support.clients.raw_requests import ask, call_of, next_of, offer, refusal
+from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope, Key, KeyRing, ParticipantToken
 from toolbus.wire import (
     Builders,
@@ -98,7 +98,7 @@ async def test_schema_that_takes_too_long_to_compile_is_refused(name: str) -> No
         built = {"name": "forms", "description": "", "schema": schema}
         failed = await refusal(mallory, Builders(RequestId(2), {"offer": [built]}))
         assert failed.code == "invalid_arguments"
-        await still_served(mallory)
+        await check_still_served(mallory)
 
 
 async def test_schema_with_unevaluated_keywords_is_accepted() -> None:
@@ -150,7 +150,7 @@ async def test_participant_that_uses_too_much_server_time_is_refused_for_a_while
             assert received == ("quota_exceeded", "no", True)
             assert failed.retry_after_ms is not None
             assert 0 < failed.retry_after_ms <= 60_000
-        await still_served(mallory)  # its calls are not limited
+        await check_still_served(mallory)  # its calls are not limited
         await ask(carl, ListToolkits(RequestId(1), {}))
 
 

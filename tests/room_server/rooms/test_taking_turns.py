@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from support.clients.raw_client import CONT, raw_participant, websocket_frame
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus import InvalidArguments, RoomClient, Tool, Toolkit
 from toolbus.wire import Cancel, RequestId, encode
 from toolbus_server.testing import running_server

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.clients.bare_sockets import KIB, Peer, listener, port_of
-from support.parts.lone_host import echo
+from support.parts.isolated_host import echo
 from toolbus import RoomClient, Toolkit
 from toolbus.errors import ConnectionLost, DeadlineExceeded, Unavailable
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
@@ -200,7 +200,7 @@ async def test_lost_bytes_never_arrive_and_both_sides_look_open() -> None:
         server.writer.write(b"the other direction works.")
         assert await participant.read(26) == b"the other direction works."
         participant.writer.write_eof()
-        assert await server.hears_nothing()
+        assert await server.receives_nothing()
         proxy.to_server = Faults()
         assert await server.end() == "end after 0 bytes"  # the end is delivered now
 
@@ -218,7 +218,7 @@ async def test_ends_are_not_delivered_while_all_is_lost_even_from_both_sides() -
         proxy.to_server = proxy.to_participant = Faults(lost=True)
         participant.writer.transport.abort()
         server.writer.write_eof()  # as a server does that gives a participant up
-        assert await server.hears_nothing()
+        assert await server.receives_nothing()
         assert proxy.connections == 1
         await proxy.heal()
         assert await server.end() in {"reset", "end after 0 bytes"}
@@ -229,7 +229,7 @@ async def test_a_stall_blocks_the_sender_and_all_bytes_arrive_when_it_is_lifted(
     async with proxied() as (proxy, participant, server):
         proxy.to_server = Faults(stalled=True)
         taken = participant.push_until_full()
-        assert await server.hears_nothing()
+        assert await server.receives_nothing()
         taken += participant.push_until_full()
         assert participant.push_until_full() == 0  # the window is closed
         (forwarder, _) = next(iter(proxy._connections.values())).forwarders
@@ -256,7 +256,7 @@ async def test_reset_closes_both_sides_with_rst() -> None:
     async with proxied() as (proxy, participant, server):
         proxy.to_server = Faults(latency_s=3_600)
         participant.writer.write(b"on its way")
-        assert await server.hears_nothing()
+        assert await server.receives_nothing()
         proxy.reset()
         assert await participant.end() == "reset"
         assert await server.end() == "reset"
@@ -283,13 +283,13 @@ async def test_half_open_closes_one_side_and_never_the_other(closed: Any) -> Non
         )
         proxy.to_server = proxy.to_participant = Faults(latency_s=3_600)
         closed_side.writer.write(b"on its way")
-        assert await open_side.hears_nothing()
+        assert await open_side.receives_nothing()
         proxy.leave_half_open(closed=closed)
         assert await closed_side.end() == "end after 0 bytes"
         await proxy.heal()
         open_side.writer.write(bytes(KIB * KIB))  # dropped
         await open_side.writer.drain()
-        assert await open_side.hears_nothing()
+        assert await open_side.receives_nothing()
         assert proxy.connections == 1
         closed_side.writer.transport.abort()
         open_side.writer.transport.abort()
@@ -305,7 +305,7 @@ async def test_a_connection_can_be_half_open_before_the_server_is_connected() ->
         proxy.leave_half_open(closed="participant")
         assert await participant.end() == "end after 0 bytes"
         server = await upstream.next()
-        assert await server.hears_nothing()
+        assert await server.receives_nothing()
         participant.writer.transport.abort()
 
 

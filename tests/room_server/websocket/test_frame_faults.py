@@ -14,6 +14,7 @@ import msgpack
 import pytest
 from msgspec.structs import astuple, replace
 
+from support.clients.raw_checks import SAY, TEXT_ARGUMENT, check_still_served, refused
 from support.clients.raw_client import (
     CLOSE,
     CONT,
@@ -24,8 +25,7 @@ from support.clients.raw_client import (
     raw_participant,
     websocket_frame,
 )
-from support.clients.raw_talk import SAY, TEXT_ARGUMENT, refused, still_served
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus.wire import Describe, ListToolkits, Register, Result, Subscribe, encode, pack_body
 
 MIB = 1024 * 1024
@@ -196,7 +196,7 @@ async def test_broken_arguments_are_refused_by_the_host_alone(arguments: bytes) 
 
         assert (code, executed) == ("invalid_arguments", "no")
         assert "path" in details
-        await still_served(mallory)
+        await check_still_served(mallory)
 
 
 @pytest.mark.row(31)
@@ -211,7 +211,7 @@ async def test_unknown_kind_is_answered_and_the_connection_stays() -> None:
             assert details == {"path": "/0", "message": "unknown kind"}
         mallory.send_packed(99)
         mallory.send_packed(99, "no id")
-        await still_served(mallory)
+        await check_still_served(mallory)
 
 
 @pytest.mark.row(31)
@@ -254,7 +254,7 @@ async def test_option_of_another_type_is_named(name: str, value: Any) -> None:
         code, executed, details = await refused(mallory, 1)
 
         assert (code, executed, details["path"]) == ("invalid_arguments", "no", f"/{name}")
-        await still_served(mallory)
+        await check_still_served(mallory)
 
 
 @pytest.mark.parametrize(
@@ -291,4 +291,4 @@ async def test_invalid_request_is_refused_with_the_path(frame: Any) -> None:
 
         assert (code, executed) == ("invalid_arguments", "no")
         assert "path" in details
-        await still_served(mallory)
+        await check_still_served(mallory)

@@ -29,7 +29,7 @@ from support.clients.raw_client import (
     raw_participant,
     upgrade_request,
 )
-from support.rooms.bystanders import nothing_complains, unharmed_server
+from support.rooms.unharmed_server import no_logged_errors, unharmed_server
 from toolbus import Key, KeyRing, ParticipantToken
 from toolbus.auth.tokens import MAX_JWT_BYTES
 from toolbus.wire import SUBPROTOCOL
@@ -338,7 +338,7 @@ JSON = st.recursive(
 async def test_no_claims_break_the_handshake(
     tokens: list[tuple[dict[str, Any], dict[str, Any]]],
 ) -> None:
-    with nothing_complains():
+    with no_logged_errors():
         async with running_server(key=KEY) as server:
             for header, changes in tokens:
                 for head in (header, {}):

@@ -15,9 +15,17 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from support.clients.raw_checks import (
+    DONE,
+    SAY,
+    WAIT,
+    check_still_served,
+    dispatched,
+    host_slow,
+    refused,
+)
 from support.clients.raw_client import CLOSE, PING, raw_participant, websocket_frame
-from support.clients.raw_talk import DONE, SAY, WAIT, dispatched, host_slow, refused, still_served
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus.wire import (
     Call,
     Cancel,
@@ -81,8 +89,8 @@ async def test_unexpected_reply_is_dropped_and_counted() -> None:
         mallory.send_frame(Failed(2**53, "not_found", "yes", True, "late", None, None))
         mallory.send_frame(Cancel(1, "late"))
         mallory.send_frame(Cancel(7, "x" * 60_000))
-        await still_served(mallory)
-        await still_served(host)
+        await check_still_served(mallory)
+        await check_still_served(host)
 
         assert server.server.hub.router.dropped == 6
 
@@ -103,7 +111,7 @@ async def test_participant_cannot_end_the_call_of_another() -> None:
             mallory.send_frame(Result(number, DONE))
         mallory.send_frame(replace(WAIT, id=5))  # call ids are per participant
         mine = await dispatched(host)
-        await still_served(mallory)
+        await check_still_served(mallory)
         for number in (theirs.id, mine.id):
             host.send_frame(Result(number, DONE))
 
@@ -181,7 +189,7 @@ async def test_call_after_a_broken_frame_reaches_no_host() -> None:
         before = to_host.last_dispatch
         mallory.send(websocket_frame(b"\xc1") + websocket_frame(encode(WAIT)))
         assert await mallory.close_code() == 1007
-        await still_served(host)
+        await check_still_served(host)
 
         assert server.server.hub.router.in_flight == 0
         assert to_host.last_dispatch == before
@@ -257,7 +265,7 @@ async def test_caller_that_reads_nothing_affects_only_itself() -> None:
         while to_mallory.port.is_open:
             mallory.send_frame(replace(WAIT, id=number, call_id=f"call{number}"))
             host.send_frame(Result((await dispatched(host)).id, big))
-            await still_served(host)
+            await check_still_served(host)
             number += 1
             assert number < 64  # 8 MiB, and the buffers of the sockets
         mallory.read_again()
@@ -279,10 +287,10 @@ async def test_host_that_reads_nothing_gets_no_more_calls_and_stays() -> None:
             bob.send_frame(big)
             await bob.flush()
         assert (await refused(bob, 39))[:2] == ("overloaded", "no")
-        await still_served(bob)
+        await check_still_served(bob)
         host.read_again()
         await dispatched(host)
-        await still_served(host)
+        await check_still_served(host)
 
 
 async def test_answers_to_a_flood_of_pings_are_limited() -> None:

@@ -19,7 +19,7 @@ from support.clients.raw_client import (
     upgrade_request,
     websocket_frame,
 )
-from support.rooms.bystanders import nothing_complains, unharmed_server
+from support.rooms.unharmed_server import no_logged_errors, unharmed_server
 from toolbus import KeyRing
 from toolbus.wire import SUBPROTOCOL
 from toolbus_server import ServerSettings
@@ -186,7 +186,7 @@ HEADERS = st.lists(
 async def test_no_request_without_a_good_token_joins_or_breaks_the_handshake(
     requests: list[tuple[str, list[tuple[str, str]]]],
 ) -> None:
-    with nothing_complains():
+    with no_logged_errors():
         async with running_server(key=KEY) as server:
             for path, headers in requests:
                 async with raw_connection(server.url) as client:
@@ -200,7 +200,7 @@ async def test_no_request_without_a_good_token_joins_or_breaks_the_handshake(
 @example_settings(max_examples=25, deadline=None)
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=20))
 async def test_no_bytes_break_the_handshake(attempts: list[bytes]) -> None:
-    with nothing_complains():
+    with no_logged_errors():
         async with running_server(key=KEY) as server:
             for data in attempts:
                 async with raw_connection(server.url) as client:

@@ -13,6 +13,7 @@ import pytest
 
 from support.clients.handshakes import ask, code_for_browser, rest_of
 from support.clients.plain_http import numbers_at, read
+from support.clients.raw_checks import dispatched, host_slow
 from support.clients.raw_client import (
     RawClient,
     bearer,
@@ -21,9 +22,8 @@ from support.clients.raw_client import (
     raw_participant,
     upgrade_request,
 )
-from support.clients.raw_talk import dispatched, host_slow
 from support.processes.command_line import CommandLine
-from support.rooms.bystanders import check_call, unharmed_server
+from support.rooms.unharmed_server import check_call, unharmed_server
 from toolbus import ApiScope, KeyRing, RoomException, Toolkit, tool
 from toolbus.errors import ERRORS
 from toolbus.wire import Call, Failed, Register, Result, pack_body

@@ -18,8 +18,8 @@ from support.clients.raw_client import (
     raw_participant,
     websocket_frame,
 )
-from support.rooms.bystanders import connections_of, unharmed_server
 from support.rooms.events import listed
+from support.rooms.unharmed_server import connections_of, unharmed_server
 from toolbus import KeyRing, Toolkit
 from toolbus.wire import Call, CallId, Frame, Register, RequestId, Result, encode, pack_body
 from toolbus_server import RoomServer, ServerSettings

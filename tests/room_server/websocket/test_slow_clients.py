@@ -19,7 +19,7 @@ import pytest
 
 from support.clients.raw_client import bearer, raw_connection, upgrade_request
 from support.processes.command_line import CommandLine
-from support.rooms.bystanders import say, unharmed_server
+from support.rooms.unharmed_server import say, unharmed_server
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient, Toolkit
 from toolbus_server import ServerSettings
 

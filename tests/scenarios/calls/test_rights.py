@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import astuple
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.wire_talk import ask
+from support.clients.raw_requests import ask
 from support.rooms.events import listed
 from toolbus import ApiScope, RoomClient, Toolkit, tool
 from toolbus.auth.grants import AgentsGrant

@@ -137,7 +137,7 @@ async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(
         async with there.room("host", instance="one") as first, first.host(told("there")):
             await until_listed(me, "kit")
             assert await me.call("kit.run") == "there"
-            held = way.coming(carries(Dispatch), Fate.HELD)
+            held = way.intercept_inbox(carries(Dispatch), Fate.HELD)
             call = asyncio.create_task(me.call("kit.run"))
             await held.met.wait()
         async with here.room("host", instance="one") as second, second.host(told("here")):
@@ -185,20 +185,20 @@ async def test_what_is_lost_on_the_way_ends_its_call_alone_and_what_comes_twice_
     ):
         await until_listed(me, "kit")
         await until_works(me)
-        lost = way.coming(carries(Dispatch, tool="mark"))
+        lost = way.intercept_inbox(carries(Dispatch, tool="mark"))
         call = asyncio.create_task(mark(me, 1))
         await lost.met.wait()
         assert (await mark(me, 2)).value == 2  # the next batch shows what is missing
         error = await error_of(call)
         assert (error.code, error.executed, error.retryable) == ("unavailable", "no", True)
-        lost = back.coming(carries(Result))
+        lost = back.intercept_inbox(carries(Result))
         call = asyncio.create_task(mark(me, 3))
         await lost.met.wait()
         assert (await mark(me, 4)).value == 4
         error = await error_of(call)
         assert (error.code, error.executed, error.retryable) == ("unavailable", "yes", False)
         for each in (back, way):
-            each.coming(lambda _: True, Fate.TWICE, times=1_000_000)
+            each.intercept_inbox(lambda _: True, Fate.TWICE, times=1_000_000)
         for number in range(5, 23):
             assert (await mark(me, number)).value == number
         assert counted.ran == dict.fromkeys(range(2, 23), 1)

@@ -14,24 +14,24 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.wire_talk import call_of, failure_of, next_of
+from support.clients.raw_requests import call_of, failure_of, next_of
 from support.nodes.cluster import hosted, until_listed
 from support.nodes.relayed import node_of
 from support.nodes.tools import numbers
 from support.redis.server import RedisServer, redis_server
 from support.telemetry.otlp_collector import draw
-from support.telemetry.traced_play import (
+from support.telemetry.traced_processes import NODES
+from support.telemetry.traced_room import (
     FORECAST,
     HOPS,
     HOST,
     PARENT,
     SERVER,
     TRACE,
-    Play,
-    playing,
+    TracedRoom,
     trace_id_of,
+    traced_room,
 )
-from support.telemetry.traced_stage import NODES
 from toolbus import AgentsGrant, ApiScope, Key, KeyRing
 from toolbus.telemetry.tracing import Tracing
 from toolbus.wire import Credit, Result, StreamChunk, pack_body
@@ -47,23 +47,23 @@ FAR_FORECAST = [
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedRoom]:
     with asyncio.Runner() as runner:
         context = redis_server()
         redis = runner.run(context.__aenter__())
         try:
-            with playing(tmp_path_factory.mktemp("stage"), redis.url) as running:
-                while "error" in running.stage.ask("weather.look"):
+            with traced_room(tmp_path_factory.mktemp("stage"), redis.url) as running:
+                while "error" in running.processes.ask("weather.look"):
                     pass  # until the news of the host has come
                 yield running
         finally:
             runner.run(context.__aexit__(None, None, None))
 
 
-def test_call_over_two_nodes_is_one_tree_of_four_processes(play: Play) -> None:
+def test_call_over_two_nodes_is_one_tree_of_four_processes(traced: TracedRoom) -> None:
     """TRACE-2."""
-    answer = play.stage.ask("weather.forecast", city="Oslo")
-    spans = play.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FAR_FORECAST))
+    answer = traced.processes.ask("weather.forecast", city="Oslo")
+    spans = traced.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FAR_FORECAST))
     assert draw(spans) == FAR_FORECAST
     assert len({span.instance for span in spans}) == 4
     first, second = spans[1].attributes, spans[2].attributes
@@ -76,48 +76,50 @@ def test_call_over_two_nodes_is_one_tree_of_four_processes(play: Play) -> None:
     assert [span.attributes.get("toolbus.executed") for span in spans[:5]] == ["yes"] * 5
 
 
-def test_failure_is_an_error_on_every_hop(play: Play) -> None:
-    answer = play.stage.ask("weather.fail", {"within": "question"}, words="no clouds today")
+def test_failure_is_an_error_on_every_hop(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.fail", {"within": "question"}, words="no clouds today")
     outcome = ("ERROR", "no clouds today", "tool_failed", "yes")
-    assert play.outcomes(answer, *FAR_HOPS) == [outcome] * 5
+    assert traced.outcomes(answer, *FAR_HOPS) == [outcome] * 5
 
 
-def test_call_past_its_deadline_may_have_run_on_every_node(play: Play) -> None:
-    answer = play.stage.ask("weather.linger", {"within": "question", "timeout_s": 0.5})
+def test_call_past_its_deadline_may_have_run_on_every_node(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.linger", {"within": "question", "timeout_s": 0.5})
     assert answer["error"] == {"code": "deadline_exceeded", "executed": "maybe"}
-    client, first, second, *_ = play.outcomes(answer, *FAR_HOPS)
+    client, first, second, *_ = traced.outcomes(answer, *FAR_HOPS)
     assert client == first == ("ERROR", "", "deadline_exceeded", "maybe")
     # Its own time is up there too, or the first node's word is the quicker one.
     assert second[2:] in {("deadline_exceeded", "maybe"), ("cancelled", "maybe")}
 
 
-def test_parent_that_is_not_sampled_goes_over_both_nodes_unchanged(play: Play) -> None:
+def test_parent_that_is_not_sampled_goes_over_both_nodes_unchanged(traced: TracedRoom) -> None:
     parent = {"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": "acme=1"}
-    answer = play.stage.ask("weather.look", {"parent": parent})
+    answer = traced.processes.ask("weather.look", {"parent": parent})
     assert answer["value"] == parent
-    answer = play.stage.ask("weather.forecast", {"within": "last"}, city="Bergen")
-    play.spans_of(answer, len(FAR_FORECAST) + 1)
-    assert play.collector.trace(TRACE) == []
+    answer = traced.processes.ask("weather.forecast", {"within": "last"}, city="Bergen")
+    traced.spans_of(answer, len(FAR_FORECAST) + 1)
+    assert traced.collector.trace(TRACE) == []
 
 
-def test_the_grant_is_asked_for_once_at_the_callers_node(play: Play) -> None:
+def test_the_grant_is_asked_for_once_at_the_callers_node(traced: TracedRoom) -> None:
     """TRACE-3: the second node goes on with what the first one began."""
-    token = play.stage.token("bob", ApiScope(agents=AgentsGrant(call=True)))
-    answer = play.stage.ask("weather.forecast", {"within": "question", "token": token}, city="Oslo")
-    _, client = play.spans_of(answer, 2)
-    spans = play.collector.wait_for(trace_id_of(answer["value"]["seen"]), 5)
+    token = traced.processes.token("bob", ApiScope(agents=AgentsGrant(call=True)))
+    answer = traced.processes.ask(
+        "weather.forecast", {"within": "question", "token": token}, city="Oslo"
+    )
+    _, client = traced.spans_of(answer, 2)
+    spans = traced.collector.wait_for(trace_id_of(answer["value"]["seen"]), 5)
     assert draw(spans) == [line[2:] for line in FAR_FORECAST[1:]]
     link = (client.trace_id, client.span_id)
     assert [span.links for span in spans] == [(link,), (), (), (), ()]
 
 
-def test_what_the_first_node_refuses_the_second_does_not_record(play: Play) -> None:
-    answer = play.stage.ask("weather.invented", {"within": "question"})
+def test_what_the_first_node_refuses_the_second_does_not_record(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.invented", {"within": "question"})
     assert answer["error"] == {"code": "not_found", "executed": "no"}
-    spans = play.spans_of(answer, 3)
+    spans = traced.spans_of(answer, 3)
     assert (spans[2].service, spans[2].attributes["toolbus.node"]) == (SERVER, NODES[0])
-    play.stage.ask("weather.look", {"within": "next"})
-    assert HOST not in {span.service for span in play.spans_of(answer, 3)}
+    traced.processes.ask("weather.look", {"within": "next"})
+    assert HOST not in {span.service for span in traced.spans_of(answer, 3)}
 
 
 # Streams

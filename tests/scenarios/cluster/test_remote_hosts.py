@@ -42,8 +42,8 @@ async def test_a_call_of_a_remote_host_is_one_message_each_way() -> None:
             await until_listed(me, "kit")
             await me.call("kit.add", a=1, b=1)
             sent, answered = Counted(Dispatch), Counted(Result)
-            made.here_way.going(sent)
-            made.there_way.going(answered)
+            made.here_way.intercept_published(sent)
+            made.there_way.intercept_published(answered)
             for number in range(1, 21):
                 assert await me.invoke("kit.add", {"a": 1, "b": 1}, retry=False)
                 assert (sent.messages, answered.messages) == (number, number)
@@ -156,9 +156,9 @@ async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(stays: bool) 
                 await leaving.enter_async_context(first.host(Toolkit("kit", [told("there")])))
                 await until_listed(me, "kit")
                 assert await me.call("kit.run") == "there"
-                held = nodes.there_way.coming(carries(Dispatch), Fate.HELD)
-                sent = nodes.here_way.going(carries(Dispatch), Fate.PASSED)
-                again = nodes.here_way.going(carries(Dispatch), Fate.PASSED)
+                held = nodes.there_way.intercept_inbox(carries(Dispatch), Fate.HELD)
+                sent = nodes.here_way.intercept_published(carries(Dispatch), Fate.PASSED)
+                again = nodes.here_way.intercept_published(carries(Dispatch), Fate.PASSED)
                 call = asyncio.create_task(me.call("kit.run"))
                 await asyncio.gather(sent.met.wait(), held.met.wait())
             async with nodes.here.room("host", instance="two") as second:

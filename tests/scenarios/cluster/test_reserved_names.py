@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.wire_talk import ask, offer, toolkit_of
+from support.clients.raw_requests import ask, offer, toolkit_of
 from support.nodes.cluster import nodes
 from support.nodes.relayed import node_of
 from support.nodes.reserved_names import TIME_S, kept_in, lost_name, until_published

@@ -17,7 +17,7 @@ from support.nodes.reserved_names import kept_in, lost_name, until_published
 from support.nodes.scenarios import all_rooms, chief_of, count_calls_once
 from support.nodes.tools import Holding, add, fail
 from support.processes.command_line import CommandLine
-from support.redis.relay import Snare, is_report
+from support.redis.relay import Interception, is_report
 from support.redis.server import RedisServer
 from support.rooms.call_watching import OBSERVER, Sum
 from support.rooms.events import next_toolkit_event, until
@@ -68,9 +68,9 @@ async def test_a_monitor_gets_each_call_of_all_nodes_once(redis: RedisServer) ->
             await until(lambda: not (is_watched(here) or is_watched(there)))
 
 
-LOSSES: dict[str, Callable[[RelayedNodes], Snare]] = {
-    "before it was heard": lambda nodes: nodes.here_way.coming(is_report),
-    "as it was published": lambda nodes: nodes.there_way.going(is_report),
+LOSSES: dict[str, Callable[[RelayedNodes], Interception]] = {
+    "before it was heard": lambda nodes: nodes.here_way.intercept_inbox(is_report),
+    "as it was published": lambda nodes: nodes.there_way.intercept_published(is_report),
 }
 
 
@@ -93,7 +93,7 @@ async def test_counts_are_right_after_a_report_was_lost_and_a_line_broke(
 
 
 async def lose_a_report(
-    lose: Callable[[RelayedNodes], Snare],
+    lose: Callable[[RelayedNodes], Interception],
     monkeypatch: pytest.MonkeyPatch,
     *,
     breaks: str = "",

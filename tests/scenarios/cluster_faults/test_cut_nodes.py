@@ -79,8 +79,8 @@ async def test_what_a_node_had_not_read_when_it_lost_its_inbox_never_ran() -> No
             async with host.host(Toolkit("kit", [add, run])):
                 await until_listed(me, "kit")
                 await me.invoke("kit.add", {"a": 1, "b": 1})
-                held = nodes.there_way.coming(carries(Dispatch), Fate.HELD)
-                passed = nodes.here_way.going(carries(Dispatch), Fate.PASSED)
+                held = nodes.there_way.intercept_inbox(carries(Dispatch), Fate.HELD)
+                passed = nodes.here_way.intercept_published(carries(Dispatch), Fate.PASSED)
                 call = asyncio.create_task(me.invoke("kit.run", retry=False))
                 await asyncio.gather(passed.met.wait(), held.met.wait())
                 nodes.there_way.drop_inbox()
@@ -146,7 +146,7 @@ async def test_a_node_whose_inbox_alone_has_fallen_silent_notices(
         async with kit.hosted(), nodes.there.room("me") as me:
             await until_listed(me, "kit")
             await until_works(me)
-            silent = nodes.there_way.coming(lambda _: True, Fate.HELD)
+            silent = nodes.there_way.intercept_inbox(lambda _: True, Fate.HELD)
             call = asyncio.create_task(me.invoke("kit.hold", retry=False))
             await asyncio.gather(silent.met.wait(), kit.holding.began.wait())
             error = await error_of(call)

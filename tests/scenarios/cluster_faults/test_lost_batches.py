@@ -75,7 +75,7 @@ async def caller_and_host(*tools: Any) -> AsyncIterator[tuple[RelayedNodes, Room
 async def test_a_lost_dispatch_ends_its_call_alone_and_it_never_ran() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run")) as (nodes, me):
-        lost = nodes.there_way.coming(carries(Dispatch, tool="run"))
+        lost = nodes.there_way.intercept_inbox(carries(Dispatch, tool="run"))
         call = asyncio.create_task(me.invoke("kit.run", retry=False))
         await lost.met.wait()
         await me.call("kit.next")  # in the next batch
@@ -87,7 +87,7 @@ async def test_a_lost_dispatch_ends_its_call_alone_and_it_never_ran() -> None:
 async def test_a_call_whose_dispatch_was_lost_is_made_anew_and_runs_once() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run")) as (nodes, me):
-        lost = nodes.there_way.coming(carries(Dispatch, tool="run"))
+        lost = nodes.there_way.intercept_inbox(carries(Dispatch, tool="run"))
         call = asyncio.create_task(me.call("kit.run"))
         await lost.met.wait()
         await me.call("kit.next")
@@ -101,9 +101,9 @@ async def test_a_lost_last_batch_is_found_with_the_next_heartbeat(
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.2)
     witness = Witness()
     async with caller_and_host(witness.tool("run")) as (nodes, me):
-        nodes.there_way.coming(carries(Dispatch, tool="run"))
+        nodes.there_way.intercept_inbox(carries(Dispatch, tool="run"))
         assert (await error_of(me.invoke("kit.run", retry=False))).executed == "no"
-        nodes.here_way.coming(carries(Result))
+        nodes.here_way.intercept_inbox(carries(Result))
         assert (await error_of(me.invoke("kit.run", retry=False))).executed == "yes"
         assert witness.ran == {"run": 1}
 
@@ -111,7 +111,7 @@ async def test_a_lost_last_batch_is_found_with_the_next_heartbeat(
 async def test_a_dispatch_without_a_subscriber_ends_its_call_at_once() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run")) as (nodes, me):
-        nodes.here_way.going(carries(Dispatch, tool="run"))
+        nodes.here_way.intercept_published(carries(Dispatch, tool="run"))
         error = await error_of(me.invoke("kit.run", retry=False))
         assert (error.code, error.executed, error.retryable) == ("unavailable", "no", True)
         assert not witness.ran
@@ -130,12 +130,12 @@ async def test_a_call_between_two_that_were_lost_is_not_taken_for_one() -> None:
 
     lost = (witness.tool("first"), witness.tool("third"))
     async with caller_and_host(*lost, second) as (nodes, me):
-        nodes.there_way.coming(carries(Dispatch, tool="first"))
-        held = nodes.there_way.coming(carries(Dispatch, tool="second"), Fate.HELD)
-        nodes.there_way.coming(carries(Dispatch, tool="third"))
+        nodes.there_way.intercept_inbox(carries(Dispatch, tool="first"))
+        held = nodes.there_way.intercept_inbox(carries(Dispatch, tool="second"), Fate.HELD)
+        nodes.there_way.intercept_inbox(carries(Dispatch, tool="third"))
         calls = []
         for name in ("first", "second", "third", "next"):
-            gone = nodes.here_way.going(carries(Dispatch, tool=name), Fate.PASSED)
+            gone = nodes.here_way.intercept_published(carries(Dispatch, tool=name), Fate.PASSED)
             calls.append(asyncio.create_task(me.invoke(f"kit.{name}", retry=False)))
             await gone.met.wait()
         held.release()
@@ -150,7 +150,7 @@ async def test_a_call_between_two_that_were_lost_is_not_taken_for_one() -> None:
 async def test_error_for_a_lost_reply_states_that_the_tool_ran(idempotent: bool, runs: int) -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run", idempotent=idempotent)) as (nodes, me):
-        lost = nodes.here_way.coming(carries(Result))
+        lost = nodes.here_way.intercept_inbox(carries(Result))
         call = asyncio.create_task(me.call("kit.run"))
         await lost.met.wait()
         await me.call("kit.next")
@@ -165,8 +165,8 @@ async def test_error_for_a_lost_reply_states_that_the_tool_ran(idempotent: bool,
 async def test_the_message_that_a_result_was_lost_may_be_lost_too() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run")) as (nodes, me):
-        answer = nodes.here_way.coming(carries(Result))
-        word = nodes.here_way.coming(is_result_lost)
+        answer = nodes.here_way.intercept_inbox(carries(Result))
+        word = nodes.here_way.intercept_inbox(is_result_lost)
         call = asyncio.create_task(me.invoke("kit.run", retry=False))
         await answer.met.wait()
         await me.call("kit.next")
@@ -196,7 +196,7 @@ async def test_a_stream_that_lost_a_part_is_broken_behind_what_came(kind: type[F
         way = nodes.here_way if kind is StreamChunk else nodes.there_way
         whole = asyncio.create_task(read(me, "numbers", {"count": 100}))
         assert await whole == (list(range(100)), None)
-        lost = way.coming(carries(kind))
+        lost = way.intercept_inbox(carries(kind))
         reading = asyncio.create_task(read(me, "numbers", {"count": count}))
         await lost.met.wait()
         await me.call("kit.next")
@@ -210,7 +210,7 @@ async def test_a_stream_that_lost_a_part_is_broken_behind_what_came(kind: type[F
 
 async def test_an_input_that_lost_a_part_is_broken() -> None:
     async with caller_and_host(total) as (nodes, me):
-        lost = nodes.there_way.coming(carries(Input))
+        lost = nodes.there_way.intercept_inbox(carries(Input))
         reading = asyncio.create_task(read(me, "total", input=range(5_000)))
         await lost.met.wait()
         await me.call("kit.next")
@@ -236,7 +236,7 @@ async def test_a_lost_cancel_is_sent_again() -> None:
     async with caller_and_host(stop) as (nodes, me):
         call = asyncio.create_task(me.call("kit.stop"))
         await began.wait()
-        lost = nodes.there_way.coming(carries(Cancel))
+        lost = nodes.there_way.intercept_inbox(carries(Cancel))
         call.cancel()
         await lost.met.wait()
         assert not ended.is_set()
@@ -273,8 +273,10 @@ async def test_whatever_is_lost_or_doubled_or_cut_executed_is_never_wrong(
             async with host.host(Toolkit("kit", [mark, numbers])):
                 await until_listed(me, "kit")
                 for way in (nodes.here_way, nodes.there_way):
-                    way.coming(lambda m: is_batch(m) and random.random() < 0.1, times=100_000)
-                    way.coming(
+                    way.intercept_inbox(
+                        lambda m: is_batch(m) and random.random() < 0.1, times=100_000
+                    )
+                    way.intercept_inbox(
                         lambda m: is_batch(m) and random.random() < 0.1, Fate.TWICE, times=100_000
                     )
                 callers = [asyncio.create_task(ends(me, 100 * each)) for each in range(8)]
@@ -298,7 +300,7 @@ async def test_what_comes_twice_does_nothing_more() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run"), numbers, total) as (nodes, me):
         for way in (nodes.here_way, nodes.there_way):
-            way.coming(lambda _: True, Fate.TWICE, times=1_000_000)
+            way.intercept_inbox(lambda _: True, Fate.TWICE, times=1_000_000)
         assert [await me.call("kit.run") for _ in range(20)] == list(range(1, 21))
         assert await read(me, "numbers", {"count": 5_000}) == (list(range(5_000)), None)
         assert await read(me, "total", input=range(1_000)) == ([sum(range(1_000))], None)
@@ -310,7 +312,7 @@ async def test_what_comes_twice_does_nothing_more() -> None:
 
 async def test_a_lost_delta_is_repaired_with_the_next_one() -> None:
     async with caller_and_host() as (nodes, me):
-        lost = nodes.here_way.coming(is_delta)
+        lost = nodes.here_way.intercept_inbox(is_delta)
         witness = Witness()
         async with nodes.there.room("ann") as ann:
             await lost.met.wait()
@@ -320,7 +322,7 @@ async def test_a_lost_delta_is_repaired_with_the_next_one() -> None:
                 assert await me.call("lost.run") == 1
                 await until_present(ann, "me", "host")
                 assert await _listed(me) == await _listed(ann) == ["kit", "lost"]
-        gone = nodes.here_way.coming(is_delta)
+        gone = nodes.here_way.intercept_inbox(is_delta)
         async with nodes.there.room("bob"):
             await gone.met.wait()
             async with nodes.there.room("cat") as cat:
@@ -353,7 +355,7 @@ async def test_an_answer_to_a_node_that_has_gone_is_published_once() -> None:
                 error = await error_of(call)
                 assert (error.code, error.executed) == ("unavailable", "maybe")
                 published = await until_unheard(nodes)
-                gone = nodes.here_way.going(carries(Result), Fate.PASSED)
+                gone = nodes.here_way.intercept_published(carries(Result), Fate.PASSED)
                 go_on.set()
                 await gone.met.wait()
                 for _ in range(100):
@@ -372,7 +374,7 @@ async def until_unheard(nodes: RelayedNodes) -> int:
 
 async def test_a_lost_failure_keeps_its_executed() -> None:
     async with caller_and_host() as (nodes, me):
-        lost = nodes.here_way.coming(carries(Failed))
+        lost = nodes.here_way.intercept_inbox(carries(Failed))
         call = asyncio.create_task(me.invoke("kit.next", {"none": 1}, retry=False))
         await lost.met.wait()
         await me.call("kit.next")
@@ -392,7 +394,7 @@ async def test_a_progress_that_was_lost_ends_nothing() -> None:
         return 1
 
     async with caller_and_host(tell) as (nodes, me):
-        lost = nodes.here_way.coming(carries(Progress))
+        lost = nodes.here_way.intercept_inbox(carries(Progress))
         call = asyncio.create_task(me.invoke("kit.tell", on_progress=print))
         await lost.met.wait()
         for _ in range(2):  # the first shows what is missing, the second says so there

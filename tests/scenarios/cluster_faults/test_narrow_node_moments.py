@@ -83,7 +83,7 @@ async def test_a_revocation_lost_with_the_connection_is_sent_again() -> None:
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
         async with chief_of(nodes.here) as chief, nodes.there.room("bob") as bob:
             await until_present(chief, "bob")
-            lost = nodes.here_way.going(is_admin_action, Fate.LOST)
+            lost = nodes.here_way.intercept_published(is_admin_action, Fate.LOST)
             await chief.admin("revoke", name="bob", issuer=bob.me.issuer)
             await lost.met.wait()
             assert [each.name for each in await chief.participants()] == ["bob", "chief"]

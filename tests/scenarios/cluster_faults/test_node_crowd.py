@@ -11,7 +11,7 @@ import pytest
 
 from support.deploy.balancer import balancer
 from support.nodes.cluster import until_listed
-from support.processes.crowd import Caller, crowd, echo
+from support.processes.many_clients import Caller, echo, many_clients
 from support.processes.server_process import server_process
 from support.redis.server import redis_server
 from toolbus import RoomClient, Toolkit
@@ -31,14 +31,14 @@ async def move(people: int, folder: Path) -> list[float]:
         await stack.enter_async_context(host.host(Toolkit("t", [echo])))
         alice = await stack.enter_async_context(servers[2].room("alice"))
         await until_listed(alice, "t")
-        gathered = await stack.enter_async_context(crowd(servers[0], people, address.url))
+        gathered = await stack.enter_async_context(many_clients(servers[0], people, address.url))
         address.lead_to(servers[1].url, servers[2].url)
         caller = Caller(alice)
         async with asyncio.timeout(200), asyncio.TaskGroup() as group:
             group.create_task(caller.run())
             await gathered.say("wait")
             await servers[0].end(signal.SIGKILL)
-            took = sorted(await gathered.heard())
+            took = sorted(await gathered.until_reconnected())
             caller.is_over = True
         assert caller.calls
         await until_so_many(alice, people + 2)

@@ -16,8 +16,8 @@ import pytest
 from redis.asyncio import Redis
 
 from support.redis.server import RedisServer, redis_server
+from support.storm.processes import NODES
 from support.storm.run import SECONDS, Storm, run_storm, storm_of, storm_seed
-from support.storm.stage import NODES
 
 SHORT_S = 5.0
 STRETCHES = (0.6, 0.2, 0.2)
@@ -31,7 +31,7 @@ async def leaves_nothing(storm: Storm, redis: RedisServer) -> None:
         # Nodes that were killed are forgotten by those that live.
         while await client.zcard("toolbus:nodes") > NODES or await client.exists("toolbus:gone"):  # noqa: ASYNC110 - Redis tells nobody
             await asyncio.sleep(0.1)
-        await storm.stage.leave()
+        await storm.processes.leave()
         assert await client.keys("toolbus:*") == []
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from support.nodes.cluster import nodes, until_present
 from support.redis import matrix as redis_matrix
 from support.redis import server as redis_server
-from support.redis.given import given_redis
+from support.redis.external import external_redis
 from support.redis.matrix import Kind, Missing, Outcome
 from support.redis.server import RedisServer
 
@@ -53,7 +53,7 @@ async def test_a_database_with_something_in_it_is_refused_and_left_alone(
     persons_own: RedisServer,
 ) -> None:
     with pytest.raises(pytest.fail.Exception, match="is not empty"):
-        async with given_redis(persons_own.url):
+        async with external_redis(persons_own.url):
             raise AssertionError("it was taken")
     async with Redis.from_url(persons_own.url) as client:
         assert await client.keys() == [b"toolbus:nodes"]

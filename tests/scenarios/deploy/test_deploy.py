@@ -29,7 +29,7 @@ from support.deploy.haproxy import haproxy_program, running_haproxy
 from support.documents.snippets import blocks_of, steps_of
 from support.processes.command_line import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
-from support.redis.beside import redis_beside
+from support.redis.blocking import blocking_redis
 from support.telemetry.otlp_collector import Collector, Sent, collecting, draw
 
 ROOT = Path(__file__).parents[3]
@@ -107,7 +107,7 @@ def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_pa
 
 def test_three_nodes_a_redis_and_a_balancer_answer_the_same_calls(tmp_path: Path) -> None:
     haproxy_program()
-    with redis_beside() as redis, collecting() as collector:
+    with blocking_redis() as redis, collecting() as collector:
         places = {
             "http://jaeger:4318": collector.endpoint,
             "redis:6379": redis,

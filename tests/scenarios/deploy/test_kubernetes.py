@@ -42,7 +42,7 @@ from support.documents.snippets import blocks_of, steps_of
 from support.documents.terminals import Terminals
 from support.processes.command_line import PATIENCE_S, CommandLine
 from support.pytest_plugins.missing_parts import not_verified
-from support.redis.beside import redis_beside
+from support.redis.blocking import blocking_redis
 from toolbus.auth.keys import KeyRing
 
 ROOT = Path(__file__).parents[3]
@@ -236,7 +236,7 @@ def test_what_pods_run_is_one_bus_and_answers_the_call_of_the_readme(
 ) -> None:
     secrets = secrets_in(made)
     password = secrets["toolbus-redis"]["REDIS_PASSWORD"]
-    with redis_beside(password) as redis:
+    with blocking_redis(password) as redis:
         pods = Pods(tmp_path, secrets, {"0.0.0.0": "127.0.0.1", "redis:6379": redis})
         with pods.stack:
             start_and_call(pods, made)

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from support.processes.launch import ChildProcess
-from support.processes.passer_by import WAYS
-from support.rooms.bystanders import connections_of, nothing_complains, say, strangers_gone
+from support.processes.short_lived_clients import WAYS
 from support.rooms.leftovers import entries_of, forget_ended
+from support.rooms.unharmed_server import connections_of, no_logged_errors, say, until_new_tasks_end
 from toolbus import KeyRing, RoomClient, Toolkit, tool
 from toolbus_server import ServerSettings
 from toolbus_server.limits import Limits
@@ -29,7 +29,7 @@ from toolbus_server.testing import TestServer, running_server
 
 CYCLES = int(os.environ.get("TOOLBUS_CYCLES", "10000"))
 PROCESSES, LANES = 2, 8
-SCRIPT = Path(__file__).parents[2] / "support/processes/passer_by.py"
+SCRIPT = Path(__file__).parents[2] / "support/processes/short_lived_clients.py"
 
 
 class Standing:
@@ -103,7 +103,7 @@ async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
     # A name that is kept for a while would still be there at the end.
     chosen = ServerSettings(keys=KeyRing([]), port=0, limits=Limits(reservation_ms=1))
     standing = Standing()
-    with nothing_complains():
+    with no_logged_errors():
         async with (
             running_server(settings=chosen) as server,
             server.room("host") as host,
@@ -130,10 +130,10 @@ async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task
     """Wait until only the standing host is left, and no name is kept."""
     hub = server.server.hub
     async with asyncio.timeout(60):
-        await strangers_gone(alone)
+        await until_new_tasks_end(alone)
         while hub.rooms["lab"].room.state.toolkit_count > 1:
             await host.call("slow.say", text="still here")
-        await strangers_gone(alone)
+        await until_new_tasks_end(alone)
     assert connections_of(server) == {"lab": ["host"]}
     assert hub.router.in_flight == 0
     assert hub.rooms["lab"].feeds._feeds == {}

@@ -11,7 +11,7 @@ import pytest
 
 from support.clients.handshakes import rest_of
 from support.clients.raw_client import CLOSE, PING, RawClient, raw_participant
-from support.clients.wire_talk import ask, next_of, offer
+from support.clients.raw_requests import ask, next_of, offer
 from support.processes.host_process import host_process
 from support.rooms.events import listed, next_toolkit_event, until_hosts
 from support.rooms.listeners import LISTENERS, MIB, Listener, broadcast_to

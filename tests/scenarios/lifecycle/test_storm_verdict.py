@@ -10,21 +10,28 @@ from typing import Any
 
 import pytest
 
-from support.storm.plan import IDEMPOTENT, STREAMS, Deed, deeds, line_troubles, troubles
-from support.storm.verdict import ENDLESS_S, GRACE_S, LEFT, OK, Told, problems
+from support.storm.plan import (
+    IDEMPOTENT,
+    STREAMS,
+    PlannedCall,
+    connection_faults,
+    planned_calls,
+    planned_faults,
+)
+from support.storm.verdict import ENDLESS_S, GRACE_S, LEFT, OK, CallReport, problems
 from support.storm.witness import Runs, Witness, pattern, read_witness, witness_of
 
 KEY, SIZE = 7, 5_000
 DIGEST = hashlib.sha256(pattern(KEY, SIZE)).hexdigest()
-ONCE = Deed(key=KEY, tool="once", timeout_s=1.0)
-AGAIN = Deed(key=KEY, tool="again", timeout_s=1.0)
-COUNT = Deed(key=KEY, tool="count", count=10)
-TOTAL = Deed(key=KEY, tool="total", count=10)
-ECHO = Deed(key=KEY, tool="echo", count=10)
-KEEP = Deed(key=KEY, tool="keep", size=SIZE)
-WELL = Told(key=KEY, code=OK, value=KEY)
-NO = Told(key=KEY, code="no_host", executed="no")
-MAYBE = Told(key=KEY, code="host_lost", executed="maybe", chunks=0)
+ONCE = PlannedCall(key=KEY, tool="once", timeout_s=1.0)
+AGAIN = PlannedCall(key=KEY, tool="again", timeout_s=1.0)
+COUNT = PlannedCall(key=KEY, tool="count", count=10)
+TOTAL = PlannedCall(key=KEY, tool="total", count=10)
+ECHO = PlannedCall(key=KEY, tool="echo", count=10)
+KEEP = PlannedCall(key=KEY, tool="keep", size=SIZE)
+WELL = CallReport(key=KEY, code=OK, value=KEY)
+NO = CallReport(key=KEY, code="no_host", executed="no")
+MAYBE = CallReport(key=KEY, code="host_lost", executed="maybe", chunks=0)
 
 
 def runs(*began: int, ended: Any = ()) -> Runs:
@@ -39,9 +46,9 @@ RAN = runs(0, ended=[end()])
 LOST = runs(0)
 
 
-def judge(deed: Deed, told: Told, seen: Runs | None = None) -> str:
+def judge(planned: PlannedCall, report: CallReport, seen: Runs | None = None) -> str:
     """Give all problems of one call."""
-    found = problems({KEY: deed}, [told], {} if seen is None else {KEY: seen})
+    found = problems({KEY: planned}, [report], {} if seen is None else {KEY: seen})
     return " | ".join(words.partition(": Deed(")[0] for words in found)
 
 
@@ -68,8 +75,10 @@ def judge(deed: Deed, told: Told, seen: Runs | None = None) -> str:
         (KEEP, replace(WELL, value=DIGEST), runs(0, ended=[end(got=SIZE, digest=DIGEST)])),
     ],
 )
-def test_good_ledger_has_no_problem(deed: Deed, told: Told, seen: Runs | None) -> None:
-    assert judge(deed, told, seen) == ""
+def test_good_ledger_has_no_problem(
+    planned: PlannedCall, report: CallReport, seen: Runs | None
+) -> None:
+    assert judge(planned, report, seen) == ""
 
 
 @pytest.mark.parametrize(
@@ -114,9 +123,9 @@ def test_good_ledger_has_no_problem(deed: Deed, told: Told, seen: Runs | None) -
     ],
 )
 def test_errors_of_a_wrong_ledger_are_named(
-    deed: Deed, told: Told, seen: Runs | None, words: str
+    planned: PlannedCall, report: CallReport, seen: Runs | None, words: str
 ) -> None:
-    assert words in judge(deed, told, seen)
+    assert words in judge(planned, report, seen)
 
 
 def test_each_call_ends_once_and_none_ends_that_was_not_made() -> None:
@@ -153,17 +162,19 @@ def test_witness_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_seed_draws_the_same_again_and_another_one_something_else() -> None:
-    drawn = [list(islice(deeds(seed, 1), 300)) for seed in ("a", "a", "b")]
+    drawn = [list(islice(planned_calls(seed, 1), 300)) for seed in ("a", "a", "b")]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert {deed.tool for deed in drawn[0]} > STREAMS | IDEMPOTENT
-    happens = [list(islice(troubles(seed, server=True), 50)) for seed in ("a", "a", "b")]
+    assert {planned.tool for planned in drawn[0]} > STREAMS | IDEMPOTENT
+    happens = [list(islice(planned_faults(seed, server=True), 50)) for seed in ("a", "a", "b")]
     assert happens[0] == happens[1] != happens[2]
-    assert "server" not in str(list(islice(troubles("a", server=False), 200)))
-    lines = [list(islice(line_troubles("a", part), 50)) for part in (0, 0, 1)]
+    assert "server" not in str(list(islice(planned_faults("a", server=False), 200)))
+    lines = [list(islice(connection_faults("a", part), 50)) for part in (0, 0, 1)]
     assert lines[0] == lines[1] != lines[2]
 
 
 def test_no_two_lanes_use_one_key() -> None:
-    drawn = [{deed.key for deed in islice(deeds("a", lane), 300)} for lane in range(1, 5)]
+    drawn = [
+        {planned.key for planned in islice(planned_calls("a", lane), 300)} for lane in range(1, 5)
+    ]
     assert len(set.union(*drawn)) == 1_200
     assert min(set.union(*drawn)) > 0

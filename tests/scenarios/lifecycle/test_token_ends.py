@@ -13,7 +13,7 @@ from support.clients.ending_tokens import ends_in, lives_for
 from support.clients.forged_tokens import HEADER, KEY, signed
 from support.clients.handshakes import claims
 from support.clients.raw_client import RawClient, bearer, raw_connection, raw_participant
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,
@@ -24,8 +24,8 @@ from support.clients.wire_talk import (
     refusal,
 )
 from support.processes.host_process import host_process
-from support.rooms.bystanders import nothing_complains
 from support.rooms.events import listed, next_toolkit_event, until_hosts
+from support.rooms.unharmed_server import no_logged_errors
 from toolbus import ApiScope, RoomClient
 from toolbus.errors import RoomException
 from toolbus.wire import Notice, Refresh, Result, Subscribe
@@ -138,7 +138,7 @@ async def test_the_expiry_of_a_token_whose_participant_has_left_has_no_effect(
     server: TestServer,
 ) -> None:
     hall, boss_token = "hall", server.token("boss", room="*")
-    with nothing_complains():
+    with no_logged_errors():
         async with (
             raw_connection(server.url) as other,
             RoomClient(server.url, room=hall, token=boss_token) as boss,

@@ -12,7 +12,7 @@ import pytest
 
 from support.clients.ending_tokens import ends_in, lives_for
 from support.clients.forged_tokens import KEY
-from support.parts.lone_host import echo
+from support.parts.isolated_host import echo
 from support.rooms.events import until
 from toolbus import RoomClient, Toolkit
 from toolbus.errors import PermissionDenied

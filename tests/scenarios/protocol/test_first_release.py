@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import raw_participant
+from support.clients.raw_requests import answer, call_of, call_through
 from support.clients.recorded_conversation import (
     Choices,
-    Differs,
+    ConversationDiffers,
     Replay,
     conversations,
     packed,
-    read_talk,
+    read_conversation,
     same_frame,
 )
-from support.clients.wire_talk import answer, call_of, call_through
 from toolbus import Key
 from toolbus.wire import Result, unpack_body
 from toolbus_server.testing import TestServer, running_server
@@ -43,7 +43,7 @@ async def replay(server: TestServer, talk: list[dict[str, Any]]) -> Replay:
 @pytest.mark.parametrize("path", TALKS, ids=lambda path: path.stem)
 async def test_client_of_the_first_release_is_served_as_it_was(path: Path) -> None:
     """GROW-1, GROW-2: callers, hosts and subscribers; nothing they read is missing or different."""
-    talk = read_talk(path)
+    talk = read_conversation(path)
     async with running_server(key=KEY) as server:
         again = await replay(server, talk)
         assert again.heard == sum("to" in step for step in talk)
@@ -51,7 +51,7 @@ async def test_client_of_the_first_release_is_served_as_it_was(path: Path) -> No
 
 async def test_stream_of_a_newer_caller_is_a_plain_call_to_a_host_of_the_first_release() -> None:
     """STREAM-1, INPUT-3, GROW-1: it reads what it knows, and its answer is the last chunk."""
-    register = read_talk(FOLDER / "calls.json")[2]["frame"]
+    register = read_conversation(FOLDER / "calls.json")[2]["frame"]
     credit = {"credit_chunks": 8, "credit_bytes": 1000, "input": True, "progress": True}
     async with (
         running_server(key=KEY) as server,
@@ -70,7 +70,7 @@ async def test_stream_of_a_newer_caller_is_a_plain_call_to_a_host_of_the_first_r
 
 def test_recordings_of_the_first_release_cover_its_sdk() -> None:
     """GROW-1: every kind of version 1 that its SDK sends and every one that it reads."""
-    talks = [step for path in TALKS for step in read_talk(path)]
+    talks = [step for path in TALKS for step in read_conversation(path)]
     said = {step["frame"][0] for step in talks if "by" in step}
     heard = {step["frame"][0] for step in talks if "to" in step}
     assert said == {2, 3, 16, 18, *range(32, 37), 38, 39, *range(48, 53)}
@@ -123,7 +123,7 @@ def test_additions_and_free_choices_of_the_server_are_accepted(then: Any, change
 def test_missing_or_different_values_are_reported(then: Any, change: Any) -> None:
     now = said_now(then)
     change(now)
-    with pytest.raises(Differs):
+    with pytest.raises(ConversationDiffers):
         same_frame(then, now, Choices())
 
 
@@ -136,9 +136,9 @@ def said_now(then: Any) -> Any:
 
 
 async def test_replay_stops_at_an_answer_that_differs_from_the_recording() -> None:
-    talk = read_talk(FOLDER / "calls.json")
+    talk = read_conversation(FOLDER / "calls.json")
     failed = next(step for step in talk if "to" in step and step["frame"][0] == 3)
     failed["frame"][2] = "another_code"
     async with running_server(key=KEY) as server:
-        with pytest.raises(Differs, match="another_code"):
+        with pytest.raises(ConversationDiffers, match="another_code"):
             await replay(server, talk)

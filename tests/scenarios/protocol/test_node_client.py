@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.clients.cut_connection import cut_line
+from support.clients.cuttable_relay import cuttable_relay
 from support.parts.scripted_server import scripted_server
 from support.processes.node_js_client import (
     NodeProgram,
@@ -258,7 +258,7 @@ async def test_node_client_reconnects_with_a_higher_epoch_and_registers_again(cl
     """CONN-4, CONN-11, LEAVE-4, REG-10: although the server takes the old one for alive."""
     async with (
         running_server() as server,
-        cut_line(server.url) as line,
+        cuttable_relay(server.url) as line,
         host_of(client, server, url=line.url) as host,
         server.room("alice") as alice,
     ):

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import astuple
 
 from support.clients.raw_client import RawClient, details_of, raw_participant
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,

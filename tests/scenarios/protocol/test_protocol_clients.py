@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import raw_participant
-from support.clients.wire_talk import answer, ask, next_of, offer
+from support.clients.raw_requests import answer, ask, next_of, offer
 from support.parts.scripted_server import Line, scripted_server
 from toolbus import (
     ConnectionLost,

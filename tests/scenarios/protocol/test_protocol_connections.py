@@ -19,7 +19,7 @@ from support.clients.raw_client import (
     upgrade_request,
     websocket_frame,
 )
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,

@@ -13,7 +13,7 @@ from support.clients.raw_client import (
     raw_participant,
     websocket_frame,
 )
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,

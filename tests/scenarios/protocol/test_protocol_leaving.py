@@ -16,7 +16,7 @@ from support.clients.raw_client import (
     raw_connection,
     raw_participant,
 )
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.clients.raw_client import RawClient, details_of, raw_participant
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     ECHO,
     answer,
     ask,

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.clients.raw_client import raw_participant
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     ask,
     call_of,
     call_through,
@@ -16,8 +16,8 @@ from support.clients.wire_talk import (
     offer,
     toolkit_of,
 )
-from support.parts.facts import definition
-from support.parts.router_table import Table, port_of
+from support.parts.models import definition
+from support.parts.router_harness import RouterHarness, port_of
 from support.rooms.events import until_hosts
 from toolbus.wire import Call, Failed, unpack_body
 from toolbus_server.testing import running_server
@@ -88,21 +88,21 @@ def within(call: Call, deepest: int) -> Call:
 @pytest.mark.row(32, 40, 46, 52, 56, 58)
 def test_the_router_refuses_it_and_writes_nothing_to_a_host(refused: Refused) -> None:
     """CALL-2, CALL-3, CALL-4, CALL-5, CALL-14, CALL-15, CALL-17."""
-    table = Table()
-    people = {"host": table.connection("host"), "alice": table.connection("alice")}
+    harness = RouterHarness()
+    people = {"host": harness.connection("host"), "alice": harness.connection("alice")}
     host = people["host"]
-    for name, member in (("echo", host.member), ("gone", table.connection("lost").member)):
-        table.room.state.register(member, definition(name, "say"), public=True)
-    table.room.state.leave(table.named("lost").member, reserve=True)
-    table.router.call(table.room, people["alice"], FIRST)
+    for name, member in (("echo", host.member), ("gone", harness.connection("lost").member)):
+        harness.room.state.register(member, definition(name, "say"), public=True)
+    harness.room.state.leave(harness.named("lost").member, reserve=True)
+    harness.router.call(harness.room, people["alice"], FIRST)
     for number in range(2, 17):
         parent = port_of(host).take_dispatch()
-        table.router.call(table.room, host, call_of(request_id=number, parent=parent.id))
+        harness.router.call(harness.room, host, call_of(request_id=number, parent=parent.id))
     deepest = port_of(host).take_dispatch()
-    table.router.call(table.room, people[refused.sender], within(refused.call, deepest.id))
+    harness.router.call(harness.room, people[refused.sender], within(refused.call, deepest.id))
     check(refused, port_of(people[refused.sender]).take_failed())
     assert port_of(host).sent == []
-    assert table.router.in_flight == 16
+    assert harness.router.in_flight == 16
 
 
 @EACH

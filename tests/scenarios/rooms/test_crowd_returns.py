@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.crowd import PEOPLE, Caller, Crowd, crowd, echo
+from support.processes.many_clients import PEOPLE, Caller, ManyClients, echo, many_clients
 from support.processes.server_process import server_process
 from toolbus import Toolkit
 
 
-async def come_back(gathered: Crowd) -> list[float]:
+async def come_back(gathered: ManyClients) -> list[float]:
     """Let all lose their connections at once; say how long each took to be back."""
     await gathered.say("again")
-    return sorted(await gathered.heard())
+    return sorted(await gathered.until_reconnected())
 
 
 @pytest.mark.timeout(300)
@@ -27,7 +27,7 @@ async def test_a_thousand_come_back_at_once_and_calls_of_others_go_on(tmp_path: 
         server.room("host") as host,
         host.host(Toolkit("t", [echo])),
         server.room("alice") as alice,
-        crowd(server) as gathered,
+        many_clients(server) as gathered,
         asyncio.timeout(200),
     ):
         for _ in range(2):

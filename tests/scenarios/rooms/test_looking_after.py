@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import RawClient, bearer, details_of, raw_participant
-from support.clients.wire_talk import ask, call_of, offer, refusal, toolkit_of
+from support.clients.raw_requests import ask, call_of, offer, refusal, toolkit_of
 from support.rooms.events import until_hosts
 from toolbus import AgentsGrant, ApiScope, Key, ParticipantToken, RoomClient, Toolkit, tool
 from toolbus.auth.tokens import VerifiedToken

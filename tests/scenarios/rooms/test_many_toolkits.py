@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.wire_talk import ask, offer, toolkit_of
-from support.rooms.bystanders import nothing_complains, strangers_gone
+from support.clients.raw_requests import ask, offer, toolkit_of
 from support.rooms.events import listed
+from support.rooms.unharmed_server import no_logged_errors, until_new_tasks_end
 from toolbus.auth.keys import KeyRing
 from toolbus.wire import ListToolkits, Unregister, pack_body
 from toolbus_server.settings import ServerSettings
@@ -117,7 +117,7 @@ async def check_searches(reader: RawClient) -> None:
 @pytest.mark.row(45)
 async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_order() -> None:
     """REG-13: in bounded memory, and a search that finds nothing makes nobody wait for long."""
-    with nothing_complains():
+    with no_logged_errors():
         async with running_server(settings=NO_PINGS) as server, asyncio.timeout(100):
             alone, before = asyncio.all_tasks(), memory_bytes()
             async with crowded(server) as hosts, raw_participant(server, "reader") as reader:
@@ -130,6 +130,6 @@ async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_ord
                 await check_memory_of_a_page(reader)
                 await check_pages_while_toolkits_come_and_go(reader, hosts[0])
                 room = server.server.hub.rooms["lab"]
-            await strangers_gone(alone)
+            await until_new_tasks_end(alone)
             assert server.server.hub.rooms == {}
             assert room.room.state.is_empty

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import RawClient, details_of, raw_participant
-from support.clients.wire_talk import ask, id_of, next_of, refusal, stop_reading
+from support.clients.raw_requests import ask, id_of, next_of, refusal, stop_reading
 from support.parts.scripted_server import scripted_server
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope, Message, RoomClient, ToolContext, Toolkit, tool
 from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, QuotaExceeded, TooLarge
 from toolbus.wire import Event, Participants, Send, Subscribe, pack_body, unpack_body

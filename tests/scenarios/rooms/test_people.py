@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import RawClient, details_of, raw_participant
-from support.clients.wire_talk import ask, id_of, next_of, offer, refusal, toolkit_of
+from support.clients.raw_requests import ask, id_of, next_of, offer, refusal, toolkit_of
 from support.parts.scripted_server import Line, scripted_server
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope, BuilderInfo, RequiredToolkit, RoomClient
 from toolbus.errors import (
     ConnectionLost,

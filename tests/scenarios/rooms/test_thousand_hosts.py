@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from support.clients.raw_client import RawClient, bearer, raw_participant
-from support.clients.wire_talk import ask, offer, toolkit_of
-from support.rooms.bystanders import nothing_complains
+from support.clients.raw_requests import ask, offer, toolkit_of
+from support.rooms.unharmed_server import no_logged_errors
 from toolbus.auth.keys import KeyRing
 from toolbus.wire import Result, Subscribe, Welcome
 from toolbus_server.rooms.event_feed import COALESCE_S
@@ -96,7 +96,7 @@ class Crowd:
 @asynccontextmanager
 async def stage() -> AsyncIterator[tuple[Crowd, Listener]]:
     """A server, the hosts outside, and somebody who listens."""
-    with nothing_complains():
+    with no_logged_errors():
         async with (
             running_server(settings=NO_PINGS) as server,
             raw_participant(server, "reader") as reader,

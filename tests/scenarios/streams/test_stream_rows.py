@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import raw_participant
-from support.clients.wire_talk import next_of, offer
+from support.clients.raw_requests import next_of, offer
 from support.processes.flow_process import Memory, command, flow_host, number_of
 from support.processes.server_process import server_process
 from support.rooms.leftovers import forget_ended

@@ -13,8 +13,16 @@ import pytest
 from support.clients.raw_client import RawClient, bearer, raw_connection
 from support.processes.command_line import CommandLine
 from support.telemetry.otlp_collector import collecting, draw
-from support.telemetry.traced_play import FORECAST, HOST, PARENT, TRACE, Play, playing, trace_id_of
-from support.telemetry.traced_stage import stage
+from support.telemetry.traced_processes import traced_processes
+from support.telemetry.traced_room import (
+    FORECAST,
+    HOST,
+    PARENT,
+    TRACE,
+    TracedRoom,
+    trace_id_of,
+    traced_room,
+)
 from toolbus import ApiScope
 from toolbus.wire import (
     Call,
@@ -35,15 +43,17 @@ OWN_TOOLKIT = pack_body(
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
-    with playing(tmp_path_factory.mktemp("stage")) as running:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedRoom]:
+    with traced_room(tmp_path_factory.mktemp("stage")) as running:
         yield running
 
 
-async def call_raw(play: Play, tool: str, options: dict[str, Any], **more: str) -> Result | Failed:
+async def call_raw(
+    traced: TracedRoom, tool: str, options: dict[str, Any], **more: str
+) -> Result | Failed:
     """Call with options that no SDK would send, as somebody with all grants."""
-    async with raw_connection(play.stage.url) as client:
-        await join_raw(play, client)
+    async with raw_connection(traced.processes.url) as client:
+        await join_raw(traced, client)
         client.send_frame(traced_call(1, tool, options, **more))
         return await client.reply_to(1)
 
@@ -66,29 +76,30 @@ def traced_call(
     )
 
 
-async def join_raw(play: Play, client: RawClient) -> None:
+async def join_raw(traced: TracedRoom, client: RawClient) -> None:
     head = await client.upgrade(
-        "/rooms/main?instance=&epoch=1", bearer(play.stage.token("mallory", ApiScope.full()))
+        "/rooms/main?instance=&epoch=1",
+        bearer(traced.processes.token("mallory", ApiScope.full())),
     )
     assert head.status == 101, head
     assert isinstance(await client.read_frame(), Welcome)
 
 
 async def seen_after(
-    play: Play, options: dict[str, Any], *, call_id: str = "c" * 32
+    traced: TracedRoom, options: dict[str, Any], *, call_id: str = "c" * 32
 ) -> dict[str, str]:
     """Call with raw options and return the context that the tool sees."""
-    reply = await call_raw(play, "weather.look", options, call_id=call_id)
+    reply = await call_raw(traced, "weather.look", options, call_id=call_id)
     assert isinstance(reply, Result), reply
     [_, seen, *_] = unpack_body(reply.body, binary=True)
     assert isinstance(seen, dict)
     return seen
 
 
-async def header_after(play: Play, options: dict[str, Any]) -> dict[str, Any]:
+async def header_after(traced: TracedRoom, options: dict[str, Any]) -> dict[str, Any]:
     """Call with raw options a toolkit of one's own, and return what its host reads."""
-    async with raw_connection(play.stage.url) as client:
-        await join_raw(play, client)
+    async with raw_connection(traced.processes.url) as client:
+        await join_raw(traced, client)
         client.send_frame(Register(RequestId(1), OWN_TOOLKIT, {"public": False}))
         assert isinstance(await client.reply_to(1), Result)
         client.send_frame(traced_call(2, "own.run", options))
@@ -115,12 +126,12 @@ async def header_after(play: Play, options: dict[str, Any]) -> dict[str, Any]:
     ids=repr,
 )
 async def test_malformed_traceparent_is_no_parent_and_harms_no_call(
-    play: Play, traceparent: str | None
+    traced: TracedRoom, traceparent: str | None
 ) -> None:
-    seen = await seen_after(play, {"traceparent": traceparent, "tracestate": "acme=1"})
+    seen = await seen_after(traced, {"traceparent": traceparent, "tracestate": "acme=1"})
     assert trace_id_of(seen) not in {TRACE, "0" * 32}
     assert "tracestate" not in seen
-    spans = play.collector.wait_for(trace_id_of(seen), 2)
+    spans = traced.collector.wait_for(trace_id_of(seen), 2)
     assert draw(spans) == [
         f"SERVER weather.look @{HOST}",
         f"  INTERNAL execute_tool look @{HOST}",
@@ -131,27 +142,27 @@ async def test_malformed_traceparent_is_no_parent_and_harms_no_call(
 @pytest.mark.row(87)
 @pytest.mark.parametrize("end", [f"{TRACE}-{PARENT}-0é", f"{'0' * 32}-{'0' * 16}-00"])
 async def test_malformed_traceparent_without_the_flag_is_not_recorded_and_no_parent(
-    play: Play, end: str
+    traced: TracedRoom, end: str
 ) -> None:
-    play.settle()
-    before = len(play.collector.spans)
-    assert await seen_after(play, {"traceparent": f"00-{end}"}) == {}
-    play.settle()
-    assert len(play.collector.spans) == before + len(FORECAST) + 1
+    traced.settle()
+    before = len(traced.collector.spans)
+    assert await seen_after(traced, {"traceparent": f"00-{end}"}) == {}
+    traced.settle()
+    assert len(traced.collector.spans) == before + len(FORECAST) + 1
 
 
 async def test_empty_traceparent_means_an_unrecorded_trace_with_the_call_id(
-    play: Play,
+    traced: TracedRoom,
 ) -> None:
     """TRACE-4."""
-    play.settle()
-    before = len(play.collector.spans)
+    traced.settle()
+    before = len(traced.collector.spans)
     whole, half = "0af7651916cd43dd8448eb211c80319c", "8448eb211c80319c"
     for options in ({}, {"tracestate": "acme=1"}, {"attempt": 1}):
-        seen = await seen_after(play, {"traceparent": "", **options}, call_id=whole)
+        seen = await seen_after(traced, {"traceparent": "", **options}, call_id=whole)
         assert seen == {"traceparent": f"00-{whole}-{half}-00"}
-    play.settle()
-    assert len(play.collector.spans) == before + len(FORECAST) + 1
+    traced.settle()
+    assert len(traced.collector.spans) == before + len(FORECAST) + 1
 
 
 @pytest.mark.row(87)
@@ -159,14 +170,14 @@ async def test_empty_traceparent_means_an_unrecorded_trace_with_the_call_id(
     "call_id", ["c", "C" * 32, "c" * 64, "é" * 32, "0" * 32, "c" * 16 + "0" * 16, "-" * 32]
 )
 async def test_empty_traceparent_without_the_id_of_a_trace_is_of_none(
-    play: Play, call_id: str
+    traced: TracedRoom, call_id: str
 ) -> None:
     """TRACE-4."""
-    play.settle()
-    before = len(play.collector.spans)
-    assert await seen_after(play, {"traceparent": ""}, call_id=call_id) == {}
-    play.settle()
-    assert len(play.collector.spans) == before + len(FORECAST) + 1
+    traced.settle()
+    before = len(traced.collector.spans)
+    assert await seen_after(traced, {"traceparent": ""}, call_id=call_id) == {}
+    traced.settle()
+    assert len(traced.collector.spans) == before + len(FORECAST) + 1
 
 
 bad_tracestates = pytest.mark.parametrize(
@@ -180,10 +191,10 @@ bad_tracestates = pytest.mark.parametrize(
 @bad_tracestates
 @pytest.mark.parametrize("flag", ["00", "01"])
 async def test_bad_tracestate_does_not_pass_the_server(
-    play: Play, tracestate: Any, flag: str
+    traced: TracedRoom, tracestate: Any, flag: str
 ) -> None:
     traceparent = f"00-{os.urandom(16).hex()}-{PARENT}-{flag}"
-    header = await header_after(play, {"traceparent": traceparent, "tracestate": tracestate})
+    header = await header_after(traced, {"traceparent": traceparent, "tracestate": tracestate})
     assert "tracestate" not in header
     assert header["traceparent"][:36] == traceparent[:36]
     assert (header["traceparent"] == traceparent) is (flag == "00")
@@ -192,24 +203,24 @@ async def test_bad_tracestate_does_not_pass_the_server(
 @pytest.mark.row(87)
 @bad_tracestates
 async def test_bad_tracestate_is_dropped_and_its_traceparent_kept(
-    play: Play, tracestate: Any
+    traced: TracedRoom, tracestate: Any
 ) -> None:
     trace_id = os.urandom(16).hex()
     seen = await seen_after(
-        play, {"traceparent": f"00-{trace_id}-{PARENT}-01", "tracestate": tracestate}
+        traced, {"traceparent": f"00-{trace_id}-{PARENT}-01", "tracestate": tracestate}
     )
     assert trace_id_of(seen) == trace_id
     assert "tracestate" not in seen
-    spans = play.collector.wait_for(trace_id, 3)
+    spans = traced.collector.wait_for(trace_id, 3)
     assert spans[0].parent_id == PARENT
     assert [span.trace_state for span in spans] == [""] * 3
 
 
 @pytest.mark.row(87)
-async def test_good_tracestate_travels_and_baggage_does_not(play: Play) -> None:
+async def test_good_tracestate_travels_and_baggage_does_not(traced: TracedRoom) -> None:
     trace_id = os.urandom(16).hex()
     seen = await seen_after(
-        play,
+        traced,
         {
             "traceparent": f"00-{trace_id}-{PARENT}-01",
             "tracestate": "acme=1,b@c=2",
@@ -218,9 +229,9 @@ async def test_good_tracestate_travels_and_baggage_does_not(play: Play) -> None:
     )
     assert (seen["tracestate"], trace_id_of(seen)) == ("acme=1,b@c=2", trace_id)
     assert "baggage" not in seen
-    spans = play.collector.wait_for(trace_id, 3)
+    spans = traced.collector.wait_for(trace_id, 3)
     assert [span.trace_state for span in spans] == ["acme=1,b@c=2"] * 3
-    assert b"role=admin" not in play.collector.raw
+    assert b"role=admin" not in traced.collector.raw
 
 
 @pytest.mark.row(89)
@@ -236,12 +247,12 @@ async def test_good_tracestate_travels_and_baggage_does_not(play: Play) -> None:
     ids=lambda options: next(iter(options)),
 )
 async def test_unregistered_name_is_not_recorded_in_any_refusal(
-    play: Play, options: dict[str, Any]
+    traced: TracedRoom, options: dict[str, Any]
 ) -> None:
     trace_id = os.urandom(16).hex()
-    traced = {**options, "traceparent": f"00-{trace_id}-{PARENT}-01"}
-    assert isinstance(await call_raw(play, f"made.up_{trace_id}", traced), Failed)
-    [span] = play.collector.wait_for(trace_id, 1)
+    with_trace = {**options, "traceparent": f"00-{trace_id}-{PARENT}-01"}
+    assert isinstance(await call_raw(traced, f"made.up_{trace_id}", with_trace), Failed)
+    [span] = traced.collector.wait_for(trace_id, 1)
     assert (span.name, span.attributes["rpc.method"]) == ("_OTHER", "_OTHER")
     assert f"up_{trace_id}" not in repr(span)
 
@@ -250,9 +261,11 @@ async def test_unregistered_name_is_not_recorded_in_any_refusal(
 
 
 @pytest.mark.row(86)
-def test_huge_attribute_of_a_tool_is_cut(play: Play) -> None:
-    answer = play.stage.ask("weather.name_spans", {"within": "question"}, name="big", size=2**20)
-    [big] = [span for span in play.spans_of(answer, 6) if span.name == "big"]
+def test_huge_attribute_of_a_tool_is_cut(traced: TracedRoom) -> None:
+    answer = traced.processes.ask(
+        "weather.name_spans", {"within": "question"}, name="big", size=2**20
+    )
+    [big] = [span for span in traced.spans_of(answer, 6) if span.name == "big"]
     assert big.attributes["big"] == "x" * 4_096
 
 
@@ -264,7 +277,7 @@ def test_words_that_would_forge_lines_are_escaped_by_the_trace_command(tmp_path:
     with CommandLine(tmp_path).start("trace", "--port", "0", PYTHONIOENCODING="utf-8") as command:
         assert command.process.stderr is not None
         endpoint = command.process.stderr.readline().partition("=")[2].split()[0]
-        with stage(folder, endpoint, OTEL_SERVICE_NAME=evil.strip("\x00")) as running:
+        with traced_processes(folder, endpoint, OTEL_SERVICE_NAME=evil.strip("\x00")) as running:
             running.ask("weather.fail", {"within": evil}, words=evil)
             running.ask("weather.name_spans", {"within": "question"}, name=evil, size=1)
             running.end()
@@ -279,11 +292,11 @@ def test_words_that_would_forge_lines_are_escaped_by_the_trace_command(tmp_path:
 
 @pytest.mark.row(86)
 async def test_names_that_would_forge_lines_do_not_reach_the_log(tmp_path: Path) -> None:
-    with collecting() as collector, stage(tmp_path, collector.endpoint) as running:
-        play = Play(running, collector)
+    with collecting() as collector, traced_processes(tmp_path, collector.endpoint) as running:
+        traced = TracedRoom(running, collector)
         options = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
         for tool in ("weather.x\n\x1b[31mFORGED", "w\n\x1b[31mFORGED.forecast"):
-            assert isinstance(await call_raw(play, tool, options), Failed)
+            assert isinstance(await call_raw(traced, tool, options), Failed)
         collector.wait_for(TRACE, 2)
         assert b"FORGED" not in collector.raw
         said = "".join(ended.err for ended in running.end().values())

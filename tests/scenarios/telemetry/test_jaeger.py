@@ -16,7 +16,7 @@ import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.docker_engine import why_no_docker
-from support.telemetry.traced_stage import stage
+from support.telemetry.traced_processes import traced_processes
 
 IMAGE = "jaegertracing/jaeger:2.15.0"
 OTLP_PORT, QUERY_PORT = 4318, 16686
@@ -91,7 +91,7 @@ def test_jaeger_tells_the_same_tree(tmp_path: Path) -> None:
     why = why_no_docker()
     if why is not None:
         not_verified("Jaeger finds the tree of a call", why, ci_has_it=False)
-    with running_jaeger() as jaeger, stage(tmp_path, jaeger.otlp_url) as running:
+    with running_jaeger() as jaeger, traced_processes(tmp_path, jaeger.otlp_url) as running:
         answer = running.ask("weather.forecast", {"within": "question"}, city="Oslo")
         trace = jaeger.trace(answer["trace_id"], 6)
     assert draw(trace) == [

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from support.telemetry.otlp_collector import dead_collector, draw, slow_collector
-from support.telemetry.traced_play import (
+from support.telemetry.traced_processes import traced_processes
+from support.telemetry.traced_room import (
     CALLER,
     FORECAST,
     HOPS,
@@ -22,23 +23,22 @@ from support.telemetry.traced_play import (
     PARENT,
     SERVER,
     TRACE,
-    Play,
-    playing,
+    TracedRoom,
     trace_id_of,
+    traced_room,
 )
-from support.telemetry.traced_stage import stage
 from toolbus import AgentsGrant, ApiScope
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
-    with playing(tmp_path_factory.mktemp("stage")) as running:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedRoom]:
+    with traced_room(tmp_path_factory.mktemp("stage")) as running:
         yield running
 
 
-def test_call_over_three_processes_is_one_tree(play: Play) -> None:
-    answer = play.stage.ask("weather.forecast", city="Oslo")
-    spans = play.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FORECAST))
+def test_call_over_three_processes_is_one_tree(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.forecast", city="Oslo")
+    spans = traced.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FORECAST))
     assert draw(spans) == FORECAST
     instances = {span.service: span.instance for span in spans}
     assert len(set(instances.values())) == 3
@@ -46,9 +46,9 @@ def test_call_over_three_processes_is_one_tree(play: Play) -> None:
     assert [span.status for span in spans] == ["UNSET"] * 5
 
 
-def test_each_hop_says_what_was_called_by_whom_and_that_it_ran(play: Play) -> None:
-    answer = play.stage.ask("weather.forecast", city="Oslo")
-    spans = play.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FORECAST))
+def test_each_hop_says_what_was_called_by_whom_and_that_it_ran(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.forecast", city="Oslo")
+    spans = traced.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FORECAST))
     client, server, host, inner, users_own = (span.attributes for span in spans)
     call_id = client["gen_ai.tool.call.id"]
     assert len(call_id) == 32
@@ -68,9 +68,9 @@ def test_each_hop_says_what_was_called_by_whom_and_that_it_ran(play: Play) -> No
     assert users_own == {}
 
 
-def test_nested_call_hangs_below_the_tool_that_makes_it(play: Play) -> None:
-    answer = play.stage.ask("weather.trip", {"within": "question"}, cities=["Oslo"])
-    spans = play.spans_of(answer, 10)
+def test_nested_call_hangs_below_the_tool_that_makes_it(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.trip", {"within": "question"}, cities=["Oslo"])
+    spans = traced.spans_of(answer, 10)
     nested = [line.replace(CALLER, HOST) for line in FORECAST[:1]] + FORECAST[1:]
     assert draw(spans) == [
         f"INTERNAL question @{CALLER}",
@@ -89,61 +89,63 @@ def test_nested_call_hangs_below_the_tool_that_makes_it(play: Play) -> None:
 # How calls end
 
 
-def test_failure_with_words_is_an_error_on_every_hop(play: Play) -> None:
-    answer = play.stage.ask("weather.fail", {"within": "question"}, words="no clouds today")
+def test_failure_with_words_is_an_error_on_every_hop(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.fail", {"within": "question"}, words="no clouds today")
     assert answer["error"] == {"code": "tool_failed", "executed": "yes"}
     outcome = ("ERROR", "no clouds today", "tool_failed", "yes")
-    assert play.outcomes(answer, *HOPS) == [outcome] * 4
+    assert traced.outcomes(answer, *HOPS) == [outcome] * 4
 
 
-def test_exception_is_recorded_by_its_class_and_without_its_words(play: Play) -> None:
-    answer = play.stage.ask("weather.crash", {"within": "question"}, words="not for others")
-    assert play.outcomes(answer, *HOPS) == [("ERROR", "", "tool_failed", "yes")] * 4
-    causes = [span.attributes["toolbus.cause"] for span in play.spans_of(answer, 5)[1:]]
+def test_exception_is_recorded_by_its_class_and_without_its_words(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.crash", {"within": "question"}, words="not for others")
+    assert traced.outcomes(answer, *HOPS) == [("ERROR", "", "tool_failed", "yes")] * 4
+    causes = [span.attributes["toolbus.cause"] for span in traced.spans_of(answer, 5)[1:]]
     assert causes == ["ValueError"] * 4
 
 
-def test_call_past_its_deadline_is_an_error_and_its_tool_was_cancelled(play: Play) -> None:
-    answer = play.stage.ask("weather.linger", {"within": "question", "timeout_s": 0.5})
+def test_call_past_its_deadline_is_an_error_and_its_tool_was_cancelled(
+    traced: TracedRoom,
+) -> None:
+    answer = traced.processes.ask("weather.linger", {"within": "question", "timeout_s": 0.5})
     assert answer["error"] == {"code": "deadline_exceeded", "executed": "maybe"}
     late = ("ERROR", "", "deadline_exceeded", "maybe")
-    client, server, host, inner = play.outcomes(answer, *HOPS)
+    client, server, host, inner = traced.outcomes(answer, *HOPS)
     assert (client, server) == (late, late)
     assert {host[:3], inner[:3]} == {("UNSET", "", "cancelled")}
 
 
-def test_cancelled_call_is_no_error_on_any_hop(play: Play, tmp_path: Path) -> None:
+def test_cancelled_call_is_no_error_on_any_hop(traced: TracedRoom, tmp_path: Path) -> None:
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
-    answer = play.stage.ask("weather.linger", {"within": "question", "pipe": pipe}, pipe=pipe)
+    answer = traced.processes.ask("weather.linger", {"within": "question", "pipe": pipe}, pipe=pipe)
     assert answer["value"] == "given up"
-    ends = play.outcomes(answer, *HOPS)
+    ends = traced.outcomes(answer, *HOPS)
     assert [end[:3] for end in ends] == [("UNSET", "", "cancelled")] * 4
 
 
-def test_refused_call_is_recorded_by_the_server_as_not_run(play: Play) -> None:
+def test_refused_call_is_recorded_by_the_server_as_not_run(traced: TracedRoom) -> None:
     scope = ApiScope(trace=True, agents=AgentsGrant(call=True, deny=["weather.forecast"]))
-    token = play.stage.token("bob", scope)
+    token = traced.processes.token("bob", scope)
     order = {"within": "question", "token": token}
-    answer = play.stage.ask("weather.forecast", order, city="Oslo")
+    answer = traced.processes.ask("weather.forecast", order, city="Oslo")
     assert answer["error"] == {"code": "permission_denied", "executed": "no"}
     refused = ("ERROR", "", "permission_denied", "no")
-    assert play.outcomes(answer, *HOPS[:2]) == [refused, refused]
-    server = play.spans_of(answer, 3)[2]
+    assert traced.outcomes(answer, *HOPS[:2]) == [refused, refused]
+    server = traced.spans_of(answer, 3)[2]
     assert (server.name, server.attributes["toolbus.caller"]) == ("weather.forecast", "bob")
 
 
-def test_bad_arguments_are_an_error_of_a_tool_that_was_not_entered(play: Play) -> None:
-    answer = play.stage.ask("weather.forecast", {"within": "question"}, city=7)
+def test_bad_arguments_are_an_error_of_a_tool_that_was_not_entered(traced: TracedRoom) -> None:
+    answer = traced.processes.ask("weather.forecast", {"within": "question"}, city=7)
     assert answer["error"] == {"code": "invalid_arguments", "executed": "no"}
-    assert play.outcomes(answer, *HOPS) == [("ERROR", "", "invalid_arguments", "no")] * 4
+    assert traced.outcomes(answer, *HOPS) == [("ERROR", "", "invalid_arguments", "no")] * 4
 
 
-def test_unknown_tool_is_recorded_as_other_by_the_server(play: Play) -> None:
+def test_unknown_tool_is_recorded_as_other_by_the_server(traced: TracedRoom) -> None:
     for name in ("weather.invented_1", "invented_2.tool"):
-        answer = play.stage.ask(name, {"within": "question"})
+        answer = traced.processes.ask(name, {"within": "question"})
         assert answer["error"] == {"code": "not_found", "executed": "no"}
-        server = play.spans_of(answer, 3)[2]
+        server = traced.spans_of(answer, 3)[2]
         assert (server.service, server.name) == (SERVER, "_OTHER")
         assert server.attributes["rpc.method"] == "_OTHER"
         assert "invented" not in repr(server)
@@ -152,51 +154,57 @@ def test_unknown_tool_is_recorded_as_other_by_the_server(play: Play) -> None:
 # Whose context counts
 
 
-def test_parent_that_is_not_sampled_records_nothing_and_goes_through_unchanged(play: Play) -> None:
+def test_parent_that_is_not_sampled_records_nothing_and_goes_through_unchanged(
+    traced: TracedRoom,
+) -> None:
     parent = {"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": "acme=1"}
-    answer = play.stage.ask("weather.look", {"parent": parent})
+    answer = traced.processes.ask("weather.look", {"parent": parent})
     assert answer["value"] == parent
-    answer = play.stage.ask("weather.trip", {"parent": parent}, cities=["Oslo"])
+    answer = traced.processes.ask("weather.trip", {"parent": parent}, cities=["Oslo"])
     stops = [stop["seen"] for stop in answer["value"]["stops"]]
     assert [trace_id_of(seen) for seen in (*stops, answer["value"]["seen"])] == [TRACE] * 2
     assert answer["value"]["seen"] == parent
-    play.settle()
-    assert play.collector.trace(TRACE) == []
+    traced.settle()
+    assert traced.collector.trace(TRACE) == []
 
 
-def test_caller_without_the_trace_grant_is_linked_and_not_a_parent(play: Play) -> None:
-    token = play.stage.token("bob", ApiScope(agents=AgentsGrant(call=True)))
-    answer = play.stage.ask("weather.forecast", {"within": "question", "token": token}, city="Oslo")
-    _, client = play.spans_of(answer, 2)
-    spans = play.collector.wait_for(trace_id_of(answer["value"]["seen"]), 4)
+def test_caller_without_the_trace_grant_is_linked_and_not_a_parent(traced: TracedRoom) -> None:
+    token = traced.processes.token("bob", ApiScope(agents=AgentsGrant(call=True)))
+    answer = traced.processes.ask(
+        "weather.forecast", {"within": "question", "token": token}, city="Oslo"
+    )
+    _, client = traced.spans_of(answer, 2)
+    spans = traced.collector.wait_for(trace_id_of(answer["value"]["seen"]), 4)
     assert draw(spans) == [line[2:] for line in FORECAST[1:]]
     assert spans[0].trace_id != client.trace_id
     assert [span.links for span in spans] == [((client.trace_id, client.span_id),), (), (), ()]
-    assert play.collector.trace(client.trace_id) == play.spans_of(answer, 2)
+    assert traced.collector.trace(client.trace_id) == traced.spans_of(answer, 2)
 
 
-def test_context_of_a_caller_without_the_grant_does_not_silence_others(play: Play) -> None:
-    token = play.stage.token("bob", ApiScope(agents=AgentsGrant(call=True)))
+def test_context_of_a_caller_without_the_grant_does_not_silence_others(
+    traced: TracedRoom,
+) -> None:
+    token = traced.processes.token("bob", ApiScope(agents=AgentsGrant(call=True)))
     parent = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
-    answer = play.stage.ask("weather.look", {"parent": parent, "token": token})
-    spans = play.collector.wait_for(trace_id_of(answer["value"]), 2)
+    answer = traced.processes.ask("weather.look", {"parent": parent, "token": token})
+    spans = traced.collector.wait_for(trace_id_of(answer["value"]), 2)
     assert TRACE not in {span.trace_id for span in spans}
 
 
-def test_arguments_and_results_are_in_no_span(play: Play) -> None:
+def test_arguments_and_results_are_in_no_span(traced: TracedRoom) -> None:
     secret = f"swordfish-{os.urandom(8).hex()}"
     order = {"caller_context": {"key": secret}}
-    assert play.stage.ask("weather.forecast", order, city=secret)["value"]["city"] == secret
-    play.stage.ask("weather.trip", order, cities=[secret])
+    assert traced.processes.ask("weather.forecast", order, city=secret)["value"]["city"] == secret
+    traced.processes.ask("weather.trip", order, cities=[secret])
     for tool, arguments in (
         ("weather.crash", {"words": secret}),
         ("weather.forecast", {"city": secret, secret: secret}),
         ("weather.forecast", {"city": [secret]}),
         ("weather.trip", {"cities": {secret: secret}}),
     ):
-        assert "error" in play.stage.ask(tool, {**order, "arguments": arguments})
-    play.settle()
-    raw = play.collector.raw
+        assert "error" in traced.processes.ask(tool, {**order, "arguments": arguments})
+    traced.settle()
+    raw = traced.collector.raw
     assert b"weather.crash" in raw
     assert secret.encode() not in raw
 
@@ -219,7 +227,7 @@ def test_dead_or_slow_collector_slows_neither_calls_nor_the_end(
     tmp_path: Path, collector: Callable[[], AbstractContextManager[str]]
 ) -> None:
     """A call or an end that waited for one batch would wait for a minute."""
-    with collector() as endpoint, stage(tmp_path, endpoint, **PATIENT) as running:
+    with collector() as endpoint, traced_processes(tmp_path, endpoint, **PATIENT) as running:
         answer = running.ask("weather.forecast", {"times": CALLS}, city="Oslo")
         assert (answer["calls"], "error" in answer) == (CALLS, False)
         ended = running.end()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,
@@ -22,9 +22,9 @@ from support.clients.wire_talk import (
     toolkit_of,
 )
 from support.processes.host_process import host_process
-from support.rooms.bystanders import check_call, unharmed_server
 from support.rooms.call_watching import OBSERVER, Sum
 from support.rooms.server_state import is_watched
+from support.rooms.unharmed_server import check_call, unharmed_server
 from toolbus import (
     AgentsGrant,
     ApiScope,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.lone_host import Wire
+from support.parts.isolated_host import Wire
 from toolbus.chunks.chunk_sender import ChunkSender
 from toolbus.wire import Frame, Input, RequestId, StreamChunk
 

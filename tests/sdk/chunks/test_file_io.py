@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.scripted_room import FarEnd, far_end, json_body, piece
+from support.parts.scripted_room import ScriptedRoom, json_body, piece, scripted_room
 from toolbus import ChunkStream, JsonChunk
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, FileChunk, as_chunk, chunk_from_wire
 from toolbus.chunks.receive_credit import BUDGET_BYTES
@@ -160,12 +160,12 @@ def test_piece_is_not_a_chunk_of_its_own() -> None:
 # As a result
 
 
-async def begun(far: FarEnd, **options: Any) -> FileChunk:
+async def begun(scripted: ScriptedRoom, **options: Any) -> FileChunk:
     """Call a tool and get a file whose first piece has arrived."""
-    invoked = asyncio.create_task(far.room.invoke("files.get", **options))
-    call = await far.call()
+    invoked = asyncio.create_task(scripted.room.invoke("files.get", **options))
+    call = await scripted.call()
     assert "credit_chunks" not in (call.options or {})
-    await far.chunk(piece(b"first ", more=True, name="a.txt"))
+    await scripted.chunk(piece(b"first ", more=True, name="a.txt"))
     file = await invoked
     assert isinstance(file, FileChunk)
     return file
@@ -175,11 +175,11 @@ async def test_large_file_is_returned_with_its_first_piece(
     tmp_path: Path,
 ) -> None:
     """STREAM-8, STREAM-9."""
-    async with far_end() as far:
-        file = await begun(far)
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
         assert (file.name, file.mime_type, file.is_whole) == ("a.txt", "text/x", False)
-        await far.chunk(piece(b"second ", more=True))
-        await far.end(piece(b"third", more=False))
+        await scripted.chunk(piece(b"second ", more=True))
+        await scripted.end(piece(b"third", more=False))
         await file.save(tmp_path / "a.txt")
         assert (tmp_path / "a.txt").read_bytes() == DATA
         with pytest.raises(RuntimeError, match="once"):
@@ -188,30 +188,30 @@ async def test_large_file_is_returned_with_its_first_piece(
 
 async def test_credit_for_a_file_is_sent_when_its_first_piece_is_read() -> None:
     """STREAM-8."""
-    async with far_end() as far:
-        invoked = asyncio.create_task(far.room.invoke("files.get"))
-        await far.call()
+    async with scripted_room() as scripted:
+        invoked = asyncio.create_task(scripted.room.invoke("files.get"))
+        await scripted.call()
         first = piece(b"first ", more=True)
-        await far.chunk(first)
+        await scripted.chunk(first)
         file = await invoked
-        (credit,) = await far.told()
-        assert credit == Credit(far.id, False, 257, 2**18 + len(first))
-        await far.chunk(piece(b"second ", more=True))
-        assert await far.told() == []
-        await far.end(piece(b"third", more=False))
+        (credit,) = await scripted.received()
+        assert credit == Credit(scripted.id, False, 257, 2**18 + len(first))
+        await scripted.chunk(piece(b"second ", more=True))
+        assert await scripted.received() == []
+        await scripted.end(piece(b"third", more=False))
         assert await file.read() == DATA
 
 
 async def test_returning_bytes_reads_a_file_whole() -> None:
-    async with far_end() as far:
-        invoked = asyncio.create_task(far.room.invoke("files.get", returns=bytes))
-        await far.call()
-        await far.chunk(piece(b"first ", more=True))
-        await far.end(piece(b"second third", more=False))
+    async with scripted_room() as scripted:
+        invoked = asyncio.create_task(scripted.room.invoke("files.get", returns=bytes))
+        await scripted.call()
+        await scripted.chunk(piece(b"first ", more=True))
+        await scripted.end(piece(b"second third", more=False))
         assert await invoked == DATA
-        kept = asyncio.create_task(far.room.invoke("files.get", returns=FileChunk))
-        await far.call()
-        await far.chunk(piece(b"first ", more=True))
+        kept = asyncio.create_task(scripted.room.invoke("files.get", returns=FileChunk))
+        await scripted.call()
+        await scripted.chunk(piece(b"first ", more=True))
         assert not (await kept).is_whole
 
 
@@ -221,9 +221,9 @@ async def test_returning_bytes_reads_a_file_whole() -> None:
 async def test_failure_within_a_file_is_raised_to_its_reader(
     tmp_path: Path, error: RoomException, executed: str
 ) -> None:
-    async with far_end() as far:
-        file = await begun(far)
-        await far.fail(error)
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
+        await scripted.fail(error)
         with pytest.raises(type(error)) as caught:
             await file.save(tmp_path / "a")
         assert caught.value.executed == executed
@@ -231,17 +231,17 @@ async def test_failure_within_a_file_is_raised_to_its_reader(
 
 
 async def test_lost_connection_within_a_file_is_raised_to_its_reader() -> None:
-    async with far_end() as far:
-        file = await begun(far)
-        await far.line.connection.close()
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
+        await scripted.line.connection.close()
         with pytest.raises(ConnectionLost) as caught:
             await file.read()
         assert caught.value.executed == "maybe"
 
 
 async def test_deadline_of_the_call_covers_the_whole_file() -> None:
-    async with far_end() as far:
-        file = await begun(far, timeout_s=0.05)
+    async with scripted_room() as scripted:
+        file = await begun(scripted, timeout_s=0.05)
         with pytest.raises(DeadlineExceeded) as caught:
             await file.read()
         assert caught.value.executed == "maybe"
@@ -252,9 +252,9 @@ async def test_deadline_of_the_call_covers_the_whole_file() -> None:
 )
 async def test_end_in_the_middle_of_a_file_is_a_broken_stream(rest: bytes) -> None:
     """STREAM-9."""
-    async with far_end() as far:
-        file = await begun(far)
-        await far.end(rest)
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
+        await scripted.end(rest)
         with pytest.raises(StreamBroken):
             await file.read()
 
@@ -262,101 +262,101 @@ async def test_end_in_the_middle_of_a_file_is_a_broken_stream(rest: bytes) -> No
 @pytest.mark.parametrize("rest", [json_body(1), pack_body([3, "", "", b"x"])])
 async def test_chunk_that_does_not_continue_the_file_breaks_it(rest: bytes) -> None:
     """STREAM-9."""
-    async with far_end() as far:
-        file = await begun(far)
-        await far.told()
-        await far.chunk(rest)
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
+        await scripted.received()
+        await scripted.chunk(rest)
         with pytest.raises(StreamBroken):
             await file.read()
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
 
 
 async def test_chunk_of_a_call_that_is_neither_stream_nor_file_is_a_broken_stream() -> None:
     """STREAM-8, STREAM-9."""
-    async with far_end() as far:
+    async with scripted_room() as scripted:
         for body in (json_body(1), pack_body([3, "", "", b"x"])):
-            invoked = asyncio.create_task(far.room.invoke("files.get"))
-            await far.call()
-            await far.chunk(body)
+            invoked = asyncio.create_task(scripted.room.invoke("files.get"))
+            await scripted.call()
+            await scripted.chunk(body)
             with pytest.raises(StreamBroken):
                 await invoked
-            told = await far.told()
-            assert told[-1] == Cancel(far.id, "cancelled")
+            received = await scripted.received()
+            assert received[-1] == Cancel(scripted.id, "cancelled")
 
 
 async def test_file_dropped_unread_cancels_the_call() -> None:
     """CALL-10."""
-    async with far_end() as far:
-        file = await begun(far)
-        await far.told()
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
+        await scripted.received()
         del file
         gc.collect()
-        assert await far.told() == [Cancel(far.id, "cancelled")]
-        assert far.id not in far.under_way
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
+        assert scripted.id not in scripted.pending
 
 
 async def test_cancelled_read_cancels_the_call() -> None:
-    async with far_end() as far:
-        file = await begun(far)
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
         reading = asyncio.create_task(file.read())
-        await far.told()
+        await scripted.received()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
 
 
 async def test_call_abandoned_before_its_first_piece_is_cancelled() -> None:
-    async with far_end() as far:
-        invoked = asyncio.create_task(far.room.invoke("files.get"))
-        await far.call()
+    async with scripted_room() as scripted:
+        invoked = asyncio.create_task(scripted.room.invoke("files.get"))
+        await scripted.call()
         invoked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await invoked
-        await far.chunk(piece(b"first ", more=True))
-        assert await far.told() == [Cancel(far.id, "cancelled")]
-        assert far.dropped == 1
+        await scripted.chunk(piece(b"first ", more=True))
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
+        assert scripted.dropped == 1
 
 
 async def test_call_cancelled_at_its_first_piece_keeps_no_memory() -> None:
-    async with far_end() as far:
-        invoked = asyncio.create_task(far.room.invoke("files.get"))
-        await far.call()
-        far.at_chunk(invoked.cancel)
-        await far.chunk(piece(b"first ", more=True))
+    async with scripted_room() as scripted:
+        invoked = asyncio.create_task(scripted.room.invoke("files.get"))
+        await scripted.call()
+        scripted.at_chunk(invoked.cancel)
+        await scripted.chunk(piece(b"first ", more=True))
         with pytest.raises(asyncio.CancelledError):
             await invoked
-        assert await far.told() == [Cancel(far.id, "cancelled")]
-        assert far.id not in far.under_way
-        assert far.shares_left == BUDGET_BYTES
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
+        assert scripted.id not in scripted.pending
+        assert scripted.shares_left == BUDGET_BYTES
 
 
 @pytest.mark.parametrize("rest", [json_body(1), b"\xc1"])
 async def test_broken_file_or_call_keeps_no_memory(rest: bytes) -> None:
-    async with far_end() as far:
-        file = await begun(far)
-        await far.chunk(rest)
+    async with scripted_room() as scripted:
+        file = await begun(scripted)
+        await scripted.chunk(rest)
         with pytest.raises(StreamBroken):
             await file.read()
-        invoked = asyncio.create_task(far.room.invoke("files.get"))
-        await far.call()
-        await far.chunk(rest)
+        invoked = asyncio.create_task(scripted.room.invoke("files.get"))
+        await scripted.call()
+        await scripted.chunk(rest)
         with pytest.raises(StreamBroken):
             await invoked
-        assert far.shares_left == BUDGET_BYTES
+        assert scripted.shares_left == BUDGET_BYTES
 
 
 # In a stream
 
 
-async def two_files(far: FarEnd) -> None:
-    await far.call()
-    await far.chunk(piece(b"first ", more=True, name="one"))
-    await far.chunk(piece(b"second ", more=True))
-    await far.chunk(piece(b"third", more=False))
-    await far.chunk(json_body("between"))
-    await far.chunk(piece(b"a", more=True, name="two"))
-    await far.end(piece(b"b", more=False))
+async def two_files(scripted: ScriptedRoom) -> None:
+    await scripted.call()
+    await scripted.chunk(piece(b"first ", more=True, name="one"))
+    await scripted.chunk(piece(b"second ", more=True))
+    await scripted.chunk(piece(b"third", more=False))
+    await scripted.chunk(json_body("between"))
+    await scripted.chunk(piece(b"a", more=True, name="two"))
+    await scripted.end(piece(b"b", more=False))
 
 
 async def next_file(chunks: ChunkStream) -> FileChunk:
@@ -367,8 +367,8 @@ async def next_file(chunks: ChunkStream) -> FileChunk:
 
 async def test_file_in_pieces_is_one_chunk_of_its_stream() -> None:
     """STREAM-9."""
-    async with far_end() as far, far.room.stream("files.all") as chunks:
-        await two_files(far)
+    async with scripted_room() as scripted, scripted.room.stream("files.all") as chunks:
+        await two_files(scripted)
         assert await (await next_file(chunks)).read() == DATA
         assert await anext(chunks) == JsonChunk("between")
         assert await (await next_file(chunks)).read() == b"ab"
@@ -376,8 +376,8 @@ async def test_file_in_pieces_is_one_chunk_of_its_stream() -> None:
 
 
 async def test_unread_pieces_of_a_file_are_skipped() -> None:
-    async with far_end() as far, far.room.stream("files.all") as chunks:
-        await two_files(far)
+    async with scripted_room() as scripted, scripted.room.stream("files.all") as chunks:
+        await two_files(scripted)
         unread = await next_file(chunks)
         assert await anext(chunks) == JsonChunk("between")
         half = await next_file(chunks)
@@ -390,8 +390,8 @@ async def test_unread_pieces_of_a_file_are_skipped() -> None:
 
 
 async def test_half_read_file_does_not_end_as_if_complete() -> None:
-    async with far_end() as far, far.room.stream("files.all") as chunks:
-        await two_files(far)
+    async with scripted_room() as scripted, scripted.room.stream("files.all") as chunks:
+        await two_files(scripted)
         pieces = (await next_file(chunks)).pieces()
         assert await anext(pieces) == b"first "
         assert await anext(chunks) == JsonChunk("between")
@@ -400,41 +400,41 @@ async def test_half_read_file_does_not_end_as_if_complete() -> None:
 
 
 async def test_file_and_its_stream_are_read_by_one_task_at_a_time() -> None:
-    async with far_end() as far, far.room.stream("files.all") as chunks:
-        await far.call()
-        await far.chunk(piece(b"first ", more=True))
+    async with scripted_room() as scripted, scripted.room.stream("files.all") as chunks:
+        await scripted.call()
+        await scripted.chunk(piece(b"first ", more=True))
         reading = asyncio.create_task((await next_file(chunks)).read())
-        await far.told()
+        await scripted.received()
         with pytest.raises(RuntimeError, match="another task"):
             await anext(chunks)
-        await far.chunk(piece(b"second ", more=True))
-        await far.end(piece(b"third", more=False))
+        await scripted.chunk(piece(b"second ", more=True))
+        await scripted.end(piece(b"third", more=False))
         assert await reading == DATA
 
 
 async def test_too_large_piece_of_a_host_is_split() -> None:
-    async with far_end() as far, far.room.stream("files.all") as chunks:
-        await far.call()
-        await far.chunk(piece(b"x" * (2 * FILE_PIECE_BYTES + 1), more=True))
-        await far.end(piece(b"y", more=False))
+    async with scripted_room() as scripted, scripted.room.stream("files.all") as chunks:
+        await scripted.call()
+        await scripted.chunk(piece(b"x" * (2 * FILE_PIECE_BYTES + 1), more=True))
+        await scripted.end(piece(b"y", more=False))
         sizes = [len(data) async for data in (await next_file(chunks)).pieces()]
         assert sizes == [FILE_PIECE_BYTES, FILE_PIECE_BYTES, 1, 1]
 
 
 @pytest.mark.row(67)
 async def test_failure_within_a_file_is_raised_to_its_reader_and_the_streams() -> None:
-    async with far_end() as far:
-        async with far.room.stream("files.all") as chunks:
-            await far.call()
-            await far.chunk(piece(b"first ", more=True))
-            await far.fail(ToolFailed("disk"))
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("files.all") as chunks:
+            await scripted.call()
+            await scripted.chunk(piece(b"first ", more=True))
+            await scripted.fail(ToolFailed("disk"))
             file = await next_file(chunks)
             with pytest.raises(ToolFailed):
                 await file.read()
-        async with far.room.stream("files.all") as chunks:
-            await far.call()
-            await far.chunk(piece(b"first ", more=True))
-            await far.fail(ToolFailed("disk"))
+        async with scripted.room.stream("files.all") as chunks:
+            await scripted.call()
+            await scripted.chunk(piece(b"first ", more=True))
+            await scripted.fail(ToolFailed("disk"))
             await next_file(chunks)
             with pytest.raises(ToolFailed) as caught:
                 await anext(chunks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.scripted_room import error_of, far_end, json_body, values
+from support.parts.scripted_room import error_of, json_body, scripted_room, values
 from toolbus import ChunkStream, TextChunk
 from toolbus.chunks import receive_credit
 from toolbus.chunks.receive_credit import MIN_WINDOW_BYTES
@@ -33,39 +33,39 @@ async def read(chunks: ChunkStream, count: int) -> None:
 
 async def test_chunks_are_read_in_order_until_the_empty_result() -> None:
     """STREAM-1."""
-    async with far_end() as far, far.room.stream("logs.tail", {"n": 3}) as chunks:
-        call = await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail", {"n": 3}) as chunks:
+        call = await scripted.call()
         assert call.timeout_ms is None
         assert call.options == {
             "credit_chunks": 256,
             "credit_bytes": MIN_WINDOW_BYTES,
             "idle_ms": 30_000,
         }
-        await far.chunks(1, 2, 3)
-        await far.end()
+        await scripted.chunks(1, 2, 3)
+        await scripted.end()
         assert await values(chunks) == [1, 2, 3]
 
 
 async def test_result_that_is_not_empty_is_the_last_chunk() -> None:
     """STREAM-1."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(1)
-        await far.end(pack_body([2, "the end"]))
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(1)
+        await scripted.end(pack_body([2, "the end"]))
         assert [chunk async for chunk in chunks][-1] == TextChunk("the end")
 
 
 async def test_limits_of_a_stream_are_sent_unchanged() -> None:
     """STREAM-7."""
-    async with far_end() as far:
-        async with far.room.stream("t.x", timeout_s=5, stall_timeout_s=None):
-            call = await far.call()
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("t.x", timeout_s=5, stall_timeout_s=None):
+            call = await scripted.call()
             assert call.timeout_ms is not None
             assert 0 < call.timeout_ms <= 5_000
             assert (call.options or {})["idle_ms"] == 0
-        bound = Room(far.room._core, parent=9, deadline_at=far.room._core.loop.time() + 2)
+        bound = Room(scripted.room._core, parent=9, deadline_at=scripted.room._core.loop.time() + 2)
         async with bound.stream("t.x", stall_timeout_s=1.5):
-            call = await far.call()
+            call = await scripted.call()
             assert call.timeout_ms is not None
             assert 0 < call.timeout_ms <= 2_000
             assert ((call.options or {})["idle_ms"], (call.options or {})["parent"]) == (1_500, 9)
@@ -73,47 +73,47 @@ async def test_limits_of_a_stream_are_sent_unchanged() -> None:
 
 @pytest.mark.row(67)
 async def test_failure_is_raised_after_earlier_chunks_and_counts_them() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(1, 2)
-        await far.fail(ToolFailed("disk is gone", details={"disk": 3}))
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(1, 2)
+        await scripted.fail(ToolFailed("disk is gone", details={"disk": 3}))
         seen, error = await error_of(chunks)
         assert seen == [1, 2]
         assert isinstance(error, ToolFailed)
         assert error.details == {"disk": 3, "chunks": 2}
         assert error.executed == "yes"
-        assert await far.told() == []
+        assert await scripted.received() == []
 
 
 async def test_stalled_stream_ends_with_the_servers_error() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(1)
-        await far.fail(StreamStalled("nothing came"))
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(1)
+        await scripted.fail(StreamStalled("nothing came"))
         seen, error = await error_of(chunks)
         assert (seen, type(error), error.executed) == ([1], StreamStalled, "maybe")
 
 
 @pytest.mark.row(67)
 async def test_lost_connection_is_raised_after_earlier_chunks() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(1, 2, 3)
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(1, 2, 3)
         await read(chunks, 1)
-        await far.line.connection.close()
+        await scripted.line.connection.close()
         seen, error = await error_of(chunks)
         assert (seen, type(error), error.executed) == ([2, 3], ConnectionLost, "maybe")
         assert error.details["chunks"] == 3
 
 
 async def test_invalid_chunk_ends_the_call() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunk(json_body(1))
-        await far.chunk(pack_body({"no": "chunk"}))
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunk(json_body(1))
+        await scripted.chunk(pack_body({"no": "chunk"}))
         seen, error = await error_of(chunks)
         assert (seen, type(error), error.executed) == ([1], InvalidResult, "maybe")
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
 
 
 # Credit
@@ -121,31 +121,35 @@ async def test_invalid_chunk_ends_the_call() -> None:
 
 async def test_credit_is_sent_when_chunks_are_read_not_when_they_arrive() -> None:
     """STREAM-3."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(*range(256))
-        assert await far.told() == []
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(*range(256))
+        assert await scripted.received() == []
         await read(chunks, 127)
-        assert await far.told() == []
+        assert await scripted.received() == []
         await read(chunks, 1)
         size = sum(len(json_body(number)) for number in range(128))
-        assert await far.told() == [Credit(far.id, False, 384, MIN_WINDOW_BYTES + size)]
-        await far.chunks(*range(128))
-        await far.end()
+        assert await scripted.received() == [
+            Credit(scripted.id, False, 384, MIN_WINDOW_BYTES + size)
+        ]
+        await scripted.chunks(*range(128))
+        await scripted.end()
         assert len(await values(chunks)) == 256
 
 
 async def test_credit_is_sent_when_half_of_the_bytes_are_read() -> None:
     """STREAM-3."""
     body = pack_body([2, "x" * (MIN_WINDOW_BYTES // 4 - 16)])
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         for _ in range(4):
-            await far.chunk(body)
+            await scripted.chunk(body)
         await read(chunks, 2)
-        assert await far.told() == []
+        assert await scripted.received() == []
         await read(chunks, 1)
-        assert await far.told() == [Credit(far.id, False, 259, MIN_WINDOW_BYTES + 3 * len(body))]
+        assert await scripted.received() == [
+            Credit(scripted.id, False, 259, MIN_WINDOW_BYTES + 3 * len(body))
+        ]
 
 
 async def test_a_host_that_answers_late_gets_a_larger_window(
@@ -154,64 +158,66 @@ async def test_a_host_that_answers_late_gets_a_larger_window(
     """STREAM-3."""
     monkeypatch.setattr(receive_credit, "GROW_DELAY_S", -1.0)  # every answer is late
     body = pack_body([2, "x" * (MIN_WINDOW_BYTES // 4 - 16)])
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         for _ in range(5):
-            await far.chunk(body)
-        assert await far.told() == []  # all five have arrived
+            await scripted.chunk(body)
+        assert await scripted.received() == []  # all five have arrived
         await read(chunks, 3)
-        assert await far.told() == [Credit(far.id, False, 259, MIN_WINDOW_BYTES + 3 * len(body))]
+        assert await scripted.received() == [
+            Credit(scripted.id, False, 259, MIN_WINDOW_BYTES + 3 * len(body))
+        ]
         await read(chunks, 2)
-        assert await far.told() == []
-        await far.chunk(body)
+        assert await scripted.received() == []
+        await scripted.chunk(body)
         await read(chunks, 1)
-        assert await far.told() == [
-            Credit(far.id, False, 262, 2 * MIN_WINDOW_BYTES + 6 * len(body))
+        assert await scripted.received() == [
+            Credit(scripted.id, False, 262, 2 * MIN_WINDOW_BYTES + 6 * len(body))
         ]
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 async def test_chunk_with_another_number_breaks_the_stream(number: int) -> None:
     """STREAM-2, STREAM-5."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks("a")
-        await far.chunk(json_body("b"), number=number)
-        await far.chunk(json_body("c"), number=2)
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks("a")
+        await scripted.chunk(json_body("b"), number=number)
+        await scripted.chunk(json_body("c"), number=2)
         seen, error = await error_of(chunks)
         assert (seen, type(error), error.executed) == (["a"], StreamBroken, "maybe")
         assert error.details == {"chunks": 1}
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
 
 
 async def test_chunk_beyond_its_credit_breaks_the_stream() -> None:
     """STREAM-5."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(*range(257))
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(*range(257))
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
         seen, error = await error_of(chunks)
         assert (seen, type(error)) == ([*range(256)], StreamBroken)
 
 
 async def test_chunk_that_is_too_large_breaks_the_stream() -> None:
     """STREAM-2."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunk(pack_body([2, "x" * 256 * 1024]))
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunk(pack_body([2, "x" * 256 * 1024]))
         seen, error = await error_of(chunks)
         assert (seen, type(error)) == ([], StreamBroken)
 
 
 async def test_ended_and_cancelled_streams_release_their_share() -> None:
-    async with far_end() as far:
+    async with scripted_room() as scripted:
         for number in range(40):
-            async with far.room.stream("logs.tail") as chunks:
-                call = await far.call()
+            async with scripted.room.stream("logs.tail") as chunks:
+                call = await scripted.call()
                 assert (call.options or {})["credit_bytes"] == MIN_WINDOW_BYTES
-                await far.chunks(1, 2)
+                await scripted.chunks(1, 2)
                 if number % 2:
-                    await far.end()
+                    await scripted.end()
                     assert await values(chunks) == [1, 2]
                 else:
                     await read(chunks, 1)
@@ -222,71 +228,71 @@ async def test_ended_and_cancelled_streams_release_their_share() -> None:
 
 async def test_leaving_the_block_early_cancels_the_call() -> None:
     """CALL-10."""
-    async with far_end() as far:
-        async with far.room.stream("logs.tail") as chunks:
-            await far.call()
-            await far.chunks(1, 2)
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("logs.tail") as chunks:
+            await scripted.call()
+            await scripted.chunks(1, 2)
             await read(chunks, 1)
-        assert await far.told() == [Cancel(far.id, "cancelled")]
-        assert far.id not in far.under_way
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
+        assert scripted.id not in scripted.pending
 
 
 async def test_leaving_after_the_end_sends_nothing() -> None:
-    async with far_end() as far:
-        async with far.room.stream("logs.tail") as chunks:
-            await far.call()
-            await far.chunks(1, 2)
-            await far.end()
-            await far.told()
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("logs.tail") as chunks:
+            await scripted.call()
+            await scripted.chunks(1, 2)
+            await scripted.end()
+            await scripted.received()
             await read(chunks, 1)  # the rest has arrived and is unread
-        assert await far.told() == []
+        assert await scripted.received() == []
 
 
 async def test_cancelled_reader_cancels_the_call() -> None:
-    async with far_end() as far:
+    async with scripted_room() as scripted:
 
         async def go_on() -> None:
-            async with far.room.stream("logs.tail") as chunks:
+            async with scripted.room.stream("logs.tail") as chunks:
                 await values(chunks)
 
         task = asyncio.create_task(go_on())
-        await far.call()
-        await far.chunks(1)
-        await far.told()
+        await scripted.call()
+        await scripted.chunks(1)
+        await scripted.received()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
 
 
 async def test_cancelled_wait_loses_no_chunk() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         waiting = asyncio.create_task(anext(chunks))
-        await far.told()
+        await scripted.received()
         waiting.cancel()
         await asyncio.wait([waiting])
-        await far.chunks(1, 2)
-        await far.end()
+        await scripted.chunks(1, 2)
+        await scripted.end()
         assert await values(chunks) == [1, 2]
 
 
 async def test_late_chunks_are_dropped_and_counted() -> None:
     """STREAM-6."""
-    async with far_end() as far:
-        async with far.room.stream("logs.tail"):
-            await far.call()
-        await far.chunks(1, 2)
-        await far.progress(1)
-        await far.want(1)
-        await far.end()
-        assert await far.told() == [Cancel(far.id, "cancelled")]
-        assert far.dropped == 3
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("logs.tail"):
+            await scripted.call()
+        await scripted.chunks(1, 2)
+        await scripted.progress(1)
+        await scripted.want(1)
+        await scripted.end()
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
+        assert scripted.dropped == 3
 
 
 async def test_stream_is_entered_once_and_before_it_is_read() -> None:
-    async with far_end() as far:
-        chunks = far.room.stream("logs.tail")
+    async with scripted_room() as scripted:
+        chunks = scripted.room.stream("logs.tail")
         with pytest.raises(RuntimeError, match="enter the stream first"):
             await anext(chunks)
         async with chunks:
@@ -296,13 +302,13 @@ async def test_stream_is_entered_once_and_before_it_is_read() -> None:
 
 
 async def test_second_reader_gets_an_error_and_the_first_continues() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         first = asyncio.create_task(anext(chunks))
-        await far.told()
+        await scripted.received()
         with pytest.raises(RuntimeError, match="another task"):
             await anext(chunks)
-        await far.chunks(1)
+        await scripted.chunks(1)
         assert (await first).value == 1
 
 
@@ -324,8 +330,8 @@ async def test_second_reader_gets_an_error_and_the_first_continues() -> None:
 async def test_invalid_options_are_refused_before_anything_is_sent(
     wrong: dict[str, Any],
 ) -> None:
-    async with far_end() as far:
+    async with scripted_room() as scripted:
         with pytest.raises(InvalidArguments) as caught:
-            await far.room.stream("t.x", **wrong).__aenter__()
+            await scripted.room.stream("t.x", **wrong).__aenter__()
         assert caught.value.executed == "no"
-        assert far.under_way == set()
+        assert scripted.pending == set()

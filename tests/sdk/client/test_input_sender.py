@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.scripted_room import FarEnd, far_end, json_body, piece
+from support.parts.scripted_room import ScriptedRoom, json_body, piece, scripted_room
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, FileChunk
 from toolbus.errors import (
     ConnectionLost,
@@ -25,11 +25,11 @@ from toolbus.wire import Cancel, Credit, Frame, Input, pack_body, unpack_body
 MUCH = 2**20
 
 
-async def inputs(far: FarEnd, count: int) -> list[Input]:
-    return [await far.line.next_of(Input) for _ in range(count)]
+async def inputs(scripted: ScriptedRoom, count: int) -> list[Input]:
+    return [await scripted.line.next_of(Input) for _ in range(count)]
 
 
-def told(frames: list[Frame]) -> list[tuple[int, Any, bool]]:
+def received(frames: list[Frame]) -> list[tuple[int, Any, bool]]:
     """Return number, value and last flag of the input frames."""
     return [
         (each.number, None if each.body is None else unpack_body(each.body)[1], each.last)
@@ -38,10 +38,10 @@ def told(frames: list[Frame]) -> list[tuple[int, Any, bool]]:
     ]
 
 
-async def called(far: FarEnd, **options: Any) -> asyncio.Task[Any]:
+async def called(scripted: ScriptedRoom, **options: Any) -> asyncio.Task[Any]:
     """Start a call with an input."""
-    invoked = asyncio.create_task(far.room.invoke("rows.load", **options))
-    call = await far.call()
+    invoked = asyncio.create_task(scripted.room.invoke("rows.load", **options))
+    call = await scripted.call()
     assert (call.options or {})["input"] is True
     return invoked
 
@@ -73,59 +73,62 @@ class Rows:
 async def test_nothing_is_taken_without_credit_and_no_more_than_the_credit() -> None:
     """INPUT-1, STREAM-3."""
     rows = Rows("a", "b", "c", "d")
-    async with far_end() as far, far.room.stream("rows.load", input=rows):
-        await far.call()
-        assert (await far.told(), rows.taken) == ([], 0)
-        await far.want(2)
-        assert told(await far.told()) == [(1, "a", False), (2, "b", False)]
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows):
+        await scripted.call()
+        assert (await scripted.received(), rows.taken) == ([], 0)
+        await scripted.want(2)
+        assert received(await scripted.received()) == [(1, "a", False), (2, "b", False)]
         assert rows.taken == 2
-        await far.want(1)  # less than before: credit is never taken back
-        assert (await far.told(), rows.taken) == ([], 2)
-        await far.want(3)
-        assert told(await far.told()) == [(3, "c", False)]
+        await scripted.want(1)  # less than before: credit is never taken back
+        assert (await scripted.received(), rows.taken) == ([], 2)
+        await scripted.want(3)
+        assert received(await scripted.received()) == [(3, "c", False)]
 
 
 async def test_credit_in_bytes_limits_the_input_too() -> None:
     """STREAM-3."""
     rows = Rows("a" * 100, "b" * 100, "c")
-    async with far_end() as far, far.room.stream("rows.load", input=rows):
-        await far.call()
-        await far.want(10, 101)
-        assert [value[:1] for _, value, _ in told(await far.told())] == ["a"]
-        await far.want(10, 105)
-        assert [value[:1] for _, value, _ in told(await far.told())] == ["b"]
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows):
+        await scripted.call()
+        await scripted.want(10, 101)
+        assert [value[:1] for _, value, _ in received(await scripted.received())] == ["a"]
+        await scripted.want(10, 105)
+        assert [value[:1] for _, value, _ in received(await scripted.received())] == ["b"]
 
 
 @pytest.mark.parametrize("make", [list, tuple, iter, lambda rows: (row for row in rows)])
 async def test_last_input_frame_follows_all_others(make: Any) -> None:
     """INPUT-2."""
-    async with far_end() as far, far.room.stream("rows.load", input=make([1, "b"])) as chunks:
-        await far.call()
-        await far.want(256)
-        found = await inputs(far, 3)
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("rows.load", input=make([1, "b"])) as chunks,
+    ):
+        await scripted.call()
+        await scripted.want(256)
+        found = await inputs(scripted, 3)
         assert [(each.number, each.body, each.last) for each in found] == [
             (1, json_body(1), False),
             (2, pack_body([2, "b"]), False),
             (3, None, True),
         ]
-        await far.end(json_body("loaded"))
+        await scripted.end(json_body("loaded"))
         assert [chunk.value async for chunk in chunks] == ["loaded"]
 
 
 async def test_empty_input_is_a_single_last_frame() -> None:
     """INPUT-2."""
-    async with far_end() as far, far.room.stream("rows.load", input=[]):
-        await far.call()
-        await far.want(1)
-        assert await inputs(far, 1) == [Input(far.id, 1, None, True)]
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=[]):
+        await scripted.call()
+        await scripted.want(1)
+        assert await inputs(scripted, 1) == [Input(scripted.id, 1, None, True)]
 
 
 async def test_credit_for_chunks_is_not_credit_for_input() -> None:
     """STREAM-6."""
-    async with far_end() as far, far.room.stream("rows.load", input=[1]):
-        await far.call()
-        await far.line.send(Credit(far.id, False, 256, MUCH))
-        assert await far.told() == []
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=[1]):
+        await scripted.call()
+        await scripted.line.send(Credit(scripted.id, False, 256, MUCH))
+        assert await scripted.received() == []
 
 
 async def test_blocking_sync_iterable_does_not_block_other_calls() -> None:
@@ -136,30 +139,30 @@ async def test_blocking_sync_iterable_does_not_block_other_calls() -> None:
         assert go.wait(10)
         yield "b"
 
-    async with far_end() as far, far.room.stream("rows.load", input=rows()):
-        await far.call()
-        await far.want(256)
-        assert told(list(await inputs(far, 1))) == [(1, "toolbus-input", False)]
-        assert await far.told() == []
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows()):
+        await scripted.call()
+        await scripted.want(256)
+        assert received(list(await inputs(scripted, 1))) == [(1, "toolbus-input", False)]
+        assert await scripted.received() == []
         go.set()
-        assert told(list(await inputs(far, 2))) == [(2, "b", False), (3, None, True)]
+        assert received(list(await inputs(scripted, 2))) == [(2, "b", False), (3, None, True)]
 
 
 async def test_nothing_is_taken_while_the_connection_is_congested() -> None:
     rows = Rows("a", "b")
-    async with far_end() as far, far.room.stream("rows.load", input=rows) as chunks:
-        await far.call()
-        assert far.room._parts is not None
-        connection = far.room._parts.link.websocket
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows) as chunks:
+        await scripted.call()
+        assert scripted.room._parts is not None
+        connection = scripted.room._parts.link.websocket
         assert connection is not None
         connection.pause_writing()
-        await far.want(256)
+        await scripted.want(256)
         for number in range(3):  # after the credit, and some loop iterations later
-            await far.chunks(number)
+            await scripted.chunks(number)
             assert (await anext(chunks)).value == number
         assert rows.taken == 0
         connection.resume_writing()
-        assert told(list(await inputs(far, 2))) == [(1, "a", False), (2, "b", False)]
+        assert received(list(await inputs(scripted, 2))) == [(1, "a", False), (2, "b", False)]
 
 
 async def test_input_that_never_waits_yields_to_other_tasks() -> None:
@@ -173,10 +176,10 @@ async def test_input_that_never_waits_yields_to_other_tasks() -> None:
             taken += 1
             yield taken
 
-    async with far_end() as far, far.room.stream("rows.load", input=rows()):
-        await far.call()
-        await far.want(256)
-        await inputs(far, 201)
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows()):
+        await scripted.call()
+        await scripted.want(256)
+        await inputs(scripted, 201)
         assert seen == [32]
 
 
@@ -209,18 +212,18 @@ async def test_attachment_is_sent_piece_by_piece(tmp_path: Path, form: str) -> N
         "file": FileChunk(data, "a.bin", "x/y"),
         "iterable": brought(data),
     }
-    async with far_end() as far:
-        invoked = await called(far, attachment=forms[form])
-        await far.want(256)
-        found = [await far.line.next_of(Input)]
+    async with scripted_room() as scripted:
+        invoked = await called(scripted, attachment=forms[form])
+        await scripted.want(256)
+        found = [await scripted.line.next_of(Input)]
         while not found[-1].last:
-            found.append(await far.line.next_of(Input))
+            found.append(await scripted.line.next_of(Input))
         assert joined(found) == data
         assert [each.number for each in found] == [*range(1, len(found) + 1)]
         first = unpack_body(found[0].body or b"", binary=True)
         named = {"path": "a.bin", "str": "a.bin", "file": "a.bin"}
         assert first[1] == named.get(form, "")
-        await far.end(json_body("kept"))
+        await scripted.end(json_body("kept"))
         assert (await invoked).value == "kept"
 
 
@@ -232,31 +235,31 @@ async def test_pieces_of_an_attachment_are_sent_as_they_are_produced() -> None:
         yield b"two"
         await go.wait()
 
-    async with far_end() as far:
-        await called(far, attachment=typed())
-        await far.want(256)
-        (first,) = await inputs(far, 1)  # the next one may be the last
+    async with scripted_room() as scripted:
+        await called(scripted, attachment=typed())
+        await scripted.want(256)
+        (first,) = await inputs(scripted, 1)  # the next one may be the last
         assert unpack_body(first.body or b"", binary=True)[3:] == [b"one", True]
-        assert await far.told() == []
+        assert await scripted.received() == []
         go.set()
-        (last,) = await inputs(far, 1)
+        (last,) = await inputs(scripted, 1)
         assert (unpack_body(last.body or b"", binary=True)[3:], last.last) == ([b"two"], True)
 
 
 async def test_empty_attachment_is_one_empty_piece() -> None:
-    async with far_end() as far:
-        await called(far, attachment=b"")
-        await far.want(1)
-        (only,) = await inputs(far, 1)
+    async with scripted_room() as scripted:
+        await called(scripted, attachment=b"")
+        await scripted.want(1)
+        (only,) = await inputs(scripted, 1)
         assert (joined([only]), only.last) == (b"", True)
 
 
 async def test_file_among_the_values_is_sent_in_pieces() -> None:
     rows = ["a", FileChunk(b"x" * (FILE_PIECE_BYTES + 1), "n"), "b"]
-    async with far_end() as far, far.room.stream("rows.load", input=rows):
-        await far.call()
-        await far.want(256)
-        found = await inputs(far, 5)
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows):
+        await scripted.call()
+        await scripted.want(256)
+        found = await inputs(scripted, 5)
         assert joined(found[1:3]) == b"x" * (FILE_PIECE_BYTES + 1)
         assert found[3].body == pack_body([2, "b"])
 
@@ -264,21 +267,21 @@ async def test_file_among_the_values_is_sent_in_pieces() -> None:
 async def test_file_that_cannot_be_opened_is_an_os_error_and_nothing_is_sent(
     tmp_path: Path,
 ) -> None:
-    async with far_end() as far:
+    async with scripted_room() as scripted:
         with pytest.raises(FileNotFoundError):
-            await far.room.invoke("rows.load", attachment=tmp_path / "missing")
-        assert far.under_way == set()
+            await scripted.room.invoke("rows.load", attachment=tmp_path / "missing")
+        assert scripted.pending == set()
 
 
 async def test_large_result_of_an_upload_is_received_in_pieces() -> None:
     """STREAM-8."""
-    async with far_end() as far:
-        invoked = await called(far, attachment=b"in")
-        await far.want(256)
-        await inputs(far, 1)
-        await far.chunk(piece(b"out, ", more=True, name="a"))
+    async with scripted_room() as scripted:
+        invoked = await called(scripted, attachment=b"in")
+        await scripted.want(256)
+        await inputs(scripted, 1)
+        await scripted.chunk(piece(b"out, ", more=True, name="a"))
         file = await invoked
-        await far.end(piece(b"all of it", more=False))
+        await scripted.end(piece(b"all of it", more=False))
         assert (file.name, await file.read()) == ("a", b"out, all of it")
 
 
@@ -289,22 +292,22 @@ async def test_large_result_of_an_upload_is_received_in_pieces() -> None:
 async def test_iterable_that_fails_cancels_the_call_and_is_raised(kind: type[Exception]) -> None:
     """INPUT-3."""
     error = kind("mine, or a tool's that I called")
-    async with far_end() as far:
-        async with far.room.stream("rows.load", input=Rows("a", error=error)) as chunks:
-            await far.call()
-            await far.chunks("before")
-            await far.want(256)
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("rows.load", input=Rows("a", error=error)) as chunks:
+            await scripted.call()
+            await scripted.chunks("before")
+            await scripted.want(256)
             assert (await anext(chunks)).value == "before"
             with pytest.raises(type(error)) as caught:
                 await anext(chunks)
             assert caught.value is error
-            assert (await far.told())[-1] == Cancel(far.id, "cancelled")
-        invoked = await called(far, attachment=FileChunk.from_pieces(Rows(b"a", error=error)))
-        await far.want(256)
+            assert (await scripted.received())[-1] == Cancel(scripted.id, "cancelled")
+        invoked = await called(scripted, attachment=FileChunk.from_pieces(Rows(b"a", error=error)))
+        await scripted.want(256)
         with pytest.raises(type(error)) as raised:
             await invoked
         assert raised.value is error
-        assert (await far.told())[-1] == Cancel(far.id, "cancelled")
+        assert (await scripted.received())[-1] == Cancel(scripted.id, "cancelled")
 
 
 async def test_sync_iterable_that_fails_is_raised_too() -> None:
@@ -312,18 +315,21 @@ async def test_sync_iterable_that_fails_is_raised_too() -> None:
         yield 1
         raise ValueError("mine")
 
-    async with far_end() as far, far.room.stream("rows.load", input=rows()) as chunks:
-        await far.call()
-        await far.want(256)
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("rows.load", input=rows()) as chunks,
+    ):
+        await scripted.call()
+        await scripted.want(256)
         with pytest.raises(ValueError, match="mine"):
             await anext(chunks)
 
 
 async def test_iterable_that_raises_cancelled_error_does_not_hang_the_call() -> None:
     rows = Rows("a", error=asyncio.CancelledError())
-    async with far_end() as far, far.room.stream("rows.load", input=rows) as chunks:
-        await far.call()
-        await far.want(256)
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows) as chunks:
+        await scripted.call()
+        await scripted.want(256)
         with pytest.raises(RuntimeError, match="input was cancelled"):
             await anext(chunks)
 
@@ -340,46 +346,49 @@ async def test_iterable_that_raises_cancelled_error_does_not_hang_the_call() -> 
 async def test_value_that_cannot_be_sent_ends_the_call(
     value: Any, kind: type[RoomException], path: str | None
 ) -> None:
-    async with far_end() as far, far.room.stream("rows.load", input=[1, value]) as chunks:
-        await far.call()
-        await far.want(256)
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("rows.load", input=[1, value]) as chunks,
+    ):
+        await scripted.call()
+        await scripted.want(256)
         with pytest.raises(kind) as caught:
             await anext(chunks)
         assert (caught.value.details.get("path"), caught.value.executed) == (path, "maybe")
-        assert (await far.told())[-1] == Cancel(far.id, "cancelled")
+        assert (await scripted.received())[-1] == Cancel(scripted.id, "cancelled")
 
 
 async def test_attachment_that_cannot_be_sent_is_refused_before_the_call() -> None:
-    async with far_end() as far:
+    async with scripted_room() as scripted:
         for wrong in (FileChunk(b"a", "\ud800"), FileChunk("text"), 7):  # type: ignore[arg-type]  # untyped callers
             with pytest.raises(InvalidArguments) as caught:
-                await far.room.invoke("rows.load", attachment=wrong)
+                await scripted.room.invoke("rows.load", attachment=wrong)
             assert caught.value.executed == "no"
-        assert far.under_way == set()
+        assert scripted.pending == set()
 
 
-async def ended(far: FarEnd) -> None:
-    await far.end(json_body("enough"))
+async def ended(scripted: ScriptedRoom) -> None:
+    await scripted.end(json_body("enough"))
 
 
-async def failed(far: FarEnd) -> None:
-    await far.fail(ToolFailed("no more"))
+async def failed(scripted: ScriptedRoom) -> None:
+    await scripted.fail(ToolFailed("no more"))
 
 
-async def lost(far: FarEnd) -> None:
-    await far.line.connection.close()
+async def lost(scripted: ScriptedRoom) -> None:
+    await scripted.line.connection.close()
 
 
 @pytest.mark.parametrize("end", [ended, failed, lost])
 async def test_call_that_ends_early_stops_the_iterable(end: Any) -> None:
     """INPUT-3."""
     rows = Rows("a", "b")
-    async with far_end() as far:
-        async with far.room.stream("rows.load", input=rows) as chunks:
-            await far.call()
-            await far.want(256)
-            await inputs(far, 2)
-            await end(far)
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("rows.load", input=rows) as chunks:
+            await scripted.call()
+            await scripted.want(256)
+            await inputs(scripted, 2)
+            await end(scripted)
             await rows.closed.wait()
             if end is ended:
                 assert (await anext(chunks)).value == "enough"
@@ -390,13 +399,13 @@ async def test_call_that_ends_early_stops_the_iterable(end: Any) -> None:
 
 async def test_leaving_the_block_stops_the_iterable() -> None:
     rows = Rows("a")
-    async with far_end() as far:
-        async with far.room.stream("rows.load", input=rows):
-            await far.call()
-            await far.want(256)
-            await inputs(far, 1)
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("rows.load", input=rows):
+            await scripted.call()
+            await scripted.want(256)
+            await inputs(scripted, 1)
         await rows.closed.wait()
-        assert await far.told() == [Cancel(far.id, "cancelled")]
+        assert await scripted.received() == [Cancel(scripted.id, "cancelled")]
 
 
 async def test_sync_generator_is_closed_after_its_current_item() -> None:
@@ -410,12 +419,12 @@ async def test_sync_generator_is_closed_after_its_current_item() -> None:
         finally:
             closed.set()
 
-    async with far_end() as far:
-        async with far.room.stream("rows.load", input=rows()):
-            await far.call()
-            await far.want(256)
-            await inputs(far, 1)
-            await far.told()
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("rows.load", input=rows()):
+            await scripted.call()
+            await scripted.want(256)
+            await inputs(scripted, 1)
+            await scripted.received()
         assert not closed.is_set()  # a thread that blocks cannot be stopped
         go.set()
         assert await asyncio.to_thread(closed.wait, 5)

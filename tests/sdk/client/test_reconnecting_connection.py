@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from support.parts.lone_host import echo
+from support.parts.isolated_host import echo
 from support.parts.scripted_server import Line, ScriptedServer, scripted_server
 from toolbus import RoomClient, Toolkit
 from toolbus.client.reconnecting_connection import (

@@ -11,7 +11,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from support.parts.scripted_room import FarEnd, error_of, far_end, json_body, piece, values
+from support.parts.scripted_room import (
+    ScriptedRoom,
+    error_of,
+    json_body,
+    piece,
+    scripted_room,
+    values,
+)
 from toolbus import ChunkStream
 from toolbus.client.caller import Caller
 from toolbus.errors import (
@@ -31,42 +38,45 @@ from toolbus.wire import Describe, Input, Result, pack_body
 
 async def test_stream_is_retried_until_its_first_chunk() -> None:
     """RETRY-1, RETRY-2."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        first = await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        first = await scripted.call()
         reading = asyncio.create_task(values(chunks))
-        await far.fail(Overloaded())
-        second = await far.call()
+        await scripted.fail(Overloaded())
+        second = await scripted.call()
         assert second.call_id == first.call_id
         assert (second.options or {})["attempt"] == 1
         assert (second.options or {})["credit_chunks"] == 256
-        await far.chunks(1)
-        await far.end()
+        await scripted.chunks(1)
+        await scripted.end()
         assert await reading == [1]
 
 
 @pytest.mark.row(67)
 async def test_stream_is_not_retried_after_its_first_chunk() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.chunks(1)
-        await far.fail(HostLost(executed="no"))
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.chunks(1)
+        await scripted.fail(HostLost(executed="no"))
         seen, error = await error_of(chunks)
         assert (seen, type(error)) == ([1], HostLost)
-        assert await far.told() == []
+        assert await scripted.received() == []
 
 
 async def test_stream_with_retry_off_is_tried_once() -> None:
-    async with far_end() as far, far.room.stream("logs.tail", retry=False) as chunks:
-        await far.call()
-        await far.fail(NoHost())
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("logs.tail", retry=False) as chunks,
+    ):
+        await scripted.call()
+        await scripted.fail(NoHost())
         _, error = await error_of(chunks)
         assert isinstance(error, NoHost)
         assert error.details == {"chunks": 0}
 
 
 async def test_stream_that_could_not_be_sent_reports_no_chunks() -> None:
-    async with far_end() as far:
-        stream = far.room.stream("logs.tail", timeout_s=0.0)
+    async with scripted_room() as scripted:
+        stream = scripted.room.stream("logs.tail", timeout_s=0.0)
         with pytest.raises(DeadlineExceeded) as caught:
             await stream.__aenter__()
         assert (caught.value.executed, caught.value.details) == ("no", {"chunks": 0})
@@ -74,27 +84,30 @@ async def test_stream_that_could_not_be_sent_reports_no_chunks() -> None:
 
 async def test_stream_is_retried_with_the_affinity_that_its_tool_needs() -> None:
     """CALL-23."""
-    async with far_end() as far, far.room.stream("logs.tail", {"path": "a"}) as chunks:
-        await far.call()
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("logs.tail", {"path": "a"}) as chunks,
+    ):
+        await scripted.call()
         reading = asyncio.create_task(values(chunks))
         details = {"path": "/affinity", "argument": "path"}
-        await far.fail(InvalidArguments("which host", details=details))
-        call = await far.call()
+        await scripted.fail(InvalidArguments("which host", details=details))
+        call = await scripted.call()
         assert len((call.options or {})["affinity"]) == 32
-        await far.end()
+        await scripted.end()
         assert await reading == []
 
 
 async def test_second_reader_gets_an_error_while_the_first_waits_for_a_retry() -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         first = asyncio.create_task(anext(chunks))
-        await far.fail(Overloaded(retry_after_s=0.3))
-        await far.told()
+        await scripted.fail(Overloaded(retry_after_s=0.3))
+        await scripted.received()
         with pytest.raises(RuntimeError, match="another task"):
             await anext(chunks)
-        await far.call()
-        await far.chunks(1)
+        await scripted.call()
+        await scripted.chunks(1)
         assert (await first).value == 1
 
 
@@ -103,31 +116,31 @@ async def test_read_cancelled_before_a_retry_loses_nothing(
     retry_after_s: float,
 ) -> None:
     """RETRY-1."""
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
-        await far.fail(Overloaded(retry_after_s=retry_after_s))
-        await far.told()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
+        await scripted.fail(Overloaded(retry_after_s=retry_after_s))
+        await scripted.received()
         for _ in range(5):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(chunks), 0.01)
-        assert ((await far.call()).options or {})["attempt"] == 1
-        await far.chunks(1)
-        await far.end()
+        assert ((await scripted.call()).options or {})["attempt"] == 1
+        await scripted.chunks(1)
+        await scripted.end()
         assert await values(chunks) == [1]
 
 
 async def test_stream_that_fails_without_a_reader_ends_with_its_error() -> None:
     tracing, exporter = traced()
-    async with far_end(tracing) as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room(tracing) as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         reading = asyncio.create_task(anext(chunks))
-        await far.fail(Overloaded(retry_after_s=0.1))
-        await far.told()
+        await scripted.fail(Overloaded(retry_after_s=0.1))
+        await scripted.received()
         reading.cancel()
-        await far.call()
+        await scripted.call()
         assert exporter.get_finished_spans() == ()
-        await far.fail(ToolFailed("no"))
-        await far.told()
+        await scripted.fail(ToolFailed("no"))
+        await scripted.received()
         with pytest.raises(ToolFailed):
             await anext(chunks)
         (span,) = exporter.get_finished_spans()
@@ -135,31 +148,33 @@ async def test_stream_that_fails_without_a_reader_ends_with_its_error() -> None:
 
 
 async def test_stream_cancelled_before_a_retry_is_not_retried() -> None:
-    async with far_end() as far:
-        async with far.room.stream("logs.tail") as chunks:
-            await far.call()
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("logs.tail") as chunks:
+            await scripted.call()
             left = asyncio.create_task(anext(chunks))
-            await far.fail(Overloaded(retry_after_s=0.05))
-            await far.told()
+            await scripted.fail(Overloaded(retry_after_s=0.05))
+            await scripted.received()
         with pytest.raises(Overloaded):
             await left
-        async with far.room.stream("logs.tail") as chunks:
-            first = await far.call()
+        async with scripted.room.stream("logs.tail") as chunks:
+            first = await scripted.call()
             reading = asyncio.create_task(anext(chunks))
-            await far.fail(Overloaded(retry_after_s=0.2))  # its retry is due after the cancellation
-            assert (await far.call()).call_id == first.call_id
-            await far.chunks(1)
+            await scripted.fail(
+                Overloaded(retry_after_s=0.2)
+            )  # its retry is due after the cancellation
+            assert (await scripted.call()).call_id == first.call_id
+            await scripted.chunks(1)
             assert (await reading).value == 1
 
 
 async def test_failed_attempt_without_a_reader_is_not_logged_by_asyncio(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with far_end() as far, far.room.stream("logs.tail") as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
+        await scripted.call()
         reading = asyncio.create_task(anext(chunks))
-        await far.fail(Overloaded(retry_after_s=0.05))
-        await far.told()
+        await scripted.fail(Overloaded(retry_after_s=0.05))
+        await scripted.received()
         reading.cancel()
         monkeypatch.setattr(Caller, "send_attempt", refuse)
         (retry,) = (each for each in asyncio.all_tasks() if "_retry_after" in repr(each))
@@ -176,9 +191,12 @@ async def test_error_of_the_input_is_raised_to_every_later_reader() -> None:
         raise OSError("disk")
         yield ""
 
-    async with far_end() as far, far.room.stream("rows.load", input=fails()) as chunks:
-        await far.call()
-        await far.want(1)
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("rows.load", input=fails()) as chunks,
+    ):
+        await scripted.call()
+        await scripted.want(1)
         for _ in range(2):
             with pytest.raises(OSError, match="disk"):
                 await anext(chunks)
@@ -192,27 +210,30 @@ async def brought(*rows: str) -> AsyncIterator[str]:
 async def test_call_is_retried_if_no_input_was_taken() -> None:
     """RETRY-2."""
     rows = brought("a")
-    async with far_end() as far, far.room.stream("rows.load", input=rows) as chunks:
-        await far.call()
+    async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows) as chunks:
+        await scripted.call()
         reading = asyncio.create_task(anext(chunks))
-        await far.fail(Overloaded())
-        call = await far.call()
+        await scripted.fail(Overloaded())
+        call = await scripted.call()
         assert (call.options or {})["attempt"] == 1
-        await far.want(1)
-        assert (await far.line.next_of(Input)).body == pack_body([2, "a"])
-        await far.end(json_body("done"))
+        await scripted.want(1)
+        assert (await scripted.line.next_of(Input)).body == pack_body([2, "a"])
+        await scripted.end(json_body("done"))
         assert (await reading).value == "done"
 
 
 async def test_call_is_not_retried_after_input_was_taken() -> None:
-    async with far_end() as far, far.room.stream("rows.load", input=brought("a")) as chunks:
-        await far.call()
-        await far.want(1)
-        await far.line.next_of(Input)
-        await far.fail(HostLost(executed="no"))
+    async with (
+        scripted_room() as scripted,
+        scripted.room.stream("rows.load", input=brought("a")) as chunks,
+    ):
+        await scripted.call()
+        await scripted.want(1)
+        await scripted.line.next_of(Input)
+        await scripted.fail(HostLost(executed="no"))
         with pytest.raises(HostLost):
             await anext(chunks)
-        assert await far.told() == []
+        assert await scripted.received() == []
 
 
 # Progress, proxies, spans
@@ -222,32 +243,34 @@ async def test_progress_is_delivered_at_once_and_callback_errors_are_harmless(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """PROGRESS-1."""
-    told: list[Any] = []
+    received: list[Any] = []
     harm = {1: asyncio.CancelledError(), 2: ValueError("not my number")}
 
     def listen(value: Any) -> None:
-        told.append(value)
+        received.append(value)
         if not isinstance(value, dict) and value in harm:
             raise harm[value]
 
-    async with far_end() as far:
-        async with far.room.stream("logs.tail", on_progress=listen) as chunks:
-            call = await far.call()
+    async with scripted_room() as scripted:
+        async with scripted.room.stream("logs.tail", on_progress=listen) as chunks:
+            call = await scripted.call()
             assert (call.options or {})["progress"] is True
-            await far.progress(1)
-            await far.progress(2)
-            await far.chunks("a")
-            await far.progress({"done": 3})
-            await far.end()
+            await scripted.progress(1)
+            await scripted.progress(2)
+            await scripted.chunks("a")
+            await scripted.progress({"done": 3})
+            await scripted.end()
             assert await values(chunks) == ["a"]
-        assert told == [1, 2, {"done": 3}]
+        assert received == [1, 2, {"done": 3}]
         assert caplog.text.count("on_progress raised") == 2
-        invoked = asyncio.create_task(far.room.invoke("logs.size", on_progress=told.append))
-        await far.call()
-        await far.progress("half")
-        await far.end(json_body(7))
+        invoked = asyncio.create_task(
+            scripted.room.invoke("logs.size", on_progress=received.append)
+        )
+        await scripted.call()
+        await scripted.progress("half")
+        await scripted.end(json_body(7))
         assert (await invoked).value == 7
-        assert told[-1] == "half"
+        assert received[-1] == "half"
 
 
 async def test_proxy_returns_a_stream_for_a_streaming_tool() -> None:
@@ -256,24 +279,24 @@ async def test_proxy_returns_a_stream_for_a_streaming_tool() -> None:
     names = "name", "title", "description", "version", "digest"
     summary: dict[str, Any] = dict.fromkeys(names, "logs")
     summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["size", "tail"]}
-    async with far_end() as far:
-        asking = asyncio.create_task(far.room.toolkit("logs"))
-        request = await far.line.next_of(Describe)
+    async with scripted_room() as scripted:
+        asking = asyncio.create_task(scripted.room.toolkit("logs"))
+        request = await scripted.line.next_of(Describe)
         body = pack_body({"toolkit": summary, "manifest": {"name": "logs", "tools": tools}})
-        await far.line.send(Result(request.id, body))
+        await scripted.line.send(Result(request.id, body))
         logs = await asking
         async with logs.tail(path="a.log") as chunks:
-            call = await far.call()
+            call = await scripted.call()
             assert (call.tool, call.arguments) == ("tail", pack_body({"path": "a.log"}))
-            await far.chunks(1)
-            await far.end()
+            await scripted.chunks(1)
+            await scripted.end()
             assert [chunk.value async for chunk in chunks] == [1]
         async with logs.with_options(stall_timeout_s=2).stream("size") as chunks:
-            call = await far.call()
+            call = await scripted.call()
             assert (call.tool, (call.options or {})["idle_ms"]) == ("size", 2_000)
         size = asyncio.create_task(logs.size())
-        assert "credit_chunks" not in ((await far.call()).options or {})
-        await far.end(json_body(7))
+        assert "credit_chunks" not in ((await scripted.call()).options or {})
+        await scripted.end(json_body(7))
         assert await size == 7
 
 
@@ -284,17 +307,17 @@ def traced() -> tuple[Tracing, InMemorySpanExporter]:
     return Tracing(provider), exporter
 
 
-async def ended_well(far: FarEnd, chunks: ChunkStream) -> None:
-    await far.end()
+async def ended_well(scripted: ScriptedRoom, chunks: ChunkStream) -> None:
+    await scripted.end()
     assert await values(chunks) == [1]
 
 
-async def ended_badly(far: FarEnd, chunks: ChunkStream) -> None:
-    await far.fail(ToolFailed("no"))
+async def ended_badly(scripted: ScriptedRoom, chunks: ChunkStream) -> None:
+    await scripted.fail(ToolFailed("no"))
     await error_of(chunks)
 
 
-async def left(far: FarEnd, chunks: ChunkStream) -> None:
+async def left(scripted: ScriptedRoom, chunks: ChunkStream) -> None:
     pass
 
 
@@ -303,15 +326,15 @@ async def left(far: FarEnd, chunks: ChunkStream) -> None:
 )
 async def test_span_of_a_stream_ends_with_the_stream(end: Any, error: str | None) -> None:
     tracing, exporter = traced()
-    async with far_end(tracing) as far:
-        async with far.room.stream("logs.tail") as chunks:
-            call = await far.call()
+    async with scripted_room(tracing) as scripted:
+        async with scripted.room.stream("logs.tail") as chunks:
+            call = await scripted.call()
             assert call.traceparent
-            await far.chunks(1)
+            await scripted.chunks(1)
             if end is left:
                 await anext(chunks)
             assert exporter.get_finished_spans() == ()
-            await end(far, chunks)
+            await end(scripted, chunks)
         (span,) = exporter.get_finished_spans()
         assert span.name == "logs.tail"
         assert (span.attributes or {}).get("error.type") == error
@@ -319,13 +342,13 @@ async def test_span_of_a_stream_ends_with_the_stream(end: Any, error: str | None
 
 async def test_span_of_a_file_ends_with_its_last_piece() -> None:
     tracing, exporter = traced()
-    async with far_end(tracing) as far:
-        invoked = asyncio.create_task(far.room.invoke("files.get"))
-        await far.call()
-        await far.chunk(piece(b"a", more=True))
+    async with scripted_room(tracing) as scripted:
+        invoked = asyncio.create_task(scripted.room.invoke("files.get"))
+        await scripted.call()
+        await scripted.chunk(piece(b"a", more=True))
         file = await invoked
         assert exporter.get_finished_spans() == ()
-        await far.end(piece(b"b", more=False))
+        await scripted.end(piece(b"b", more=False))
         assert await file.read() == b"ab"
         (span,) = exporter.get_finished_spans()
         assert span.name == "files.get"
@@ -333,14 +356,14 @@ async def test_span_of_a_file_ends_with_its_last_piece() -> None:
 
 async def test_client_announces_that_it_accepts_chunks() -> None:
     """CONN-4."""
-    async with far_end() as far:
-        request = far.line.connection.request
+    async with scripted_room() as scripted:
+        request = scripted.line.connection.request
         assert request is not None
         assert request.path.endswith("&chunks=1")
 
 
 async def test_stream_of_a_turn_is_made_on_behalf_of_its_sender() -> None:
-    async with far_end() as far:
-        room = Room(far.room._core, principal="bob")
+    async with scripted_room() as scripted:
+        room = Room(scripted.room._core, principal="bob")
         async with room.stream("logs.tail"):
-            assert ((await far.call()).options or {})["on_behalf_of"] == "bob"
+            assert ((await scripted.call()).options or {})["on_behalf_of"] == "bob"

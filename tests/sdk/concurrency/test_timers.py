@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.parts.still_clock import StillClock
+from support.parts.manual_clock import ManualClock
 from toolbus.concurrency.timers import Alarm, Deadlines
 
 
@@ -18,7 +18,7 @@ class Watch:
     """Deadlines on a manual clock, and the items that expired."""
 
     def __init__(self) -> None:
-        self.clock = StillClock()
+        self.clock = ManualClock()
         self.expired: list[str] = []
         self.deadlines: Deadlines[Call] = Deadlines(self.clock.as_loop(), self.expire)
 
@@ -99,7 +99,7 @@ def test_ended_items_are_dropped_although_a_long_one_remains() -> None:
 
 
 def test_alarm_fires_once_at_the_earliest_time_and_again_when_set() -> None:
-    clock = StillClock()
+    clock = ManualClock()
     rung: list[float] = []
 
     def ring(now: float) -> float:
@@ -120,7 +120,7 @@ def test_alarm_fires_once_at_the_earliest_time_and_again_when_set() -> None:
 
 
 def test_closed_alarm_never_fires() -> None:
-    clock = StillClock()
+    clock = ManualClock()
     alarm = Alarm(clock.as_loop(), lambda _: pytest.fail("it rang"))
     alarm.set(clock.now + 1)
     alarm.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.lone_host import PLENTY, Stage
+from support.parts.isolated_host import PLENTY, HostStage
 from toolbus import FileChunk, tool
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
@@ -18,10 +18,10 @@ from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
 def joined(fields: list[list[Any]]) -> bytes:
@@ -67,7 +67,7 @@ def files(disk: OnDisk) -> dict[str, FileChunk]:
 
 @pytest.mark.parametrize("kind", ["whole", "path", "pieces"])
 async def test_large_file_result_is_sent_in_pieces_as_the_caller_reads(
-    stage: Stage, disk: OnDisk, kind: str
+    host_stage: HostStage, disk: OnDisk, kind: str
 ) -> None:
     """STREAM-8 and STREAM-9: one chunk at first, the rest within credit, the last in the result."""
 
@@ -75,7 +75,7 @@ async def test_large_file_result_is_sent_in_pieces_as_the_caller_reads(
     async def get() -> FileChunk:
         return files(disk)[kind]
 
-    server = stage.server(get)
+    server = host_stage.server(get)
     server.dispatch(1, "get")
     first = await server.fields_of(1)
     assert first[:3] == [3, "big.bin", "x/y"]
@@ -94,14 +94,16 @@ async def test_large_file_result_is_sent_in_pieces_as_the_caller_reads(
 
 
 @pytest.mark.parametrize("kind", ["whole", "path", "pieces"])
-async def test_file_of_256_kib_is_an_ordinary_result(stage: Stage, disk: OnDisk, kind: str) -> None:
+async def test_file_of_256_kib_is_an_ordinary_result(
+    host_stage: HostStage, disk: OnDisk, kind: str
+) -> None:
     disk.fill(b"x" * 256 * 1024)
 
     @tool
     async def get() -> FileChunk:
         return files(disk)[kind]
 
-    server = stage.server(get)
+    server = host_stage.server(get)
     server.dispatch(1, "get")
     assert await server.answer() == disk.data
     assert server.news.empty()
@@ -109,7 +111,7 @@ async def test_file_of_256_kib_is_an_ordinary_result(stage: Stage, disk: OnDisk,
 
 @pytest.mark.parametrize("kind", ["whole", "path", "pieces"])
 async def test_caller_without_support_for_pieces_gets_the_whole_file(
-    stage: Stage, disk: OnDisk, kind: str
+    host_stage: HostStage, disk: OnDisk, kind: str
 ) -> None:
     """STREAM-8: with `whole` in the dispatch nothing precedes the result; BODY-6 holds."""
 
@@ -117,7 +119,7 @@ async def test_caller_without_support_for_pieces_gets_the_whole_file(
     async def get() -> FileChunk:
         return files(disk)[kind]
 
-    server = stage.server(get)
+    server = host_stage.server(get)
     server.dispatch(1, "get", header={"whole": True})
     assert await server.answer() == disk.data
     disk.fill(b"x" * MAX_RESULT_BYTES)
@@ -127,7 +129,9 @@ async def test_caller_without_support_for_pieces_gets_the_whole_file(
     assert server.news.empty()
 
 
-async def test_large_files_in_a_stream_are_sent_in_pieces(stage: Stage, disk: OnDisk) -> None:
+async def test_large_files_in_a_stream_are_sent_in_pieces(
+    host_stage: HostStage, disk: OnDisk
+) -> None:
     """STREAM-9: if `more` is true, the next chunk continues the data."""
 
     @tool
@@ -137,7 +141,7 @@ async def test_large_files_in_a_stream_are_sent_in_pieces(stage: Stage, disk: On
         yield FileChunk(b"")
         yield "between"
 
-    server = stage.server(get)
+    server = host_stage.server(get)
     server.dispatch(1, "get", header=PLENTY)
     assert await server.answer() == 0
     received = [await server.fields_of(number + 1) for number in range(server.news.qsize())]
@@ -147,7 +151,7 @@ async def test_large_files_in_a_stream_are_sent_in_pieces(stage: Stage, disk: On
 
 
 async def test_small_file_in_a_stream_is_one_chunk(
-    stage: Stage,
+    host_stage: HostStage,
 ) -> None:
     """STREAM-2: its name and type are part of the 256 KiB."""
     head = len(pack_body([3, "name", "x/y", b"", True])) + 8
@@ -157,7 +161,7 @@ async def test_small_file_in_a_stream_is_one_chunk(
         for size in (MAX_CHUNK_BYTES - head, MAX_CHUNK_BYTES):
             yield FileChunk(b"x" * size, "name", "x/y")
 
-    server = stage.server(get)
+    server = host_stage.server(get)
     server.dispatch(1, "get", header=PLENTY)
     assert await server.answer() == 0
     received = [await server.fields_of(number + 1) for number in range(server.news.qsize())]
@@ -165,7 +169,9 @@ async def test_small_file_in_a_stream_is_one_chunk(
     assert joined(received[1:]) == b"x" * MAX_CHUNK_BYTES
 
 
-async def test_a_file_that_cannot_be_read_is_the_tools_failure(stage: Stage, disk: OnDisk) -> None:
+async def test_a_file_that_cannot_be_read_is_the_tools_failure(
+    host_stage: HostStage, disk: OnDisk
+) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"x" * 300_000
         raise OSError("secret")
@@ -178,7 +184,7 @@ async def test_a_file_that_cannot_be_read_is_the_tools_failure(stage: Stage, dis
     async def half() -> FileChunk:
         return FileChunk.from_pieces(broken())
 
-    server = stage.server(missing, half)
+    server = host_stage.server(missing, half)
     server.dispatch(1, "missing")
     error = await server.error()
     assert (error.code, error.executed) == ("tool_failed", "yes")
@@ -188,7 +194,7 @@ async def test_a_file_that_cannot_be_read_is_the_tools_failure(stage: Stage, dis
     assert (await server.fields_of(1))[4:] == [True]
 
 
-async def test_file_name_that_fills_a_chunk_is_too_large(stage: Stage) -> None:
+async def test_file_name_that_fills_a_chunk_is_too_large(host_stage: HostStage) -> None:
     @tool
     async def get() -> AsyncIterator[FileChunk]:
         yield FileChunk(b"x", "n" * MAX_CHUNK_BYTES)
@@ -197,7 +203,7 @@ async def test_file_name_that_fills_a_chunk_is_too_large(stage: Stage) -> None:
     async def one() -> FileChunk:
         return FileChunk(b"x", "n" * MAX_RESULT_BYTES)
 
-    server = stage.server(get, one)
+    server = host_stage.server(get, one)
     server.dispatch(1, "get", header=PLENTY)
     assert (await server.error()).code == "too_large"
     server.dispatch(1, "one")
@@ -206,7 +212,7 @@ async def test_file_name_that_fills_a_chunk_is_too_large(stage: Stage) -> None:
 
 @pytest.mark.parametrize("kind", ["whole", "path"])
 async def test_sync_tool_runs_other_calls_while_its_returned_file_is_unread(
-    stage: Stage, disk: OnDisk, kind: str
+    host_stage: HostStage, disk: OnDisk, kind: str
 ) -> None:
     """STREAM-8: the function's concurrency does not depend on how slowly its file is read."""
 
@@ -214,7 +220,7 @@ async def test_sync_tool_runs_other_calls_while_its_returned_file_is_unread(
     def get() -> FileChunk:
         return files(disk)[kind]
 
-    server = stage.server(get)
+    server = host_stage.server(get)
     server.dispatch(1, "get")
     assert (await server.fields_of(1))[1] == "big.bin"
     server.dispatch(2, "get")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.lone_host import ALICE, PLENTY
+from support.parts.isolated_host import ALICE, PLENTY
 from support.parts.scripted_server import Line, scripted_server
 from toolbus import ApiScope, InputStream, RoomClient, Toolkit, tool
 from toolbus.transport.websocket import WRITE_LIMIT_BYTES

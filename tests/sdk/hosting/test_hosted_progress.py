@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.parts.lone_host import Stage
+from support.parts.isolated_host import HostStage
 from toolbus import ToolContext, tool
 from toolbus.wire import Progress, unpack_body
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
-async def test_progress_is_sent_to_a_caller_that_requested_it(stage: Stage) -> None:
+async def test_progress_is_sent_to_a_caller_that_requested_it(host_stage: HostStage) -> None:
     """PROGRESS-1: if the caller set `progress`, without any credit."""
 
     @tool
@@ -31,7 +31,7 @@ async def test_progress_is_sent_to_a_caller_that_requested_it(stage: Stage) -> N
         context.emit("last")
         return "ended"
 
-    server = stage.server(work)
+    server = host_stage.server(work)
     server.dispatch(1, "work")
     assert await server.answer() == "ended"
     assert server.news.empty()
@@ -41,7 +41,7 @@ async def test_progress_is_sent_to_a_caller_that_requested_it(stage: Stage) -> N
     assert await server.answer() == "ended"
 
 
-async def test_only_the_latest_waiting_progress_is_sent(stage: Stage) -> None:
+async def test_only_the_latest_waiting_progress_is_sent(host_stage: HostStage) -> None:
     """PROGRESS-1: it is dropped if the connection is congested; it never waits or piles up."""
     more = asyncio.Event()
 
@@ -51,15 +51,15 @@ async def test_only_the_latest_waiting_progress_is_sent(stage: Stage) -> None:
             context.emit(number)
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        stage.enter()
+        host_stage.enter()
         await more.wait()
         context.emit("x" * 20_000)
         return "ended"
 
-    server = stage.server(work)
+    server = host_stage.server(work)
     server.wire.fall_behind()
     server.dispatch(1, "work", header={"progress": True})
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     assert await server.is_quiet()
     server.wire.catch_up()
     assert unpack_body((await server.next_of(Progress)).body) == [1, 999]
@@ -68,7 +68,7 @@ async def test_only_the_latest_waiting_progress_is_sent(stage: Stage) -> None:
     assert server.news.empty()
 
 
-async def test_progress_after_the_end_of_a_call_is_dropped(stage: Stage) -> None:
+async def test_progress_after_the_end_of_a_call_is_dropped(host_stage: HostStage) -> None:
     contexts: list[ToolContext] = []
 
     @tool
@@ -76,7 +76,7 @@ async def test_progress_after_the_end_of_a_call_is_dropped(stage: Stage) -> None
         contexts.append(context)
         return "ended"
 
-    server = stage.server(work)
+    server = host_stage.server(work)
     server.dispatch(1, "work", header={"progress": True})
     assert await server.answer() == "ended"
     contexts[0].emit(1)

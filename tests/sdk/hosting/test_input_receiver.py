@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.lone_host import PLENTY, Server, Stage
+from support.parts.isolated_host import PLENTY, HostStage, ScriptedPeer
 from toolbus import FileChunk, InputStream, StreamBroken, tool
 from toolbus.chunks import receive_credit
 from toolbus.chunks.receive_credit import BUDGET_BYTES, MIN_SHARE_BYTES, MIN_WINDOW_BYTES
@@ -19,10 +19,10 @@ INPUT = {"input": True}
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
 @tool
@@ -46,7 +46,7 @@ async def size(attachment: FileChunk) -> list[Any]:
     return [attachment.name, attachment.mime_type, sizes]
 
 
-async def credit_of(server: Server, call: int = 1) -> tuple[int, int]:
+async def credit_of(server: ScriptedPeer, call: int = 1) -> tuple[int, int]:
     frame = await server.next_of(Credit)
     assert (frame.id, frame.of_input) == (call, True)
     return frame.chunks, frame.bytes
@@ -56,9 +56,9 @@ async def credit_of(server: Server, call: int = 1) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("made", [numbers, numbers_sync], ids=["async", "sync"])
-async def test_tool_reads_the_input_sent_for_its_credit(stage: Stage, made: Any) -> None:
+async def test_tool_reads_the_input_sent_for_its_credit(host_stage: HostStage, made: Any) -> None:
     """INPUT-1 and INPUT-2: first nothing, then credit as it reads; a nil body ends it."""
-    server = stage.server(made)
+    server = host_stage.server(made)
     server.dispatch(1, "numbers", header=INPUT)
     assert await credit_of(server) == (WINDOW_CHUNKS, MIN_WINDOW_BYTES)
     server.input(1, 1, 1, 10)
@@ -68,9 +68,9 @@ async def test_tool_reads_the_input_sent_for_its_credit(stage: Stage, made: Any)
     assert server.news.empty()
 
 
-async def test_last_chunk_may_carry_the_last_flag(stage: Stage) -> None:
+async def test_last_chunk_may_carry_the_last_flag(host_stage: HostStage) -> None:
     """INPUT-2: `last` is true in the last frame, which may have a body."""
-    server = stage.server(numbers)
+    server = host_stage.server(numbers)
     server.dispatch(1, "numbers", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 1, 10, last=True)
@@ -78,17 +78,17 @@ async def test_last_chunk_may_carry_the_last_flag(stage: Stage) -> None:
 
 
 async def test_tool_that_reads_nothing_sends_no_credit_and_may_end(
-    stage: Stage,
+    host_stage: HostStage,
 ) -> None:
     """INPUT-3: a host may end a call before its input has ended."""
-    server = stage.server(idle)
+    server = host_stage.server(idle)
     server.dispatch(1, "idle", header=INPUT)
     assert await server.answer() == "read nothing"
     server.input(1, 1, 1, 10)
     assert server.news.empty()
 
 
-async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(stage: Stage) -> None:
+async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(host_stage: HostStage) -> None:
     """STREAM-3: the receiver grants more as it consumes chunks."""
     go_on = asyncio.Event()
 
@@ -97,17 +97,17 @@ async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(stage: Stag
         count = 0
         async for _ in rows:
             if count == 0:
-                stage.enter()
+                host_stage.enter()
                 await go_on.wait()
             count += 1
         return count
 
-    server = stage.server(slow)
+    server = host_stage.server(slow)
     server.dispatch(1, "slow", header=INPUT)
     await credit_of(server)
     for number in range(1, 7):
         server.input(1, number, 2, "x" * 25_000)
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     assert await server.is_quiet()
     go_on.set()
     # six packed texts of 25,005 bytes are the first that are more than half of it
@@ -117,7 +117,7 @@ async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(stage: Stag
 
 
 async def test_a_caller_that_answers_late_gets_a_larger_window(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    host_stage: HostStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """STREAM-3."""
     monkeypatch.setattr(receive_credit, "GROW_DELAY_S", -1.0)  # every answer is late
@@ -126,7 +126,7 @@ async def test_a_caller_that_answers_late_gets_a_larger_window(
     async def length(rows: InputStream[str]) -> int:
         return sum([len(row) async for row in rows])
 
-    server = stage.server(length)
+    server = host_stage.server(length)
     server.dispatch(1, "length", header=INPUT)
     given = [await credit_of(server)]
     for number in range(1, 4):
@@ -138,8 +138,8 @@ async def test_a_caller_that_answers_late_gets_a_larger_window(
     assert ahead == [MIN_WINDOW_BYTES, MIN_WINDOW_BYTES, 2 * MIN_WINDOW_BYTES, WINDOW_BYTES]
 
 
-async def test_many_small_chunks_get_credit_by_their_number(stage: Stage) -> None:
-    server = stage.server(numbers)
+async def test_many_small_chunks_get_credit_by_their_number(host_stage: HostStage) -> None:
+    server = host_stage.server(numbers)
     server.dispatch(1, "numbers", header=INPUT)
     chunks, _ = await credit_of(server)
     for number in range(1, 1001):
@@ -152,9 +152,9 @@ async def test_many_small_chunks_get_credit_by_their_number(stage: Stage) -> Non
         server.news.get_nowait()
 
 
-async def test_inputs_of_one_connection_share_a_budget(stage: Stage) -> None:
+async def test_inputs_of_one_connection_share_a_budget(host_stage: HostStage) -> None:
     """64 have their full window; the others a small one until the first have ended."""
-    server = stage.server(numbers)
+    server = host_stage.server(numbers)
     given = []
     for call in range(80):
         server.dispatch(call, "numbers", header=INPUT)
@@ -192,7 +192,9 @@ BROKEN: dict[str, list[tuple[int, tuple[Any, ...], bool]]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-async def test_invalid_input_ends_the_call_after_its_valid_chunks(stage: Stage, case: str) -> None:
+async def test_invalid_input_ends_the_call_after_its_valid_chunks(
+    host_stage: HostStage, case: str
+) -> None:
     """STREAM-5, INPUT-1 and INPUT-2: the tool's iterator raises, and so does the call."""
     taken: list[int] = []
     caught: list[type[BaseException]] = []
@@ -206,7 +208,7 @@ async def test_invalid_input_ends_the_call_after_its_valid_chunks(stage: Stage, 
             caught.append(type(error))
             raise
 
-    server = stage.server(take)
+    server = host_stage.server(take)
     server.dispatch(1, "take", header=INPUT)
     await credit_of(server)
     for number, fields, last in BROKEN[case]:
@@ -220,28 +222,30 @@ async def test_invalid_input_ends_the_call_after_its_valid_chunks(stage: Stage, 
         server.news.get_nowait()
 
 
-async def test_chunk_before_any_credit_breaks_the_input(stage: Stage) -> None:
+async def test_chunk_before_any_credit_breaks_the_input(host_stage: HostStage) -> None:
     """INPUT-1: no chunk may be sent at first."""
 
     @tool
     async def later(rows: InputStream[int]) -> int:
-        stage.enter()
+        host_stage.enter()
         await asyncio.sleep(0)
         return len([row async for row in rows])
 
-    server = stage.server(later)
+    server = host_stage.server(later)
     server.dispatch(1, "later", header=INPUT)
     server.input(1, 1, 1, 1)
     error = await server.error()
     assert error.code == "stream_broken"
 
 
-async def test_tool_that_stops_reading_before_an_input_breaks_succeeds(stage: Stage) -> None:
+async def test_tool_that_stops_reading_before_an_input_breaks_succeeds(
+    host_stage: HostStage,
+) -> None:
     @tool
     async def first(rows: InputStream[int]) -> int:
         return await anext(rows)
 
-    server = stage.server(first)
+    server = host_stage.server(first)
     server.dispatch(1, "first", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 1, 7)
@@ -249,8 +253,8 @@ async def test_tool_that_stops_reading_before_an_input_breaks_succeeds(stage: St
     assert await server.answer() == 7
 
 
-async def test_value_that_does_not_fit_ends_the_call_with_its_path(stage: Stage) -> None:
-    server = stage.server(numbers)
+async def test_value_that_does_not_fit_ends_the_call_with_its_path(host_stage: HostStage) -> None:
+    server = host_stage.server(numbers)
     server.dispatch(1, "numbers", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 1, 1)
@@ -262,10 +266,10 @@ async def test_value_that_does_not_fit_ends_the_call_with_its_path(stage: Stage)
 
 @pytest.mark.parametrize("fields", [(9, 1), (1,), (3, 1, 2)], ids=repr)
 async def test_invalid_chunk_ends_the_call_with_its_path(
-    stage: Stage, fields: tuple[Any, ...]
+    host_stage: HostStage, fields: tuple[Any, ...]
 ) -> None:
     """BODY-2: for a broken part its reader returns invalid_arguments with a pointer."""
-    server = stage.server(numbers)
+    server = host_stage.server(numbers)
     server.dispatch(1, "numbers", header=INPUT)
     await credit_of(server)
     server.input(1, 1, *fields)
@@ -276,9 +280,9 @@ async def test_invalid_chunk_ends_the_call_with_its_path(
 # Uploads
 
 
-async def test_a_file_in_pieces_is_one_upload_read_piece_by_piece(stage: Stage) -> None:
+async def test_a_file_in_pieces_is_one_upload_read_piece_by_piece(host_stage: HostStage) -> None:
     """STREAM-9: if `more` is true, its data continues; name and type are those of the first."""
-    server = stage.server(size)
+    server = host_stage.server(size)
     server.dispatch(1, "size", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
@@ -287,8 +291,8 @@ async def test_a_file_in_pieces_is_one_upload_read_piece_by_piece(stage: Stage) 
     assert await server.answer() == ["a.bin", "x/y", [3, 2, 1]]
 
 
-async def test_small_upload_is_a_whole_file(stage: Stage) -> None:
-    server = stage.server(size)
+async def test_small_upload_is_a_whole_file(host_stage: HostStage) -> None:
+    server = host_stage.server(size)
     server.dispatch(1, "size", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", last=True)
@@ -296,9 +300,11 @@ async def test_small_upload_is_a_whole_file(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("fields", [(2, "text"), ()], ids=["text", "end"])
-async def test_incomplete_file_is_a_broken_stream(stage: Stage, fields: tuple[Any, ...]) -> None:
+async def test_incomplete_file_is_a_broken_stream(
+    host_stage: HostStage, fields: tuple[Any, ...]
+) -> None:
     """STREAM-9: another kind of chunk, or the end, while a file is incomplete."""
-    server = stage.server(size)
+    server = host_stage.server(size)
     server.dispatch(1, "size", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
@@ -307,9 +313,9 @@ async def test_incomplete_file_is_a_broken_stream(stage: Stage, fields: tuple[An
     assert (error.code, error.executed) == ("stream_broken", "yes")
 
 
-async def test_invalid_body_within_a_file_is_a_broken_stream(stage: Stage) -> None:
+async def test_invalid_body_within_a_file_is_a_broken_stream(host_stage: HostStage) -> None:
     """STREAM-9."""
-    server = stage.server(size)
+    server = host_stage.server(size)
     server.dispatch(1, "size", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
@@ -318,7 +324,7 @@ async def test_invalid_body_within_a_file_is_a_broken_stream(stage: Stage) -> No
     assert (error.code, error.executed) == ("stream_broken", "yes")
 
 
-async def test_unread_pieces_of_a_file_are_skipped(stage: Stage) -> None:
+async def test_unread_pieces_of_a_file_are_skipped(host_stage: HostStage) -> None:
     left: list[FileChunk] = []
 
     @tool
@@ -327,7 +333,7 @@ async def test_unread_pieces_of_a_file_are_skipped(stage: Stage) -> None:
             left.append(file)
         return [file.name for file in left]
 
-    server = stage.server(names)
+    server = host_stage.server(names)
     server.dispatch(1, "names", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 3, "a", "x/y", b"1", True)
@@ -340,8 +346,8 @@ async def test_unread_pieces_of_a_file_are_skipped(stage: Stage) -> None:
     assert await left[1].read() == b"1"
 
 
-async def test_invalid_upload_is_refused_and_nothing_ran(stage: Stage) -> None:
-    server = stage.server(size)
+async def test_invalid_upload_is_refused_and_nothing_ran(host_stage: HostStage) -> None:
+    server = host_stage.server(size)
     server.dispatch(1, "size", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 2, "text")
@@ -357,12 +363,12 @@ async def test_invalid_upload_is_refused_and_nothing_ran(stage: Stage) -> None:
     )
 
 
-async def test_input_for_a_tool_that_takes_none_is_refused_at_once(stage: Stage) -> None:
+async def test_input_for_a_tool_that_takes_none_is_refused_at_once(host_stage: HostStage) -> None:
     @tool
     async def plain() -> str:
         return "ran"
 
-    server = stage.server(plain)
+    server = host_stage.server(plain)
     server.dispatch(1, "plain", header=INPUT)
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
@@ -374,9 +380,9 @@ async def test_input_for_a_tool_that_takes_none_is_refused_at_once(stage: Stage)
 @pytest.mark.parametrize("made", [numbers, numbers_sync], ids=["async", "sync"])
 @pytest.mark.parametrize("how", ["cancel", "loss"])
 async def test_cancelled_call_stops_waiting_for_its_input_at_once(
-    stage: Stage, made: Any, how: str
+    host_stage: HostStage, made: Any, how: str
 ) -> None:
-    server = stage.server(made)
+    server = host_stage.server(made)
     server.dispatch(1, "numbers", header=INPUT)
     await credit_of(server)
     if how == "cancel":
@@ -387,7 +393,7 @@ async def test_cancelled_call_stops_waiting_for_its_input_at_once(
 
 
 async def test_end_of_a_call_is_not_the_end_of_its_input_for_a_tool_on_a_thread(
-    stage: Stage,
+    host_stage: HostStage,
 ) -> None:
     seen: list[str] = []
 
@@ -399,7 +405,7 @@ async def test_end_of_a_call_is_not_the_end_of_its_input_for_a_tool_on_a_thread(
             seen.append(type(error).__name__)
             raise
 
-    server = stage.server(take)
+    server = host_stage.server(take)
     server.dispatch(1, "take", header=INPUT)
     await credit_of(server)
     server.cancel(1)
@@ -409,7 +415,7 @@ async def test_end_of_a_call_is_not_the_end_of_its_input_for_a_tool_on_a_thread(
 
 @pytest.mark.row(52)
 @pytest.mark.parametrize("made", [numbers, numbers_sync], ids=["async", "sync"])
-async def test_tools_own_time_limit_ends_a_wait_for_input(stage: Stage, made: Any) -> None:
+async def test_tools_own_time_limit_ends_a_wait_for_input(host_stage: HostStage, made: Any) -> None:
     @tool(timeout_s=0.5)
     async def take(rows: InputStream[int]) -> Any:
         return await made(rows) if made is numbers else None
@@ -418,32 +424,32 @@ async def test_tools_own_time_limit_ends_a_wait_for_input(stage: Stage, made: An
     def take_sync(rows: InputStream[int]) -> Any:
         return list(rows)
 
-    server = stage.server(take if made is numbers else take_sync)
+    server = host_stage.server(take if made is numbers else take_sync)
     server.dispatch(1, "take", header=INPUT)
     await credit_of(server)
     error = await server.error()
     assert (error.code, error.executed) == ("deadline_exceeded", "yes")
 
 
-async def test_cancelled_read_loses_nothing(stage: Stage) -> None:
+async def test_cancelled_read_loses_nothing(host_stage: HostStage) -> None:
     @tool
     async def patient(rows: InputStream[int]) -> list[int]:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await anext(rows)
-        stage.enter()
+        host_stage.enter()
         return [row async for row in rows]
 
-    server = stage.server(patient)
+    server = host_stage.server(patient)
     server.dispatch(1, "patient", header=INPUT)
     await credit_of(server)
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.input(1, 1, 1, 1)
     server.input(1, 2, 1, 2, last=True)
     assert await server.answer() == [1, 2]
 
 
-async def test_file_whose_read_was_cancelled_does_not_count_as_read(stage: Stage) -> None:
+async def test_file_whose_read_was_cancelled_does_not_count_as_read(host_stage: HostStage) -> None:
     @tool
     async def hasty(data: InputStream[bytes]) -> str:
         await anext(data)
@@ -454,14 +460,14 @@ async def test_file_whose_read_was_cancelled_does_not_count_as_read(stage: Stage
             await anext(data)
         return "told"
 
-    server = stage.server(hasty)
+    server = host_stage.server(hasty)
     server.dispatch(1, "hasty", header=INPUT)
     await credit_of(server)
     server.input(1, 1, 3, "a", "x/y", b"1", True)
     assert await server.answer() == "told"
 
 
-async def test_a_tool_may_answer_a_row_with_a_row(stage: Stage) -> None:
+async def test_a_tool_may_answer_a_row_with_a_row(host_stage: HostStage) -> None:
     """Input and stream together: each row is returned before the next one is sent."""
 
     @tool
@@ -469,7 +475,7 @@ async def test_a_tool_may_answer_a_row_with_a_row(stage: Stage) -> None:
         async for row in rows:
             yield 2 * row
 
-    server = stage.server(double)
+    server = host_stage.server(double)
     server.dispatch(1, "double", header=INPUT | PLENTY)
     await credit_of(server)
     for number in range(1, 4):

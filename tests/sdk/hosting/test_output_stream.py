@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from support.parts.lone_host import PLENTY, Stage
+from support.parts.isolated_host import PLENTY, HostStage
 from toolbus import InputStream, ToolContext, tool
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.context import run_of
@@ -21,10 +21,10 @@ from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
 @tool
@@ -46,18 +46,20 @@ def credit(chunks: int, total_bytes: int = 2**40) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("made", [count, count_sync], ids=["async", "sync"])
-async def test_chunks_are_numbered_and_an_empty_result_ends_them(stage: Stage, made: Any) -> None:
+async def test_chunks_are_numbered_and_an_empty_result_ends_them(
+    host_stage: HostStage, made: Any
+) -> None:
     """STREAM-1 and STREAM-2: numbers count from 1, and `[0]` ends the stream."""
-    server = stage.server(made)
+    server = host_stage.server(made)
     server.dispatch(1, "count", upto=3, header=PLENTY)
     assert [await server.fields_of(number) for number in (1, 2, 3)] == [[1, 0], [1, 1], [1, 2]]
     assert await server.answer() == 0
 
 
 @pytest.mark.parametrize("made", [count, count_sync], ids=["async", "sync"])
-async def test_host_sends_no_chunk_beyond_its_credit(stage: Stage, made: Any) -> None:
+async def test_host_sends_no_chunk_beyond_its_credit(host_stage: HostStage, made: Any) -> None:
     """STREAM-3: credit is in totals; the greatest value of each of the two counts."""
-    server = stage.server(made)
+    server = host_stage.server(made)
     server.dispatch(1, "count", upto=5, header=credit(2))
     assert [await server.fields_of(number) for number in (1, 2)] == [[1, 0], [1, 1]]
     assert await server.is_quiet()
@@ -71,7 +73,9 @@ async def test_host_sends_no_chunk_beyond_its_credit(stage: Stage, made: Any) ->
     assert await server.answer() == 0
 
 
-async def test_bytes_are_counted_too_and_the_last_chunk_may_go_beyond_them(stage: Stage) -> None:
+async def test_bytes_are_counted_too_and_the_last_chunk_may_go_beyond_them(
+    host_stage: HostStage,
+) -> None:
     """STREAM-3: while fewer bytes were sent than granted, one more chunk of any size may go."""
 
     @tool
@@ -79,7 +83,7 @@ async def test_bytes_are_counted_too_and_the_last_chunk_may_go_beyond_them(stage
         for _ in range(4):
             yield "x" * 1000
 
-    server = stage.server(texts)
+    server = host_stage.server(texts)
     server.dispatch(1, "texts", header=credit(100, 1500))
     sizes = [len((await server.fields_of(number))[1]) for number in (1, 2)]
     assert sizes == [1000, 1000]
@@ -91,13 +95,13 @@ async def test_bytes_are_counted_too_and_the_last_chunk_may_go_beyond_them(stage
     assert await server.is_quiet()
 
 
-async def test_chunks_of_one_loop_iteration_may_share_one_write(stage: Stage) -> None:
+async def test_chunks_of_one_loop_iteration_may_share_one_write(host_stage: HostStage) -> None:
     @tool
     async def rows() -> AsyncIterator[int]:
         for number in range(3):
             yield number
 
-    server = stage.server(rows)
+    server = host_stage.server(rows)
     server.dispatch(1, "rows", header=credit(100))
     await server.answer()
     assert server.wire.gathered == server.news.qsize() == 3
@@ -105,13 +109,13 @@ async def test_chunks_of_one_loop_iteration_may_share_one_write(stage: Stage) ->
         server.news.get_nowait()
 
 
-async def test_credit_received_before_the_tool_is_entered_counts(stage: Stage) -> None:
+async def test_credit_received_before_the_tool_is_entered_counts(host_stage: HostStage) -> None:
     @tool(max_concurrency=1)
     async def rows(number: int) -> AsyncIterator[int]:
         yield number
         yield number
 
-    server = stage.server(rows)
+    server = host_stage.server(rows)
     server.dispatch(7, "rows", number=7, header=credit(1))
     server.dispatch(1, "rows", number=1, header=credit(1))
     server.credit(1, 2, 0)
@@ -122,19 +126,19 @@ async def test_credit_received_before_the_tool_is_entered_counts(stage: Stage) -
     assert await server.answer() == 0
 
 
-async def test_credit_for_an_ended_or_unary_call_is_dropped(stage: Stage) -> None:
+async def test_credit_for_an_ended_or_unary_call_is_dropped(host_stage: HostStage) -> None:
     """STREAM-6: credit for a call that is not in flight, or not a stream, is dropped."""
 
     @tool
     async def plain() -> str:
-        stage.enter()
+        host_stage.enter()
         await asyncio.Event().wait()
         return ""
 
-    server = stage.server(plain, count)
+    server = host_stage.server(plain, count)
     server.credit(9, 1, 1)
     server.dispatch(1, "plain")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.credit(1, 1, 1)
     server.input(1, 1, 2, "x")
     server.cancel(1)
@@ -145,8 +149,8 @@ async def test_credit_for_an_ended_or_unary_call_is_dropped(stage: Stage) -> Non
     assert await server.answer() == 0
 
 
-async def test_host_waits_for_a_congested_connection(stage: Stage) -> None:
-    server = stage.server(count)
+async def test_host_waits_for_a_congested_connection(host_stage: HostStage) -> None:
+    server = host_stage.server(count)
     server.wire.fall_behind()
     server.dispatch(1, "count", upto=2, header=PLENTY)
     assert await server.is_quiet()
@@ -155,7 +159,7 @@ async def test_host_waits_for_a_congested_connection(stage: Stage) -> None:
     assert await server.answer() == 0
 
 
-async def test_stream_that_never_waits_yields_to_other_tasks(stage: Stage) -> None:
+async def test_stream_that_never_waits_yields_to_other_tasks(host_stage: HostStage) -> None:
     """A tool that yields without waiting blocks others for at most 32 chunks."""
 
     @tool
@@ -163,7 +167,7 @@ async def test_stream_that_never_waits_yields_to_other_tasks(stage: Stage) -> No
         while True:
             yield 1
 
-    server = stage.server(endless, count)
+    server = host_stage.server(endless, count)
     server.dispatch(1, "endless", header=PLENTY)
     server.dispatch(2, "count", upto=1, header=PLENTY)
     async with asyncio.timeout(60):
@@ -177,7 +181,7 @@ async def test_stream_that_never_waits_yields_to_other_tasks(stage: Stage) -> No
         server.news.get_nowait()
 
 
-async def test_tool_that_reads_its_input_yields_to_other_tasks(stage: Stage) -> None:
+async def test_tool_that_reads_its_input_yields_to_other_tasks(host_stage: HostStage) -> None:
     """However much input is buffered."""
     taken, seen = 0, 0
 
@@ -194,7 +198,7 @@ async def test_tool_that_reads_its_input_yields_to_other_tasks(stage: Stage) -> 
         seen = taken
         return "looked"
 
-    server = stage.server(take, look)
+    server = host_stage.server(take, look)
     server.dispatch(1, "take", header={"input": True})
     await server.next_of(Credit)
     for number in range(1, 201):
@@ -205,13 +209,13 @@ async def test_tool_that_reads_its_input_yields_to_other_tasks(stage: Stage) -> 
     assert seen < 100
 
 
-async def test_stream_of_large_chunks_yields_after_64_kib(stage: Stage) -> None:
+async def test_stream_of_large_chunks_yields_after_64_kib(host_stage: HostStage) -> None:
     @tool
     async def endless() -> AsyncIterator[str]:
         while True:
             yield "x" * 40_000
 
-    server = stage.server(endless, count)
+    server = host_stage.server(endless, count)
     server.dispatch(1, "endless", header=PLENTY)
     server.dispatch(2, "count", upto=1, header=PLENTY)
     async with asyncio.timeout(60):
@@ -228,7 +232,7 @@ async def test_stream_of_large_chunks_yields_after_64_kib(stage: Stage) -> None:
 @pytest.mark.parametrize("waits_for", ["credit", "connection"])
 @pytest.mark.parametrize("how", ["cancel", "loss"])
 async def test_cancelled_stream_stops_waiting_and_closes_its_generator(
-    stage: Stage, sync: bool, waits_for: str, how: str
+    host_stage: HostStage, sync: bool, waits_for: str, how: str
 ) -> None:
     closed = threading.Event()
 
@@ -249,7 +253,7 @@ async def test_cancelled_stream_stops_waiting_and_closes_its_generator(
         finally:
             closed.set()
 
-    server = stage.server(rows_sync if sync else rows)
+    server = host_stage.server(rows_sync if sync else rows)
     if waits_for == "connection":
         server.wire.fall_behind()
     server.dispatch(1, "rows", header=credit(1 if waits_for == "credit" else 100))
@@ -267,9 +271,9 @@ async def test_cancelled_stream_stops_waiting_and_closes_its_generator(
 
 @pytest.mark.row(52)
 @pytest.mark.parametrize("made", [count, count_sync], ids=["async", "sync"])
-async def test_tools_own_time_limit_ends_a_waiting_stream(stage: Stage, made: Any) -> None:
+async def test_tools_own_time_limit_ends_a_waiting_stream(host_stage: HostStage, made: Any) -> None:
     limited = tool(name="count", timeout_s=0.5)(made)
-    server = stage.server(limited)
+    server = host_stage.server(limited)
     server.dispatch(1, "count", upto=100, header=credit(1))
     await server.fields_of(1)
     error = await server.error()
@@ -279,39 +283,41 @@ async def test_tools_own_time_limit_ends_a_waiting_stream(stage: Stage, made: An
 
 @pytest.mark.row(54)
 async def test_thread_that_ignores_cancel_keeps_its_slot_until_its_stream_ends(
-    stage: Stage,
+    host_stage: HostStage,
 ) -> None:
     @tool(name="rows")
     def rows(number: int) -> Iterator[int]:
         yield number
-        stage.enter()
-        stage.gate.wait(10)
-        stage.ended.append("went on")
+        host_stage.enter()
+        host_stage.gate.wait(10)
+        host_stage.ended.append("went on")
         yield number
 
-    server = stage.server(rows)
+    server = host_stage.server(rows)
     server.dispatch(1, "rows", number=1, header=PLENTY)
     await server.fields_of(1)
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.cancel(1)
     server.dispatch(2, "rows", number=2, header=PLENTY)
     assert await server.is_quiet()
-    stage.gate.set()
+    host_stage.gate.set()
     async with asyncio.timeout(60):
         frames = [await server.news.get() for _ in range(2)]
     assert [frame.id for frame in frames] == [2, 2]
     assert await server.answer() == 0
-    assert stage.ended == ["went on"] * 2
+    assert host_stage.ended == ["went on"] * 2
 
 
 @pytest.mark.row(49)
-async def test_error_within_a_stream_is_tool_failed_after_the_sent_chunks(stage: Stage) -> None:
+async def test_error_within_a_stream_is_tool_failed_after_the_sent_chunks(
+    host_stage: HostStage,
+) -> None:
     @tool
     async def rows() -> AsyncIterator[int]:
         yield 1
         raise KeyError("secret")
 
-    server = stage.server(rows)
+    server = host_stage.server(rows)
     server.dispatch(1, "rows", header=PLENTY)
     await server.fields_of(1)
     error = await server.error()
@@ -329,7 +335,7 @@ async def test_error_within_a_stream_is_tool_failed_after_the_sent_chunks(stage:
 )
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_item_that_cannot_be_sent_closes_the_generator_and_fails_the_call(
-    stage: Stage, value: Any, code: str, sync: bool
+    host_stage: HostStage, value: Any, code: str, sync: bool
 ) -> None:
     """STREAM-2: the body of a chunk has at most 256 KiB."""
 
@@ -339,7 +345,7 @@ async def test_item_that_cannot_be_sent_closes_the_generator_and_fails_the_call(
             yield "x" * (MAX_CHUNK_BYTES - 7)  # exactly the limit, with its head
             yield value
         finally:
-            stage.ended.append("closed")
+            host_stage.ended.append("closed")
 
     @tool(name="rows")
     def rows_sync() -> Iterator[Any]:
@@ -347,43 +353,43 @@ async def test_item_that_cannot_be_sent_closes_the_generator_and_fails_the_call(
             yield "x" * (MAX_CHUNK_BYTES - 7)
             yield value
         finally:
-            stage.ended.append("closed")
+            host_stage.ended.append("closed")
 
-    server = stage.server(rows_sync if sync else rows)
+    server = host_stage.server(rows_sync if sync else rows)
     server.dispatch(1, "rows", header=PLENTY)
     await server.fields_of(1)
     error = await server.error()
     assert (error.code, error.retryable) == (code, False)
     assert error.executed != "no"
-    assert stage.ended == ["closed"]
+    assert host_stage.ended == ["closed"]
 
 
-async def test_streaming_tool_called_as_unary_is_refused(stage: Stage) -> None:
+async def test_streaming_tool_called_as_unary_is_refused(host_stage: HostStage) -> None:
     """STREAM-1: a streaming tool refuses any other call with invalid_arguments."""
-    server = stage.server(count)
+    server = host_stage.server(count)
     server.dispatch(1, "count", upto=1)
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
     assert "call it with room.stream" in str(error)
 
 
-async def test_unary_tool_called_as_a_stream_returns_one_chunk(stage: Stage) -> None:
+async def test_unary_tool_called_as_a_stream_returns_one_chunk(host_stage: HostStage) -> None:
     """STREAM-1: any tool may be called as a stream; another result is itself the last chunk."""
 
     @tool
     async def one(context: ToolContext) -> str:
         return f"streams: {run_of(context).streams}"
 
-    server = stage.server(one)
+    server = host_stage.server(one)
     server.dispatch(1, "one", header=credit(1))
     assert await server.answer() == "streams: True"
     assert server.news.empty()
 
 
-async def test_the_spans_of_a_stream_end_when_it_ends(stage: Stage) -> None:
+async def test_the_spans_of_a_stream_end_when_it_ends(host_stage: HostStage) -> None:
     provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    server = stage.server(count, tracing=Tracing(provider))
+    server = host_stage.server(count, tracing=Tracing(provider))
     server.dispatch(1, "count", upto=2, header=credit(1))
     await server.fields_of(1)
     assert await server.is_quiet()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.lone_host import Stage, echo, hold, hold_thread
+from support.parts.isolated_host import HostStage, echo, hold, hold_thread
 from toolbus import Tool, ToolContext, ToolFailed, Toolkit, tool
 from toolbus.chunks.chunk_types import Chunk, JsonChunk, TextChunk
 from toolbus.errors import NotFound
@@ -23,10 +23,10 @@ from toolbus.wire import (
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
 # Results and errors
@@ -47,17 +47,17 @@ async def stage() -> AsyncIterator[Stage]:
     ],
 )
 async def test_invalid_arguments_name_their_path_and_run_nothing(
-    stage: Stage, packed: bytes, path: str
+    host_stage: HostStage, packed: bytes, path: str
 ) -> None:
-    server = stage.server(echo)
+    server = host_stage.server(echo)
     server.dispatch(1, "echo", packed=packed)
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
     assert error.details["path"] == path
 
 
-async def test_unknown_tool_and_withdrawn_toolkit_are_refused(stage: Stage) -> None:
-    server = stage.server(echo)
+async def test_unknown_tool_and_withdrawn_toolkit_are_refused(host_stage: HostStage) -> None:
+    server = host_stage.server(echo)
     server.dispatch(1, "fly")
     error = await server.error()
     assert (error.code, error.executed) == ("not_found", "no")
@@ -69,8 +69,10 @@ async def test_unknown_tool_and_withdrawn_toolkit_are_refused(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("words", [pack_body({"a": float("inf")}), b"\xc1"])
-async def test_invalid_caller_context_is_invalid_arguments(stage: Stage, words: bytes) -> None:
-    server = stage.server(echo)
+async def test_invalid_caller_context_is_invalid_arguments(
+    host_stage: HostStage, words: bytes
+) -> None:
+    server = host_stage.server(echo)
     server.dispatch(1, "echo", text="x", header={"caller_context": words})
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
@@ -114,9 +116,9 @@ async def plain() -> dict[str, Any]:
 @pytest.mark.row(49)
 @pytest.mark.parametrize(("kit", "made"), [(Stamping, plain), (Toolkit, Stamped())])
 async def test_value_that_an_override_adds_to_a_result_must_be_sendable(
-    stage: Stage, kit: type[Toolkit], made: Any
+    host_stage: HostStage, kit: type[Toolkit], made: Any
 ) -> None:
-    server = stage.server(made, kit=kit)
+    server = host_stage.server(made, kit=kit)
     server.dispatch(1, "plain" if made is plain else "stamped")
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_result", "yes")
@@ -130,9 +132,9 @@ class Lending(Toolkit):
 
 
 async def test_result_of_a_substituted_tool_is_checked(
-    stage: Stage,
+    host_stage: HostStage,
 ) -> None:
-    server = stage.server(plain, kit=Lending)
+    server = host_stage.server(plain, kit=Lending)
     server.dispatch(1, "plain")
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_result", "yes")
@@ -156,7 +158,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 @pytest.mark.parametrize("cause", RAISED)
 @pytest.mark.parametrize("sync", [False, True])
 async def test_exception_of_a_tool_is_tool_failed_without_its_text(
-    stage: Stage, cause: str, sync: bool
+    host_stage: HostStage, cause: str, sync: bool
 ) -> None:
     @tool(name="fail")
     async def fail() -> str:
@@ -166,7 +168,7 @@ async def test_exception_of_a_tool_is_tool_failed_without_its_text(
     def fail_in_thread() -> str:
         raise RAISED[cause]()
 
-    server = stage.server(fail_in_thread if sync else fail)
+    server = host_stage.server(fail_in_thread if sync else fail)
     server.dispatch(1, "fail")
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("tool_failed", "yes", False)
@@ -191,13 +193,13 @@ async def test_exception_of_a_tool_is_tool_failed_without_its_text(
     ids=range(8),
 )
 async def test_unusual_error_of_a_tool_is_sent(
-    stage: Stage, said: Any, options: dict[str, Any], words: str, pause_s: float | None
+    host_stage: HostStage, said: Any, options: dict[str, Any], words: str, pause_s: float | None
 ) -> None:
     @tool
     async def fail() -> str:
         raise ToolFailed(said, **options)
 
-    server = stage.server(fail)
+    server = host_stage.server(fail)
     server.dispatch(1, "fail")
     error = await server.error()
     assert (error.code, error.executed, str(error)) == ("tool_failed", "yes", words)
@@ -206,7 +208,7 @@ async def test_unusual_error_of_a_tool_is_sent(
 
 
 @pytest.mark.row(49)
-async def test_tool_that_cancels_itself_does_not_hang_its_call(stage: Stage) -> None:
+async def test_tool_that_cancels_itself_does_not_hang_its_call(host_stage: HostStage) -> None:
     @tool
     async def give_up() -> str:
         raise asyncio.CancelledError
@@ -219,7 +221,7 @@ async def test_tool_that_cancels_itself_does_not_hang_its_call(stage: Stage) -> 
         await asyncio.sleep(10)
         return ""
 
-    server = stage.server(give_up, shoot_own_foot)
+    server = host_stage.server(give_up, shoot_own_foot)
     for number, name in enumerate(("give_up", "shoot_own_foot")):
         server.dispatch(number, name)
         error = await server.error()
@@ -240,19 +242,19 @@ async def test_tool_that_cancels_itself_does_not_hang_its_call(stage: Stage) -> 
     ids=["keys", "nan", "integer", "object", "surrogate", "size"],
 )
 async def test_result_that_cannot_be_sent_reports_that_the_tool_ran(
-    stage: Stage, value: Any, code: str
+    host_stage: HostStage, value: Any, code: str
 ) -> None:
     @tool
     async def give() -> Any:
         return value
 
-    server = stage.server(give)
+    server = host_stage.server(give)
     server.dispatch(1, "give")
     error = await server.error()
     assert (error.code, error.executed) == (code, "yes")
 
 
-async def test_an_override_of_execute_sees_every_call(stage: Stage) -> None:
+async def test_an_override_of_execute_sees_every_call(host_stage: HostStage) -> None:
     class Shouting(Toolkit):
         async def execute(
             self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any = None
@@ -264,7 +266,7 @@ async def test_an_override_of_execute_sees_every_call(stage: Stage) -> None:
             chunk = await super().execute(context, name, arguments, attachment)
             return TextChunk(str(chunk.value).upper())
 
-    server = stage.server(echo, kit=Shouting)
+    server = host_stage.server(echo, kit=Shouting)
     server.dispatch(1, "echo", text="hello")
     assert await server.answer() == "HELLO"
     server.dispatch(2, "echo", text="refused")
@@ -279,39 +281,39 @@ async def test_an_override_of_execute_sees_every_call(stage: Stage) -> None:
 
 
 @pytest.mark.row(52)
-async def test_tools_own_time_limit_ends_an_async_tool(stage: Stage) -> None:
-    server = stage.server(hold(stage, timeout_s=0.02))
+async def test_tools_own_time_limit_ends_an_async_tool(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage, timeout_s=0.02))
     server.dispatch(1, "hold")
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("deadline_exceeded", "yes", False)
-    assert stage.ended == ["hold 0"]
+    assert host_stage.ended == ["hold 0"]
 
 
 @pytest.mark.row(52)
-async def test_tools_own_time_limit_waits_for_the_end_of_a_sync_tool(stage: Stage) -> None:
+async def test_tools_own_time_limit_waits_for_the_end_of_a_sync_tool(host_stage: HostStage) -> None:
     @tool(timeout_s=0.02)
     def stubborn(context: ToolContext) -> str:
         while not context.cancelled:
-            stage.gate.wait(0.001)
-        stage.ended.append("saw it")
+            host_stage.gate.wait(0.001)
+        host_stage.ended.append("saw it")
         return "late"
 
-    server = stage.server(stubborn)
+    server = host_stage.server(stubborn)
     server.dispatch(1, "stubborn")
     error = await server.error()
     assert (error.code, error.executed) == ("deadline_exceeded", "yes")
-    assert stage.ended == ["saw it"]
+    assert host_stage.ended == ["saw it"]
 
 
 @pytest.mark.row(53)
-async def test_cancelled_call_is_stopped_and_sends_no_reply(stage: Stage) -> None:
-    server = stage.server(hold(stage), echo)
+async def test_cancelled_call_is_stopped_and_sends_no_reply(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage), echo)
     server.dispatch(1, "hold")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.cancel(1)
     server.cancel(1)
     await server.idle()
-    assert stage.ended == ["hold 0"]
+    assert host_stage.ended == ["hold 0"]
     server.cancel(1)
     server.dispatch(2, "echo", text="on")
     assert await server.answer() == "on"
@@ -319,73 +321,77 @@ async def test_cancelled_call_is_stopped_and_sends_no_reply(stage: Stage) -> Non
 
 @pytest.mark.row(53)
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there a call begins as it arrives")
-async def test_call_cancelled_before_its_first_step_leaves_nothing(stage: Stage) -> None:
-    server = stage.server(hold(stage, max_concurrency=1))
+async def test_call_cancelled_before_its_first_step_leaves_nothing(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage, max_concurrency=1))
     server.dispatch(1, "hold")
     server.cancel(1)
     await server.idle()
-    assert stage.ended == []
+    assert host_stage.ended == []
     server.dispatch(2, "hold")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
 
 
 @pytest.mark.row(53)
-async def test_a_cancelled_call_leaves_the_queue_without_running(stage: Stage) -> None:
-    server = stage.server(hold(stage, max_concurrency=1))
+async def test_a_cancelled_call_leaves_the_queue_without_running(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage, max_concurrency=1))
     for number in range(3):
         server.dispatch(number, "hold", number=number)
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.cancel(1)
     server.cancel(0)
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.cancel(2)
     await server.idle()
-    assert stage.ended == ["hold 0", "hold 2"]
+    assert host_stage.ended == ["hold 0", "hold 2"]
 
 
 @pytest.mark.row(54)
-async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(stage: Stage) -> None:
-    server = stage.server(hold_thread(stage), max_inflight=2)
+async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(
+    host_stage: HostStage,
+) -> None:
+    server = host_stage.server(hold_thread(host_stage), max_inflight=2)
     server.dispatch(1, "hold_thread", number=1)
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.cancel(1)
     server.dispatch(2, "hold_thread", number=2)
     server.dispatch(3, "hold_thread", number=3)
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("overloaded", "no", True)
-    assert not stage.entered.is_set()
+    assert not host_stage.entered.is_set()
 
-    stage.gate.set()
+    host_stage.gate.set()
     assert await server.answer() == "2"
-    assert stage.ended == ["cancelled True", "cancelled False"]
+    assert host_stage.ended == ["cancelled True", "cancelled False"]
 
 
-async def test_tool_that_awaits_threads_is_cancelled_after_the_last_one(stage: Stage) -> None:
+async def test_tool_that_awaits_threads_is_cancelled_after_the_last_one(
+    host_stage: HostStage,
+) -> None:
     @tool(max_concurrency=1)
     async def mixed(context: ToolContext) -> str:
-        slow = asyncio.ensure_future(run_of(context).run_sync(lambda: stage.gate.wait(10)))
+        slow = asyncio.ensure_future(run_of(context).run_sync(lambda: host_stage.gate.wait(10)))
         await run_of(context).run_sync(lambda: None)
-        stage.entered.set()
+        host_stage.entered.set()
         await slow
-        stage.ended.append("went on")
+        host_stage.ended.append("went on")
         return ""
 
-    server = stage.server(mixed)
+    server = host_stage.server(mixed)
     server.dispatch(1, "mixed")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.cancel(1)
     server.dispatch(2, "mixed")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
-            await stage.entered.wait()
-    stage.gate.set()
+            await host_stage.entered.wait()
+    host_stage.gate.set()
     assert await server.answer() == ""
-    assert stage.ended == ["went on"]
+    assert host_stage.ended == ["went on"]
 
 
 @pytest.mark.row(61)
-async def test_call_beyond_the_limit_is_overloaded(stage: Stage) -> None:
-    server = stage.server(hold(stage, max_concurrency=1), max_inflight=3)
+async def test_call_beyond_the_limit_is_overloaded(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage, max_concurrency=1), max_inflight=3)
     for number in range(4):
         server.dispatch(number, "hold")
     error = await server.error()
@@ -393,23 +399,26 @@ async def test_call_beyond_the_limit_is_overloaded(stage: Stage) -> None:
     assert error.retry_after_s
 
 
-async def test_loss_of_the_server_stops_all_calls(stage: Stage) -> None:
-    server = stage.server(hold(stage), hold_thread(stage))
+async def test_loss_of_the_server_stops_all_calls(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage), hold_thread(host_stage))
     server.dispatch(1, "hold")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.dispatch(2, "hold_thread")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.runner.cancel_all()
-    stage.gate.set()
+    host_stage.gate.set()
     await server.idle()
-    assert sorted(stage.ended) == ["cancelled True", "hold 0"]  # a task and a thread: any order
+    assert sorted(host_stage.ended) == [
+        "cancelled True",
+        "hold 0",
+    ]  # a task and a thread: any order
 
 
-async def test_draining_waits_for_the_calls_that_run(stage: Stage) -> None:
-    server = stage.server(hold(stage))
+async def test_draining_waits_for_the_calls_that_run(host_stage: HostStage) -> None:
+    server = host_stage.server(hold(host_stage))
     hosted = server.runner._hosted["t", True]
     server.dispatch(1, "hold")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     server.runner.withdraw(hosted)
     draining = asyncio.ensure_future(server.runner.drained(hosted))
     done, _ = await asyncio.wait([draining], timeout=0.05)
@@ -419,7 +428,7 @@ async def test_draining_waits_for_the_calls_that_run(stage: Stage) -> None:
         await draining
 
 
-async def test_a_class_based_tool_runs_like_any_other(stage: Stage) -> None:
+async def test_a_class_based_tool_runs_like_any_other(host_stage: HostStage) -> None:
     class Add(Tool):
         name = "add"
         input_schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}  # noqa: RUF012
@@ -427,7 +436,7 @@ async def test_a_class_based_tool_runs_like_any_other(stage: Stage) -> None:
         async def execute(self, context: ToolContext, /, *_: Any, a: int = 0) -> Any:
             return [context.caller.name, a, context.room]
 
-    server = stage.server(Add())
+    server = host_stage.server(Add())
     server.dispatch(1, "add", a=2)
     assert await server.answer() == ["alice", 2, "a room"]
     assert server.rooms[0][0] == 1  # the tool used it, so it was made, bound to this call

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.lone_host import Stage, echo
+from support.parts.isolated_host import HostStage, echo
 from support.rooms.events import until_hosts
 from toolbus import RoomClient, Tool, ToolContext, Toolkit, tool
 from toolbus.hosting import runner
@@ -24,22 +24,22 @@ from toolbus_server.testing import running_server
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
-def impatient(stage: Stage, *, then_hold: bool = False) -> Any:
+def impatient(host_stage: HostStage, *, then_hold: bool = False) -> Any:
     """Make a tool that abandons its thread at once."""
 
     @tool(max_concurrency=1)
     async def impatient(context: ToolContext) -> str:
         try:
             async with asyncio.timeout(0):
-                await run_of(context).run_sync(lambda: stage.gate.wait(10))
+                await run_of(context).run_sync(lambda: host_stage.gate.wait(10))
         finally:
-            stage.enter()
+            host_stage.enter()
             if then_hold:
                 await asyncio.Event().wait()
         return "ok"
@@ -47,25 +47,25 @@ def impatient(stage: Stage, *, then_hold: bool = False) -> Any:
     return impatient
 
 
-async def test_abandoned_thread_keeps_its_slot_and_may_have_run(stage: Stage) -> None:
-    server = stage.server(impatient(stage), echo, max_inflight=2)
+async def test_abandoned_thread_keeps_its_slot_and_may_have_run(host_stage: HostStage) -> None:
+    server = host_stage.server(impatient(host_stage), echo, max_inflight=2)
     server.dispatch(1, "impatient")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     error = await server.error()
     assert (error.code, error.executed) == ("tool_failed", "maybe")
     server.dispatch(2, "impatient")
     server.dispatch(3, "echo", text="x")
     assert (await server.error()).code == "overloaded"
-    assert not stage.entered.is_set()
-    stage.gate.set()
-    await stage.wait_entered()
+    assert not host_stage.entered.is_set()
+    host_stage.gate.set()
+    await host_stage.wait_entered()
     await server.error()
 
 
-async def test_tool_whose_thread_has_ended_can_be_stopped(stage: Stage) -> None:
-    server = stage.server(impatient(stage, then_hold=True))
+async def test_tool_whose_thread_has_ended_can_be_stopped(host_stage: HostStage) -> None:
+    server = host_stage.server(impatient(host_stage, then_hold=True))
     server.dispatch(1, "impatient")
-    await stage.wait_entered()
+    await host_stage.wait_entered()
     (run,) = server.runner._running
     assert run.task is not None
     server.cancel(1)
@@ -96,11 +96,11 @@ class Stubborn:
 
 
 async def test_tool_that_ignores_its_cancellation_is_abandoned(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host_stage: HostStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner, "_STOP_TIMEOUT_S", 0.05)
     stubborn = Stubborn()
-    server = stage.server(stubborn.stay)
+    server = host_stage.server(stubborn.stay)
     server.dispatch(1, "stay")
     await stubborn.entered.wait()
     try:

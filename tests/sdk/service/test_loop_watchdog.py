@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from support.parts.lone_host import Stage, echo
+from support.parts.isolated_host import HostStage, echo
 from toolbus import tool
 from toolbus.service import loop_watchdog
 from toolbus.service.loop_watchdog import LoopWatchdog
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.close()
+async def host_stage() -> AsyncIterator[HostStage]:
+    host_stage = HostStage()
+    yield host_stage
+    await host_stage.close()
 
 
 async def test_tool_that_blocks_the_loop_is_shown_by_its_stack_and_logged_with_its_call(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host_stage: HostStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "stacks"
 
@@ -37,7 +37,7 @@ async def test_tool_that_blocks_the_loop_is_shown_by_its_stack_and_logged_with_i
 
     logged = asyncio.Event()
     monkeypatch.setattr(loop_watchdog._logger, "error", lambda *_: logged.set())
-    server = stage.server(block)
+    server = host_stage.server(block)
     with path.open("w") as stacks:
         with LoopWatchdog(server.runner.running_calls, limit_s=0.1, stacks=stacks):
             server.dispatch(1, "block")
@@ -47,10 +47,10 @@ async def test_tool_that_blocks_the_loop_is_shown_by_its_stack_and_logged_with_i
 
 
 async def test_loop_that_runs_is_not_reported(
-    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host_stage: HostStage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "stacks"
-    server = stage.server(echo)
+    server = host_stage.server(echo)
     with path.open("w") as stacks:
         watchdog = LoopWatchdog(server.runner.running_calls, limit_s=1000, stacks=stacks)
         with watchdog:

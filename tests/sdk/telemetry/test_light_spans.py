@@ -12,7 +12,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
-from support.telemetry.recording import CALL_ID, METHOD, SAMPLED, SPAN_ID, Process, Watcher
+from support.telemetry.recording import (
+    CALL_ID,
+    METHOD,
+    SAMPLED,
+    SPAN_ID,
+    Process,
+    RecordingProcessor,
+)
 from toolbus import errors
 from toolbus.telemetry.light_spans import LightSpan, PipelineProvider
 from toolbus.telemetry.otlp_encoder import SpanEncoder
@@ -249,7 +256,7 @@ def test_light_span_ends_once() -> None:
 def test_added_processor_gets_the_sdks_spans_from_then_on() -> None:
     process = Process()
     before = process.tracing.start_client(METHOD, CALL_ID)
-    added = Watcher()
+    added = RecordingProcessor()
     process.provider.add_span_processor(added)
     after = process.tracing.start_client(METHOD, CALL_ID)
     assert before is not None

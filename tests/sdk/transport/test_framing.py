@@ -16,7 +16,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Side
 
 from support.clients.raw_client import BINARY, CLOSE, CONT, PING, PONG, TEXT, websocket_frame
-from support.parts.wire_end import Limit, Outcome, WireEnd, by_websockets, frames_in
+from support.parts.memory_endpoint import Limit, MemoryEndpoint, Outcome, by_websockets, frames_in
 from toolbus.transport.framing import FrameCutter, Passthrough, masking, unmasked
 
 SIZES = (0, 1, 125, 126, 127, 300, 65_535, 65_536)
@@ -302,7 +302,7 @@ def sliced(data: bytes, pieces: list[int]) -> list[bytes]:
 
 
 async def by_us(side: Side, pieces: list[bytes], limit: Limit, *, batches: bool) -> Outcome:
-    make = WireEnd.server if side is Side.SERVER else WireEnd.client
+    make = MemoryEndpoint.server if side is Side.SERVER else MemoryEndpoint.client
     end = await make(limit, batches=batches)
     for piece in pieces:
         await end.read(piece)
@@ -361,7 +361,7 @@ async def test_second_reply_in_a_batch_is_written_after_the_iteration(
     first: bytes,
 ) -> None:
     for batches, writes in ((True, 1), (False, 2)):
-        end = await WireEnd.client(MAX_BYTES, batches=batches)
+        end = await MemoryEndpoint.client(MAX_BYTES, batches=batches)
         await end.read(first + arrived(b"small"))
 
         assert end.wire.writes == writes
@@ -370,7 +370,7 @@ async def test_second_reply_in_a_batch_is_written_after_the_iteration(
 
 
 async def test_replies_keep_their_order_while_some_wait_for_the_flush() -> None:
-    end = await WireEnd.client(MAX_BYTES, batches=True)
+    end = await MemoryEndpoint.client(MAX_BYTES, batches=True)
     await end.read(arrived(b"1", b"2"))
     for piece in (b"3", b"4", b"5"):
         await end.read(arrived(piece))
@@ -383,7 +383,7 @@ async def test_replies_keep_their_order_while_some_wait_for_the_flush() -> None:
 
 
 async def test_small_gathered_messages_share_one_write() -> None:
-    end = await WireEnd.client(MAX_BYTES, batches=True)
+    end = await MemoryEndpoint.client(MAX_BYTES, batches=True)
     end.connection.gather()
     for message in (b"1", b"2", b"3"):
         end.connection.send_message(message)
@@ -396,7 +396,7 @@ async def test_small_gathered_messages_share_one_write() -> None:
 
 
 async def test_large_gathered_message_is_written_at_once_after_earlier_ones() -> None:
-    end = await WireEnd.client(MAX_BYTES, batches=True)
+    end = await MemoryEndpoint.client(MAX_BYTES, batches=True)
     end.connection.gather()
     end.connection.send_message(b"small")
     end.connection.send_message(text_of(LARGE))
@@ -408,7 +408,7 @@ async def test_large_gathered_message_is_written_at_once_after_earlier_ones() ->
 
 
 async def test_connection_without_batches_gathers_nothing() -> None:
-    end = await WireEnd.client(MAX_BYTES, batches=False)
+    end = await MemoryEndpoint.client(MAX_BYTES, batches=False)
     end.connection.gather()
     end.connection.send_message(b"at once")
     assert end.wire.writes == 1

@@ -11,15 +11,15 @@ from contextlib import suppress
 import pytest
 
 from support.clients.raw_client import PING, websocket_frame
-from support.parts.transport_pair import KIB, Letter, fill, place
+from support.parts.transport_pair import KIB, PlainTicket, fill, transport_server
 from toolbus.transport import websocket as transport
 
 
 async def test_messages_wait_in_order_while_the_transport_is_full() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, _):
+    async with transport_server() as there, there.raw_pair() as (client, connection, _):
         client.stop_reading()
         ahead = fill(connection)
-        letters = [Letter() for _ in range(5)]
+        letters = [PlainTicket() for _ in range(5)]
         for number, letter in enumerate(letters):
             assert connection.send_message(bytes([number]) * 9, letter)
         assert not any(letter.written for letter in letters)
@@ -29,15 +29,15 @@ async def test_messages_wait_in_order_while_the_transport_is_full() -> None:
             assert len((await client.read_raw()).payload) == 64 * KIB
         assert [(await client.read_raw()).payload[0] for _ in letters] == [0, 1, 2, 3, 4]
         assert all(letter.written for letter in letters)
-        assert connection.send_message(b"at once", last := Letter())
+        assert connection.send_message(b"at once", last := PlainTicket())
         assert last.written
 
 
 async def test_message_whose_ticket_has_ended_is_never_written() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, _):
+    async with transport_server() as there, there.raw_pair() as (client, connection, _):
         client.stop_reading()
         ahead = fill(connection)
-        letters = [Letter() for _ in range(4)]
+        letters = [PlainTicket() for _ in range(4)]
         for number, letter in enumerate(letters):
             assert connection.offer_message(bytes([number]), letter)
         letters[0].ended = letters[2].ended = True
@@ -51,11 +51,11 @@ async def test_message_whose_ticket_has_ended_is_never_written() -> None:
 
 async def test_offer_is_refused_long_before_a_peer_is_closed() -> None:
     """CONN-14 and CALL-18."""
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.stop_reading()
         fill(connection)
         taken = 0
-        while connection.offer_message(bytes(64 * KIB), Letter()):
+        while connection.offer_message(bytes(64 * KIB), PlainTicket()):
             taken += 1
         assert 60 <= taken <= 64
         assert connection.send_message(b"news that nobody may refuse")
@@ -65,7 +65,7 @@ async def test_offer_is_refused_long_before_a_peer_is_closed() -> None:
         raw = await client.read_raw()
         while raw.payload != b"news that nobody may refuse":
             raw = await client.read_raw()
-        assert connection.offer_message(b"again", letter := Letter())
+        assert connection.offer_message(b"again", letter := PlainTicket())
         assert letter.written
 
 
@@ -73,7 +73,7 @@ async def test_offer_is_refused_long_before_a_peer_is_closed() -> None:
 async def test_only_the_slow_peer_is_closed_when_its_queue_is_full() -> None:
     """CONN-14."""
     async with (
-        place() as there,
+        transport_server() as there,
         there.raw_pair() as (slow, to_slow, slow_reader),
         there.raw_pair() as (quick, to_quick, _),
     ):
@@ -96,7 +96,7 @@ async def test_only_the_slow_peer_is_closed_when_its_queue_is_full() -> None:
 
 
 async def test_slow_peer_that_reads_in_time_gets_the_close_reason() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.stop_reading()
         fill(connection)
         while connection.send_message(bytes(64 * KIB)):
@@ -112,7 +112,7 @@ async def test_peer_that_reads_nothing_for_long_is_closed(
 ) -> None:
     """Its pings wait behind the other messages: websockets' keepalive alone does not end it."""
     monkeypatch.setattr(transport, "_STALL_TIMEOUT_S", 0.05)
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.stop_reading()
         fill(connection)
 
@@ -121,7 +121,7 @@ async def test_peer_that_reads_nothing_for_long_is_closed(
 
 async def test_peer_that_reads_again_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_STALL_TIMEOUT_S", 3_600.0)
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.stop_reading()
         ahead = fill(connection)
         client.read_again()
@@ -133,7 +133,7 @@ async def test_peer_that_reads_again_is_not_closed(monkeypatch: pytest.MonkeyPat
 
 
 async def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.stop_reading()
         fill(connection)
         async with asyncio.timeout(60):
@@ -142,7 +142,7 @@ async def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
 
 
 async def test_pings_of_a_peer_that_reads_nothing_are_limited() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.stop_reading()
         fill(connection)
         for _ in range(1_000):

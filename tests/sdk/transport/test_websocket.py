@@ -32,7 +32,7 @@ from support.clients.raw_client import (
     TEXT,
     websocket_frame,
 )
-from support.parts.transport_pair import Letter, Reader, place
+from support.parts.transport_pair import PlainTicket, RecordingReceiver, transport_server
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import ClientTransport
 
@@ -44,7 +44,7 @@ def test_websockets_has_the_tested_major_version() -> None:
 
 
 async def test_process_event_is_called_with_every_other_frame() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.send(websocket_frame(b"one"))
         client.send(websocket_frame(b"tw", fin=False))
         client.send(websocket_frame(b"ping", opcode=PING))
@@ -64,8 +64,8 @@ async def test_process_event_is_called_with_every_other_frame() -> None:
 
 
 async def test_message_is_whole_and_written_at_once() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, _):
-        letter = Letter()
+    async with transport_server() as there, there.raw_pair() as (client, connection, _):
+        letter = PlainTicket()
 
         assert connection.send_message(b"hello", letter) is True
         assert letter.written
@@ -102,7 +102,7 @@ def accepted(key: str) -> bytes:
     return head.encode()
 
 
-def client_with(reader: Reader) -> Any:
+def client_with(reader: RecordingReceiver) -> Any:
     """Make a factory of connections with this receiver from their first moment."""
 
     def made(*args: Any, **kwargs: Any) -> ClientTransport:
@@ -127,7 +127,7 @@ async def test_messages_received_with_the_handshake_response_are_not_lost() -> N
         return [bytes([byte]) for byte in accepted(key) + welcome * 2]
 
     for answer in (in_one_piece, with_half_a_message, byte_by_byte):
-        arrived = Reader()
+        arrived = RecordingReceiver()
         async with (
             answering(answer) as url,
             connect(url, create_connection=client_with(arrived), compression=None) as connection,
@@ -141,7 +141,7 @@ async def test_body_of_a_refused_handshake_is_not_taken_for_messages() -> None:
     body = websocket_frame(b"no message", masked=False) * 2
     head = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for pieces in ([head + body], [head, body], [head[:9], head[9:] + body[:5], body[5:]]):
-        arrived = Reader()
+        arrived = RecordingReceiver()
         async with answering(lambda _, pieces=pieces: pieces) as url:  # type: ignore[misc]
             with pytest.raises(InvalidStatus) as refused:
                 await connect(url, create_connection=client_with(arrived), compression=None)
@@ -153,7 +153,7 @@ async def test_body_of_a_refused_handshake_is_not_taken_for_messages() -> None:
 
 async def test_peer_that_answers_no_ping_is_disconnected() -> None:
     """CONN-7: a lost peer is detected although nothing is sent to it."""
-    async with place(ping_s=0.05) as there, there.raw_pair() as (client, _, reader):
+    async with transport_server(ping_s=0.05) as there, there.raw_pair() as (client, _, reader):
         await reader.gone()
 
         assert await client.close_code() == 1011
@@ -164,7 +164,7 @@ async def test_peer_that_answers_no_ping_is_disconnected() -> None:
 
 async def test_fragments_are_joined() -> None:
     """CONN-13."""
-    async with place() as there, there.raw_pair() as (client, _, reader):
+    async with transport_server() as there, there.raw_pair() as (client, _, reader):
         client.send(websocket_frame(b"", fin=False))
         for letter in (b"a", b"", b"b"):
             client.send(websocket_frame(letter, opcode=CONT, fin=False))
@@ -177,7 +177,7 @@ async def test_fragments_are_joined() -> None:
 @pytest.mark.row(30)
 async def test_message_in_too_many_fragments_is_refused() -> None:
     """CONN-13."""
-    async with place() as there, there.raw_pair() as (client, _, reader):
+    async with transport_server() as there, there.raw_pair() as (client, _, reader):
         more = websocket_frame(b"", opcode=CONT, fin=False)
         client.send(websocket_frame(b"", fin=False) + more * 1_022)
         client.send(websocket_frame(b"", opcode=CONT))
@@ -190,7 +190,7 @@ async def test_message_in_too_many_fragments_is_refused() -> None:
 @pytest.mark.row(21)
 async def test_text_is_refused_whole_or_in_fragments() -> None:
     """FRAME-1."""
-    async with place() as there:
+    async with transport_server() as there:
         for fin in (True, False):
             async with there.raw_pair() as (client, _, reader):
                 client.send(websocket_frame(b"hello", opcode=TEXT, fin=fin))
@@ -201,19 +201,19 @@ async def test_text_is_refused_whole_or_in_fragments() -> None:
 
 
 async def test_message_without_a_receiver_is_refused() -> None:
-    async with place(deaf=True) as there, there.raw_pair() as (client, _, _):
+    async with transport_server(deaf=True) as there, there.raw_pair() as (client, _, _):
         client.send(websocket_frame(b"hello"))
 
         assert await client.close_code() == 1002
 
 
 async def test_nothing_is_read_after_we_closed() -> None:
-    class Closing(Reader):
+    class Closing(RecordingReceiver):
         def on_message(self, data: bytes) -> None:
             super().on_message(data)
             connection.close_with(4429, "enough")
 
-    async with place() as there, there.raw_pair() as (client, connection, _):
+    async with transport_server() as there, there.raw_pair() as (client, connection, _):
         connection.receiver = closing = Closing()
         client.send(b"".join(websocket_frame(text) for text in (b"one", b"two", b"three")))
         client.send(websocket_frame(b"fo", fin=False) + websocket_frame(b"ur", opcode=CONT))
@@ -227,11 +227,11 @@ async def test_nothing_is_read_after_we_closed() -> None:
 
 
 async def test_close_with_sends_the_reason_and_returns_at_once() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         connection.close_with(4440, "revoked")
         assert not connection.is_open
         connection.close_with(4401, "again")
-        assert connection.send_message(b"late", letter := Letter()) is False
+        assert connection.send_message(b"late", letter := PlainTicket()) is False
         assert connection.offer_message(b"late", letter) is False
         assert not letter.written
 
@@ -241,7 +241,7 @@ async def test_close_with_sends_the_reason_and_returns_at_once() -> None:
 
 
 async def test_receiver_is_notified_once_of_the_end() -> None:
-    async with place() as there:
+    async with transport_server() as there:
         for end in ("close", "abort", "eof"):
             async with there.raw_pair() as (client, connection, reader):
                 if end == "close":
@@ -257,7 +257,7 @@ async def test_receiver_is_notified_once_of_the_end() -> None:
 
 @pytest.mark.row(33)
 async def test_peer_that_broke_a_rule_and_stays_is_dropped() -> None:
-    async with place() as there, there.raw_pair() as (client, _, reader):
+    async with transport_server() as there, there.raw_pair() as (client, _, reader):
         client.send(websocket_frame(b"hello", masked=False))
 
         assert await client.close_code() == 1002
@@ -265,7 +265,7 @@ async def test_peer_that_broke_a_rule_and_stays_is_dropped() -> None:
 
 
 async def test_nothing_is_read_after_the_peer_closed() -> None:
-    async with place() as there, there.raw_pair() as (client, _, reader):
+    async with transport_server() as there, there.raw_pair() as (client, _, reader):
         late = websocket_frame(b"late") + websocket_frame(b"late ping", opcode=PING)
         client.send(websocket_frame(b"\x03\xe8", opcode=CLOSE) + late)
         client.send(late)
@@ -277,7 +277,7 @@ async def test_nothing_is_read_after_the_peer_closed() -> None:
 
 
 async def test_messages_are_read_until_the_peer_has_answered_our_close() -> None:
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.send(websocket_frame(b"before"))
         assert await reader.next() == b"before"
         closing = asyncio.ensure_future(connection.close())
@@ -292,7 +292,7 @@ async def test_messages_are_read_until_the_peer_has_answered_our_close() -> None
 async def test_message_that_arrives_while_we_close_is_read() -> None:
     """The part received before goes to websockets then, and the rest after it."""
     large = websocket_frame(bytes(2**17))
-    async with place() as there, there.raw_pair() as (client, connection, reader):
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
         client.send(websocket_frame(b"before") + large[: 2**16])
         assert await reader.next() == b"before"
         closing = asyncio.ensure_future(connection.close())
@@ -306,7 +306,10 @@ async def test_message_that_arrives_while_we_close_is_read() -> None:
 
 async def test_nothing_is_read_after_websockets_failed_the_connection() -> None:
     """CONN-7: its keepalive fails the connection without our `close_with`."""
-    async with place(ping_s=0.05) as there, there.raw_pair() as (client, connection, reader):
+    async with (
+        transport_server(ping_s=0.05) as there,
+        there.raw_pair() as (client, connection, reader),
+    ):
         client.send(websocket_frame(b"in time"))
         assert await reader.next() == b"in time"
         assert await client.close_code() == 1011
@@ -322,11 +325,11 @@ def test_replies_on_a_lost_connection_are_dropped_silently() -> None:
 
     async def lose_it() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: faults.append(told))
-        async with place() as there, there.raw_pair() as (_, connection, _reader):
+        async with transport_server() as there, there.raw_pair() as (_, connection, _reader):
             connection.batches = True
             told = asyncio.Event()
 
-            class Losing(Reader):
+            class Losing(RecordingReceiver):
                 def on_message(self, data: bytes) -> None:
                     connection.transport.abort()
                     connection.send_message(data)
@@ -348,7 +351,7 @@ def test_replies_on_a_lost_connection_are_dropped_silently() -> None:
 
 
 async def test_message_received_before_the_peer_closed_is_read() -> None:
-    async with place() as there, there.raw_pair() as (client, _, reader):
+    async with transport_server() as there, there.raw_pair() as (client, _, reader):
         client.send(websocket_frame(b"last words") + websocket_frame(b"\x03\xe8", opcode=CLOSE))
 
         assert await reader.next() == b"last words"

@@ -32,7 +32,7 @@ class Peer:
                 return "reset"
         return f"end after {len(rest)} bytes"
 
-    async def hears_nothing(self) -> bool:
+    async def receives_nothing(self) -> bool:
         """Whether nothing comes for a while, no end either."""
         try:
             async with asyncio.timeout(0.2):

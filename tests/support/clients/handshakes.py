@@ -10,7 +10,7 @@ from typing import Any
 
 from support.clients.forged_tokens import ABSENT, CLAIMS, KEY
 from support.clients.raw_client import CLOSE, Head, RawClient, browser_bearer, raw_connection
-from support.rooms.bystanders import unharmed_server
+from support.rooms.unharmed_server import unharmed_server
 from toolbus import Key, KeyRing
 from toolbus.wire import SUBPROTOCOL
 from toolbus_server import ServerSettings

@@ -39,7 +39,7 @@ _FREE = {(WELCOME, 1), (FAILED, 5), (FAILED, 7), (DISPATCH, 5)}
 _FREE_KEYS = frozenset({"message", "since", "limits", "heartbeat_ms", "exp"})
 
 
-class Differs(AssertionError):
+class ConversationDiffers(AssertionError):
     """The server says something else than it did."""
 
 
@@ -52,7 +52,7 @@ class Choices:
     def bind(self, then: Any, now: Any, place: str) -> None:
         """Take a choice; one that was taken must be the same again."""
         if type(then) is not type(now) or self.now.setdefault(then, now) != now:
-            raise Differs(f"{place}: {now!r} in the place of {then!r}")
+            raise ConversationDiffers(f"{place}: {now!r} in the place of {then!r}")
 
     def translated(self, frame: list[Any]) -> list[Any]:
         """Put today's choices into a frame that a client says."""
@@ -106,7 +106,7 @@ class Replay:
                     self._clients[who].send(closing)
                 case {"closed": who, "code": code}:
                     if (now := await self._clients[who].close_code()) != code:
-                        raise Differs(f"{who} closed with {now} instead of {code}")
+                        raise ConversationDiffers(f"{who} closed with {now} instead of {code}")
                 case {"leaves": _, "code": None}:
                     pass  # the server is told nothing
                 case _:
@@ -135,7 +135,7 @@ class Replay:
             while True:
                 raw = await self._clients[who].read_raw()
                 if raw.opcode == CLOSE:
-                    raise Differs(f"{who} was closed instead of told {then}")
+                    raise ConversationDiffers(f"{who} was closed instead of told {then}")
                 if raw.opcode == BINARY and (now := msgpack.unpackb(raw.payload))[0] in OLD_KINDS:
                     break
         same_frame(then, now, self.choices)
@@ -146,7 +146,7 @@ def same_frame(then: list[Any], now: list[Any], choices: Choices) -> None:
     """Compare what a server said then and says now. Raises Differs."""
     kind = then[0]
     if now[0] != kind or len(now) < len(then):
-        raise Differs(f"{now} instead of {then}")
+        raise ConversationDiffers(f"{now} instead of {then}")
     for index, (old, new) in enumerate(zip(then, now, strict=False)):
         place = f"/{index} of {kind}"
         if (kind, index) in _CHOSEN:
@@ -177,7 +177,7 @@ def _same(then: Any, now: Any, place: str, choices: Choices) -> None:
 def _same_map(then: dict[str, Any], now: dict[str, Any], place: str, choices: Choices) -> None:
     for key, old in then.items():
         if key not in now:
-            raise Differs(f"{place}: no {key!r} any more")
+            raise ConversationDiffers(f"{place}: no {key!r} any more")
         inside = f"{place}/{key}"
         if key in _CHOSEN_KEYS and old is not None:
             choices.bind(old, now[key], inside)
@@ -189,17 +189,17 @@ def _same_map(then: dict[str, Any], now: dict[str, Any], place: str, choices: Ch
 
 def _same_type(then: Any, now: Any, place: str) -> None:
     if type(then) is not type(now):
-        raise Differs(f"{place}: {now!r} instead of {then!r}")
+        raise ConversationDiffers(f"{place}: {now!r} instead of {then!r}")
     if isinstance(then, dict):
         for key, old in then.items():
             if key not in now:
-                raise Differs(f"{place}: no {key!r} any more")
+                raise ConversationDiffers(f"{place}: no {key!r} any more")
             _same_type(old, now[key], f"{place}/{key}")
 
 
 def _equal(then: Any, now: Any, place: str) -> None:
     if type(then) is not type(now) or then != now:
-        raise Differs(f"{place}: {now!r} instead of {then!r}")
+        raise ConversationDiffers(f"{place}: {now!r} instead of {then!r}")
 
 
 def packed(value: Any) -> bytes:
@@ -222,7 +222,7 @@ def _bytes_in(value: Any) -> Any:
     return value
 
 
-def read_talk(path: Path) -> list[dict[str, Any]]:
+def read_conversation(path: Path) -> list[dict[str, Any]]:
     """Read a recorded conversation."""
     talk: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["talk"]
     return talk

@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from support.clients.raw_client import raw_participant
-from support.clients.wire_talk import ask, offer
+from support.clients.raw_requests import ask, offer
 from support.nodes.cluster import nodes
 from support.redis.server import RedisServer
 from support.rooms.events import until_hosts

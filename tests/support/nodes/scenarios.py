@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_client import raw_participant
-from support.clients.wire_talk import answer, ask, next_of, offer
+from support.clients.raw_requests import answer, ask, next_of, offer
 from support.nodes.cluster import hosted, nodes, until_listed, until_present
 from support.nodes.reserved_names import kept_in, lost_name
 from support.nodes.tools import Holding, add, fail, numbers, size, total, who

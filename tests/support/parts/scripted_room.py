@@ -39,7 +39,7 @@ def piece(data: bytes, *, more: bool, name: str = "") -> bytes:
     return pack_body([3, name, "text/x" if name else "", data, more])
 
 
-class FarEnd:
+class ScriptedRoom:
     """The server's side of one connection, with the room on the other side of it."""
 
     def __init__(self, room: RoomClient, line: Line) -> None:
@@ -75,7 +75,7 @@ class FarEnd:
         """Give credit for input."""
         await self.line.send(Credit(self.id, True, chunks, size))
 
-    async def told(self) -> list[Frame]:
+    async def received(self) -> list[Frame]:
         """All that the room has said of calls, after it has read all that it was sent."""
         async with asyncio.timeout(60):
             return await self._told_until_asked() + await self._told_until_asked()
@@ -123,7 +123,7 @@ class FarEnd:
         return self.room._parts.table.budget.free_bytes
 
     @property
-    def under_way(self) -> set[int]:
+    def pending(self) -> set[int]:
         """The ids that are under way."""
         assert self.room._parts is not None
         return set(self.room._parts.table._pending)
@@ -148,11 +148,11 @@ async def error_of(chunks: ChunkStream) -> tuple[list[Any], RoomException]:
 
 
 @asynccontextmanager
-async def far_end(tracing: Tracing | None = None) -> AsyncIterator[FarEnd]:
+async def scripted_room(tracing: Tracing | None = None) -> AsyncIterator[ScriptedRoom]:
     """Join a room of a server that does what the test says, for as long as the block runs."""
     async with (
         asyncio.timeout(60),
         scripted_server(ApiScope.full()) as server,
         RoomClient(server.url, room="lab", token="t", tracing=tracing) as room,
     ):
-        yield FarEnd(room, await server.next_line())
+        yield ScriptedRoom(room, await server.next_line())

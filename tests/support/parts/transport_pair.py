@@ -22,14 +22,14 @@ PROTOCOL = [("Sec-WebSocket-Protocol", SUBPROTOCOL)]
 
 
 @dataclass
-class Letter:
+class PlainTicket:
     """A ticket."""
 
     written: bool = False
     ended: bool = False
 
 
-class Reader:
+class RecordingReceiver:
     """A receiver that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Reader:
             await self.closed.wait()
 
 
-class Noting(ServerTransport):
+class RecordingTransport(ServerTransport):
     """A connection that keeps every event, as websockets hands it over."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -65,15 +65,19 @@ class Noting(ServerTransport):
         super().process_event(event)
 
 
-class Place:
+class TransportServer:
     """A server, and the server's end of whatever connects to it."""
 
-    def __init__(self, url: str, arrived: asyncio.Queue[tuple[Noting, Reader]]) -> None:
+    def __init__(
+        self, url: str, arrived: asyncio.Queue[tuple[RecordingTransport, RecordingReceiver]]
+    ) -> None:
         self.url = url
         self._arrived = arrived
 
     @asynccontextmanager
-    async def raw_pair(self) -> AsyncIterator[tuple[RawClient, Noting, Reader]]:
+    async def raw_pair(
+        self,
+    ) -> AsyncIterator[tuple[RawClient, RecordingTransport, RecordingReceiver]]:
         """A raw client, and the connection and its reader at the server's end."""
         async with raw_connection(self.url) as client:
             assert (await client.upgrade("/", PROTOCOL)).status == 101
@@ -82,12 +86,14 @@ class Place:
 
 
 @asynccontextmanager
-async def place(*, deaf: bool = False, ping_s: float | None = None) -> AsyncIterator[Place]:
-    arrived: asyncio.Queue[tuple[Noting, Reader]] = asyncio.Queue()
+async def transport_server(
+    *, deaf: bool = False, ping_s: float | None = None
+) -> AsyncIterator[TransportServer]:
+    arrived: asyncio.Queue[tuple[RecordingTransport, RecordingReceiver]] = asyncio.Queue()
 
     async def handle(connection: ServerConnection) -> None:
-        assert isinstance(connection, Noting)
-        reader = Reader()
+        assert isinstance(connection, RecordingTransport)
+        reader = RecordingReceiver()
         connection.receiver = None if deaf else reader
         arrived.put_nowait((connection, reader))
         await connection.wait_closed()
@@ -96,7 +102,7 @@ async def place(*, deaf: bool = False, ping_s: float | None = None) -> AsyncIter
         handle,
         "127.0.0.1",
         0,
-        create_connection=Noting,
+        create_connection=RecordingTransport,
         subprotocols=[Subprotocol(SUBPROTOCOL)],
         compression=None,
         ping_interval=ping_s,
@@ -105,7 +111,7 @@ async def place(*, deaf: bool = False, ping_s: float | None = None) -> AsyncIter
         write_limit=transport.WRITE_LIMIT_BYTES,
     ) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        yield Place(f"ws://127.0.0.1:{port}", arrived)
+        yield TransportServer(f"ws://127.0.0.1:{port}", arrived)
 
 
 def fill(connection: ServerTransport, size: int = 64 * KIB) -> int:

@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).with_name("flow_host.py")
 _LOOK_EVERY_S = 0.005
 
 
-class Place(Protocol):
+class RunningServer(Protocol):
     """A server, here or in a process of its own."""
 
     @property
@@ -59,7 +59,7 @@ class FlowHost:
 
 @asynccontextmanager
 async def flow_host(
-    server: Place, caller: RoomClient, folder: Path, *, url: str | None = None
+    server: RunningServer, caller: RoomClient, folder: Path, *, url: str | None = None
 ) -> AsyncIterator[FlowHost]:
     """Run a host until the block is left; `caller` sees when it is there."""
     witness = folder / "flow"
@@ -74,7 +74,7 @@ async def flow_host(
 
 
 async def command(
-    server: Place, *words: str, name: str = "cli", stdout: Any = asyncio.subprocess.DEVNULL
+    server: RunningServer, *words: str, name: str = "cli", stdout: Any = asyncio.subprocess.DEVNULL
 ) -> asyncio.subprocess.Process:
     """Run `toolbus` as a participant of the room "lab", in a process of its own."""
     mine = {"TOOLBUS_URL": server.url, "TOOLBUS_ROOM": "lab", "TOOLBUS_TOKEN": server.token(name)}

@@ -27,8 +27,8 @@ from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 
 __all__ = [
     "Fate",
+    "Interception",
     "RedisRelay",
-    "Snare",
     "carries",
     "is_admin_action",
     "is_batch",
@@ -52,7 +52,7 @@ class Fate(Enum):
     HELD = "waits, with all behind it, until it is released"
 
 
-class Snare:
+class Interception:
     """Waits for messages.
 
     Args:
@@ -96,23 +96,27 @@ class RedisRelay:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._coming: list[Snare] = []
-        self._going: list[Snare] = []
+        self._coming: list[Interception] = []
+        self._going: list[Interception] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self._inboxes: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.url = ""
 
-    def coming(self, matches: Match, fate: Fate = Fate.LOST, times: int = 1) -> Snare:
+    def intercept_inbox(
+        self, matches: Match, fate: Fate = Fate.LOST, times: int = 1
+    ) -> Interception:
         """Choose the fate of the next messages to the node's inbox that match."""
-        self._coming.append(Snare(matches, fate, times))
+        self._coming.append(Interception(matches, fate, times))
         return self._coming[-1]
 
-    def going(self, matches: Match, fate: Fate = Fate.LOST, times: int = 1) -> Snare:
+    def intercept_published(
+        self, matches: Match, fate: Fate = Fate.LOST, times: int = 1
+    ) -> Interception:
         """Choose the fate of the next messages that the node publishes itself: passed or lost."""
         assert fate in (Fate.PASSED, Fate.LOST)
-        self._going.append(Snare(matches, fate, times))
+        self._going.append(Interception(matches, fate, times))
         return self._going[-1]
 
     def drop_inbox(self) -> None:
@@ -158,8 +162,8 @@ class RedisRelay:
             if words[0] == b"SUBSCRIBE":
                 self._inboxes.add(node)
             elif words[0] == b"PUBLISH":
-                snare = _first(self._going, words[2])
-                if snare is not None and snare.fate is Fate.LOST:
+                interception = _first(self._going, words[2])
+                if interception is not None and interception.fate is Fate.LOST:
                     raw = _packed([words[0], NOWHERE, words[2]])
             redis.write(raw)
             await redis.drain()
@@ -168,12 +172,12 @@ class RedisRelay:
         while True:
             raw, value = await _read_value(reader)
             if isinstance(value, list) and value and value[0] == b"message":
-                snare = _first(self._coming, value[2])
-                if snare is not None and snare.fate is Fate.LOST:
+                interception = _first(self._coming, value[2])
+                if interception is not None and interception.fate is Fate.LOST:
                     continue
-                if snare is not None and snare.fate is Fate.HELD:
-                    await snare.wait()
-                if snare is not None and snare.fate is Fate.TWICE:
+                if interception is not None and interception.fate is Fate.HELD:
+                    await interception.wait()
+                if interception is not None and interception.fate is Fate.TWICE:
                     raw *= 2
             node.write(raw)
             await node.drain()
@@ -245,8 +249,10 @@ def is_delta(message: bytes) -> bool:
     return message.startswith(b"R")
 
 
-def _first(snares: list[Snare], message: bytes) -> Snare | None:
-    return next((snare for snare in snares if snare.takes(message)), None)
+def _first(interceptions: list[Interception], message: bytes) -> Interception | None:
+    return next(
+        (interception for interception in interceptions if interception.takes(message)), None
+    )
 
 
 def _packed(words: list[bytes]) -> bytes:

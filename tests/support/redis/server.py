@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.docker_engine import why_no_docker
-from support.redis.given import URL_VARIABLE, given_redis
+from support.redis.external import URL_VARIABLE, external_redis
 from toolbus_toolkits.demo import redis_process as demo_redis
 
 __all__ = [
@@ -159,7 +159,7 @@ async def redis_server() -> AsyncIterator[RedisServer]:
 @asynccontextmanager
 async def any_redis() -> AsyncIterator[RedisPlace]:
     """Have a Redis, empty, for as long as the block runs; it is not to be hurt."""
-    async with given_redis(GIVEN_URL) if GIVEN_URL else redis_server() as server:
+    async with external_redis(GIVEN_URL) if GIVEN_URL else redis_server() as server:
         yield server
 
 

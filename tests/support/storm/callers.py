@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from support.storm.plan import STREAMS, Deed
-from support.storm.verdict import LEFT, OK, Told
+from support.storm.plan import STREAMS, PlannedCall
+from support.storm.verdict import LEFT, OK, CallReport
 from support.storm.witness import pattern
 from toolbus import FileChunk, RoomClient, RoomException
 
@@ -25,13 +25,13 @@ class Ledger:
     """What was asked for, and what callers were told."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, Deed] = {}
-        self.told: list[Told] = []
+        self.asked: dict[int, PlannedCall] = {}
+        self.reports: list[CallReport] = []
         self.pulse = Pulse()
 
-    def ask(self, deed: Deed) -> None:
+    def ask(self, planned: PlannedCall) -> None:
         """Note that a call is made."""
-        self.asked[deed.key] = deed
+        self.asked[planned.key] = planned
 
 
 class _InputFailed(Exception):
@@ -79,8 +79,8 @@ class Pulse:
 class _Reading:
     """What one caller has read of one call."""
 
-    def __init__(self, deed: Deed) -> None:
-        self.deed = deed
+    def __init__(self, planned: PlannedCall) -> None:
+        self.planned = planned
         self.paused_s = 0.0
         self.got = 0
         self.in_order = True
@@ -90,36 +90,36 @@ class _Reading:
     async def pause(self) -> None:
         """Take the time that this caller takes for each value."""
         began_at = time.monotonic()
-        await asyncio.sleep(self.deed.reads_s)
+        await asyncio.sleep(self.planned.reads_s)
         self.paused_s += time.monotonic() - began_at
 
     def take(self, row: Any) -> None:
         """Count a value of a stream."""
-        self.in_order = self.in_order and row[:2] == [self.deed.key, self.got]
+        self.in_order = self.in_order and row[:2] == [self.planned.key, self.got]
         self.got += 1
 
 
 async def lane(
-    room: RoomClient, deeds: Iterator[Deed], ledger: Ledger, is_over: asyncio.Event
+    room: RoomClient, planned_calls: Iterator[PlannedCall], ledger: Ledger, is_over: asyncio.Event
 ) -> None:
     """Make one call after the other until it is over."""
     while not is_over.is_set():
-        deed = next(deeds)
-        ledger.ask(deed)
+        planned = next(planned_calls)
+        ledger.ask(planned)
         late_s = ledger.pulse.late_s
-        told = await _do(room, deed)
-        told = replace(told, late_s=ledger.pulse.late_s - late_s)
-        ledger.told.append(told)
-        if told.code not in (OK, LEFT):
+        report = await _do(room, planned)
+        report = replace(report, late_s=ledger.pulse.late_s - late_s)
+        ledger.reports.append(report)
+        if report.code not in (OK, LEFT):
             await asyncio.sleep(0.01)  # a refusal comes at once: that is no load
 
 
-async def _do(room: RoomClient, deed: Deed) -> Told:
-    reading, began_at = _Reading(deed), time.monotonic()
+async def _do(room: RoomClient, planned: PlannedCall) -> CallReport:
+    reading, began_at = _Reading(planned), time.monotonic()
     facts: dict[str, Any] = {"code": OK}
-    making = asyncio.ensure_future(_make(room, deed, reading))
-    if deed.gives_up_s is not None:
-        await asyncio.wait([making], timeout=deed.gives_up_s)
+    making = asyncio.ensure_future(_make(room, planned, reading))
+    if planned.gives_up_s is not None:
+        await asyncio.wait([making], timeout=planned.gives_up_s)
         making.cancel()
     try:
         await making
@@ -136,8 +136,8 @@ async def _do(room: RoomClient, deed: Deed) -> Told:
         facts["words"] = error.message
     if reading.left:
         facts = {"code": LEFT, "executed": "maybe"}
-    return Told(
-        key=deed.key,
+    return CallReport(
+        key=planned.key,
         took_s=time.monotonic() - began_at,
         paused_s=reading.paused_s,
         got=reading.got,
@@ -147,32 +147,32 @@ async def _do(room: RoomClient, deed: Deed) -> Told:
     )
 
 
-async def _make(room: RoomClient, deed: Deed, reading: _Reading) -> None:
-    if deed.tool in STREAMS:
-        await _read_stream(room, deed, reading)
-    elif deed.tool == "total":
-        await _send_rows(room, deed, reading)
+async def _make(room: RoomClient, planned: PlannedCall, reading: _Reading) -> None:
+    if planned.tool in STREAMS:
+        await _read_stream(room, planned, reading)
+    elif planned.tool == "total":
+        await _send_rows(room, planned, reading)
     else:
-        await _ask(room, deed, reading)
+        await _ask(room, planned, reading)
 
 
-def _options(deed: Deed) -> dict[str, Any]:
+def _options(planned: PlannedCall) -> dict[str, Any]:
     shown: list[Any] = []
-    told = {"on_progress": shown.append} if deed.progress else {}
-    return {"timeout_s": deed.timeout_s, "retry": deed.retry, **told}
+    options = {"on_progress": shown.append} if planned.progress else {}
+    return {"timeout_s": planned.timeout_s, "retry": planned.retry, **options}
 
 
-async def _ask(room: RoomClient, deed: Deed, reading: _Reading) -> None:
-    arguments: dict[str, Any] = {"key": deed.key}
-    options = _options(deed)
-    if deed.tool == "keep":
-        options["attachment"] = FileChunk.from_pieces(_pieces(deed))
-    elif deed.tool == "blob":
-        arguments["size"] = deed.size
+async def _ask(room: RoomClient, planned: PlannedCall, reading: _Reading) -> None:
+    arguments: dict[str, Any] = {"key": planned.key}
+    options = _options(planned)
+    if planned.tool == "keep":
+        options["attachment"] = FileChunk.from_pieces(_pieces(planned))
+    elif planned.tool == "blob":
+        arguments["size"] = planned.size
     else:
-        arguments["work_s"] = deed.work_s
-    chunk = await room.invoke(f"storm.{deed.tool}", arguments, **options)
-    reading.value = await _hash_of(chunk, reading) if deed.tool == "blob" else chunk.value
+        arguments["work_s"] = planned.work_s
+    chunk = await room.invoke(f"storm.{planned.tool}", arguments, **options)
+    reading.value = await _hash_of(chunk, reading) if planned.tool == "blob" else chunk.value
 
 
 async def _hash_of(file: FileChunk, reading: _Reading) -> str:
@@ -183,41 +183,43 @@ async def _hash_of(file: FileChunk, reading: _Reading) -> str:
     return digest.hexdigest()
 
 
-async def _pieces(deed: Deed) -> AsyncIterator[bytes]:
-    data = pattern(deed.key, deed.size)
+async def _pieces(planned: PlannedCall) -> AsyncIterator[bytes]:
+    data = pattern(planned.key, planned.size)
     for at in range(0, len(data), 50_000):
         yield data[at : at + 50_000]
 
 
-async def _rows(deed: Deed) -> AsyncIterator[list[Any]]:
-    for number in range(deed.count):
-        if number == deed.fails_at:
+async def _rows(planned: PlannedCall) -> AsyncIterator[list[Any]]:
+    for number in range(planned.count):
+        if number == planned.fails_at:
             raise _InputFailed
-        await asyncio.sleep(deed.work_s)
-        yield [deed.key, number, "x" * deed.size]
-    if deed.fails_at == deed.count:
+        await asyncio.sleep(planned.work_s)
+        yield [planned.key, number, "x" * planned.size]
+    if planned.fails_at == planned.count:
         raise _InputFailed
 
 
-async def _send_rows(room: RoomClient, deed: Deed, reading: _Reading) -> None:
+async def _send_rows(room: RoomClient, planned: PlannedCall, reading: _Reading) -> None:
     """A sum is no stream of values; its input is one."""
-    options = _options(deed)
-    stream = room.stream("storm.total", {"key": deed.key}, input=_rows(deed), **options)
+    options = _options(planned)
+    stream = room.stream("storm.total", {"key": planned.key}, input=_rows(planned), **options)
     async with stream as chunks:
         async for chunk in chunks:
             reading.value = chunk.value
 
 
-async def _read_stream(room: RoomClient, deed: Deed, reading: _Reading) -> None:
-    arguments: dict[str, Any] = {"key": deed.key}
-    rows = _rows(deed) if deed.tool == "echo" else None
+async def _read_stream(room: RoomClient, planned: PlannedCall, reading: _Reading) -> None:
+    arguments: dict[str, Any] = {"key": planned.key}
+    rows = _rows(planned) if planned.tool == "echo" else None
     if rows is None:
-        arguments |= {"count": deed.count, "size": deed.size, "work_s": deed.work_s}
-        arguments["fails_at"] = -1 if deed.fails_at is None else deed.fails_at
-    async with room.stream(f"storm.{deed.tool}", arguments, input=rows, **_options(deed)) as chunks:
+        arguments |= {"count": planned.count, "size": planned.size, "work_s": planned.work_s}
+        arguments["fails_at"] = -1 if planned.fails_at is None else planned.fails_at
+    async with room.stream(
+        f"storm.{planned.tool}", arguments, input=rows, **_options(planned)
+    ) as chunks:
         async for chunk in chunks:
             reading.take(chunk.value)
-            if reading.got - 1 == deed.leaves_at:
+            if reading.got - 1 == planned.leaves_at:
                 reading.left = True
                 return
             await reading.pause()

@@ -13,13 +13,13 @@ from random import Random
 __all__ = [
     "IDEMPOTENT",
     "STREAMS",
-    "Deed",
-    "Trouble",
-    "deeds",
-    "line_troubles",
-    "node_troubles",
-    "redis_troubles",
-    "troubles",
+    "Fault",
+    "PlannedCall",
+    "connection_faults",
+    "node_faults",
+    "planned_calls",
+    "planned_faults",
+    "redis_faults",
 ]
 
 IDEMPOTENT = frozenset({"again"})
@@ -44,7 +44,7 @@ _UNARY = frozenset({"once", "again", "nest", "thread", "fail"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class PlannedCall:
     """One call, with all that its caller and its tool shall do."""
 
     key: int
@@ -71,7 +71,7 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Fault:
     """Something that goes wrong, and for how long."""
 
     kind: str
@@ -82,7 +82,7 @@ class Trouble:
     """How long all is well behind it."""
 
 
-def deeds(seed: str, lane: int) -> Iterator[Deed]:
+def planned_calls(seed: str, lane: int) -> Iterator[PlannedCall]:
     """Draw the calls of one lane, without an end."""
     random = Random(f"{seed} lane {lane}")
     tools, weights = [*_WEIGHTS], [*_WEIGHTS.values()]
@@ -97,8 +97,8 @@ def _maybe(random: Random, chance: float, *choices: float) -> float | None:
     return random.choice(choices) if random.random() < chance else None
 
 
-def _unary(random: Random, key: int, tool: str) -> Deed:
-    return Deed(
+def _unary(random: Random, key: int, tool: str) -> PlannedCall:
+    return PlannedCall(
         key=key,
         tool=tool,
         work_s=random.choice([0.0, 0.002, 0.01, 0.1, 0.5]),
@@ -109,13 +109,13 @@ def _unary(random: Random, key: int, tool: str) -> Deed:
     )
 
 
-def _long(random: Random, key: int, tool: str) -> Deed:
+def _long(random: Random, key: int, tool: str) -> PlannedCall:
     is_file = tool in ("keep", "blob")
     count = 0 if is_file else random.choice([0, 1, 10, 10, 100, 400])
     sizes = [0, 1, 100_000, 300_000, 1_500_000] if is_file else [10, 10, 1_000, 20_000]
     work_s = random.choice([0.0, 0.0, 0.0, 0.002])
     endless = tool in STREAMS and random.random() < 0.3
-    return Deed(
+    return PlannedCall(
         key=key,
         tool=tool,
         count=count,
@@ -131,7 +131,7 @@ def _long(random: Random, key: int, tool: str) -> Deed:
     )
 
 
-def troubles(seed: str, *, server: bool) -> Iterator[Trouble]:
+def planned_faults(seed: str, *, server: bool) -> Iterator[Fault]:
     """Draw what happens to processes, without an end.
 
     Args:
@@ -145,33 +145,33 @@ def troubles(seed: str, *, server: bool) -> Iterator[Trouble]:
     while True:
         kind = random.choice(of_server if is_servers_turn else of_hosts)
         lasts_s = random.choice([0.1, 0.5, 5.0])
-        yield Trouble(kind, random.randrange(1_000), lasts_s, random.uniform(0.2, 1.0))
+        yield Fault(kind, random.randrange(1_000), lasts_s, random.uniform(0.2, 1.0))
         is_servers_turn = server and not is_servers_turn
 
 
-def line_troubles(seed: str, part: int) -> Iterator[Trouble]:
+def connection_faults(seed: str, part: int) -> Iterator[Fault]:
     """Draw what happens to lines in one part of a storm, without an end."""
     random = Random(f"{seed} lines {part}")
     kinds = ["late", "crumbs", "stall", "reset", "lose", "half open", "refuse", "slow"]
     while True:
         lasts_s = random.choice([0.1, 0.5, 1.5, 4.0])
         calm_s = random.uniform(0.2, 1.0)
-        yield Trouble(random.choice(kinds), random.randrange(1_000), lasts_s, calm_s)
+        yield Fault(random.choice(kinds), random.randrange(1_000), lasts_s, calm_s)
 
 
-def node_troubles(seed: str) -> Iterator[Trouble]:
+def node_faults(seed: str) -> Iterator[Fault]:
     """Draw what happens to nodes, without an end; they may stand still for longer than a lease."""
     random = Random(f"{seed} nodes")
     while True:
         kind = random.choice(["drain server", "drain server", "kill server", "stop server"])
         lasts_s = random.choice([0.1, 0.5, 5.0])
-        yield Trouble(kind, random.randrange(1_000), lasts_s, random.uniform(0.2, 1.0))
+        yield Fault(kind, random.randrange(1_000), lasts_s, random.uniform(0.2, 1.0))
 
 
-def redis_troubles(seed: str, part: int) -> Iterator[Trouble]:
+def redis_faults(seed: str, part: int) -> Iterator[Fault]:
     """Draw what happens to the Redis of many nodes in one part of a storm, without an end."""
     random = Random(f"{seed} redis {part}")
     while True:
         kind = random.choice(["kill redis", "stop redis"])
         lasts_s = random.choice([0.1, 0.5, 2.0])
-        yield Trouble(kind, 0, lasts_s, random.uniform(1.0, 4.0))
+        yield Fault(kind, 0, lasts_s, random.uniform(1.0, 4.0))

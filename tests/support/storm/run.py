@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from support.redis.server import RedisServer
-from support.rooms.bystanders import nothing_complains
 from support.rooms.leftovers import entries_of, look
+from support.rooms.unharmed_server import no_logged_errors
 from support.storm.callers import Ledger, lane, own_failures_unlogged
 from support.storm.plan import (
-    Deed,
-    Trouble,
-    deeds,
-    line_troubles,
-    node_troubles,
-    redis_troubles,
-    troubles,
+    Fault,
+    PlannedCall,
+    connection_faults,
+    node_faults,
+    planned_calls,
+    planned_faults,
+    redis_faults,
 )
-from support.storm.stage import HOSTS, Stage, stage
+from support.storm.processes import HOSTS, StormProcesses, storm_processes
 from support.storm.verdict import BETWEEN_NODES, NEVER, problems
 from support.storm.witness import witness_of
 from toolbus import RoomClient
@@ -55,14 +55,14 @@ class Storm:
     """
 
     def __init__(
-        self, seed: str, made: Stage, callers: list[RoomClient], of_others: dict[str, int]
+        self, seed: str, made: StormProcesses, callers: list[RoomClient], of_others: dict[str, int]
     ) -> None:
         self.seed = seed
-        self.stage = made
+        self.processes = made
         self.callers = callers
         self.ledger = Ledger()
-        self._lanes: list[Iterator[Deed]] = [
-            deeds(seed, number + 1) for number in range(CALLERS * LANES)
+        self._lanes: list[Iterator[PlannedCall]] = [
+            planned_calls(seed, number + 1) for number in range(CALLERS * LANES)
         ]
         self._before: list[dict[str, Any]] = []
         self._sums: list[dict[str, Any]] = []
@@ -78,11 +78,11 @@ class Storm:
         """Call while things happen, then let all end."""
         is_over = asyncio.Event()
         asyncio.get_running_loop().call_later(seconds, is_over.set)
-        made = self.stage
+        made = self.processes
         pulse = asyncio.create_task(self.ledger.pulse.run())
         async with asyncio.TaskGroup() as group:
             for drawn in self._troubles(server=server, part=part):
-                group.create_task(made.make_trouble(drawn, is_over))
+                group.create_task(made.make_faults(drawn, is_over))
             for number, calls in enumerate(self._lanes):
                 room = self.callers[number % CALLERS]
                 group.create_task(lane(room, calls, self.ledger, is_over))
@@ -90,17 +90,17 @@ class Storm:
         for line in made.lines:
             await line.heal()
 
-    def _troubles(self, *, server: bool, part: int) -> list[Iterator[Trouble]]:
+    def _troubles(self, *, server: bool, part: int) -> list[Iterator[Fault]]:
         """Draw what happens side by side: where there are nodes, more."""
-        has_nodes = self.stage.redis is not None
+        has_nodes = self.processes.redis is not None
         drawn = [
-            troubles(self.seed, server=server and not has_nodes),
-            line_troubles(self.seed, part),
+            planned_faults(self.seed, server=server and not has_nodes),
+            connection_faults(self.seed, part),
         ]
         if has_nodes:
-            drawn.append(redis_troubles(self.seed, part))
+            drawn.append(redis_faults(self.seed, part))
         if has_nodes and server:
-            drawn.append(node_troubles(self.seed))
+            drawn.append(node_faults(self.seed))
         return drawn
 
     async def settled(self) -> None:
@@ -118,7 +118,10 @@ class Storm:
         """Ask all for what they hold: callers, each server, each host."""
         mine = {**look(), "entries": sum(map(entries_of, self.callers))}
         mine["objects"] = dict(collections.Counter(mine["objects"]) - self._of_others)
-        return [mine, *[await each.look() for each in (*self.stage.servers, *self.stage.hosts)]]
+        return [
+            mine,
+            *[await each.look() for each in (*self.processes.servers, *self.processes.hosts)],
+        ]
 
     def _left_in(self, looks: list[dict[str, Any]]) -> list[str]:
         servers = looks[1:-HOSTS]
@@ -139,11 +142,11 @@ class Storm:
 
     def check(self) -> None:
         """Compare what was told with what was seen."""
-        ledger, seen = self.ledger, witness_of(self.stage.witness)
-        never = NEVER if self.stage.redis is None else NEVER - BETWEEN_NODES
-        found = problems(ledger.asked, ledger.told, seen, never)
+        ledger, seen = self.ledger, witness_of(self.processes.witness)
+        never = NEVER if self.processes.redis is None else NEVER - BETWEEN_NODES
+        found = problems(ledger.asked, ledger.reports, seen, never)
         assert not found, f"{len(found)} problems, the first: " + "\n".join(found[:10])
-        complaints = self.stage.log.read_text()
+        complaints = self.processes.log.read_text()
         assert not complaints, complaints[:8_000]
 
     @property
@@ -153,13 +156,11 @@ class Storm:
 
     def summary(self) -> str:
         """Tell what it was made of."""
-        codes = collections.Counter(told.code for told in self.ledger.told)
-        executed = collections.Counter(told.executed for told in self.ledger.told)
-        happened = collections.Counter(self.stage.happened)
-        late_s = self.ledger.pulse.late_s
-        return (
-            f"{len(self.ledger.told)} calls: {codes}, {executed}; {happened}; {late_s:.1f} s late"
-        )
+        codes = collections.Counter(report.code for report in self.ledger.reports)
+        executed = collections.Counter(report.executed for report in self.ledger.reports)
+        happened = collections.Counter(self.processes.happened)
+        late_s, calls = self.ledger.pulse.late_s, len(self.ledger.reports)
+        return f"{calls} calls: {codes}, {executed}; {happened}; {late_s:.1f} s late"
 
 
 def _strangers(people: list[list[list[str]]]) -> Iterator[str]:
@@ -207,7 +208,7 @@ async def storm_of(
     seed: str, folder: Path, redis: RedisServer | None = None
 ) -> AsyncIterator[Storm]:
     of_others = look()["objects"]
-    async with stage(folder, redis) as made, AsyncExitStack() as people:
+    async with storm_processes(folder, redis) as made, AsyncExitStack() as people:
         callers = [
             await people.enter_async_context(made.caller(number)) for number in range(CALLERS)
         ]
@@ -221,7 +222,7 @@ def storm_seed() -> Iterator[str]:
     """Draw a seed, or take the one that is given, and say what it is."""
     seed = SEED or secrets.token_hex(4)
     print(f"storm seed: {seed}")  # noqa: T201 - shown when the test fails, to repeat it
-    with nothing_complains(), own_failures_unlogged():
+    with no_logged_errors(), own_failures_unlogged():
         yield seed
 
 

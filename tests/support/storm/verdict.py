@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from support.storm.plan import IDEMPOTENT, STREAMS, Deed
+from support.storm.plan import IDEMPOTENT, STREAMS, PlannedCall
 from support.storm.witness import Runs, pattern
 
-__all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "Told", "problems"]
+__all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "CallReport", "problems"]
 
 OK, LEFT = "ok", "left"
 GRACE_S = 2.5
@@ -42,7 +42,7 @@ _BY_ITSELF = frozenset({"fail", "count", "count_in_thread"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class CallReport:
     """How one call ended at its caller."""
 
     key: int
@@ -69,67 +69,67 @@ class Told:
 
 
 def problems(
-    asked: Mapping[int, Deed],
-    tellings: Sequence[Told],
+    asked: Mapping[int, PlannedCall],
+    reports: Sequence[CallReport],
     seen: Mapping[int, Runs],
     never: frozenset[str] = NEVER,
 ) -> list[str]:
     """List what is wrong, each with the key of its call; codes in `never` are."""
     found: list[str] = []
-    by_key: dict[int, list[Told]] = {}
-    for told in tellings:
-        by_key.setdefault(told.key, []).append(told)
-    for key, deed in asked.items():
+    by_key: dict[int, list[CallReport]] = {}
+    for report in reports:
+        by_key.setdefault(report.key, []).append(report)
+    for key, planned in asked.items():
         ends = by_key.pop(key, [])
         if len(ends) != 1:
             found.append(f"call {key} ended {len(ends)} times: {ends}")
             continue
         runs = seen.get(key, Runs())
-        found += [f"{words}: {deed}, {ends[0]}, {runs}" for words in _of(deed, ends[0], runs)]
+        found += [f"{words}: {planned}, {ends[0]}, {runs}" for words in _of(planned, ends[0], runs)]
         if ends[0].code in never:
-            found.append(f"an end that nothing explains: {deed}, {ends[0]}, {runs}")
+            found.append(f"an end that nothing explains: {planned}, {ends[0]}, {runs}")
     found += [f"call {key} was never asked for: {ends}" for key, ends in by_key.items()]
     found += [f"inner {words}: {key}" for key, runs in seen.items() for words in _inner(key, runs)]
     return found
 
 
-def _of(deed: Deed, told: Told, runs: Runs) -> Iterator[str]:
-    yield from _in_time(deed, told)
-    yield from _executed(told, runs)
-    yield from _ran(deed, runs)
-    yield from _taken_in(deed, told, runs)
-    if told.code == LEFT:
+def _of(planned: PlannedCall, report: CallReport, runs: Runs) -> Iterator[str]:
+    yield from _in_time(planned, report)
+    yield from _executed(report, runs)
+    yield from _ran(planned, runs)
+    yield from _taken_in(planned, report, runs)
+    if report.code == LEFT:
         return
-    if told.code == OK:
-        yield from _good_end(deed, told)
-    elif not told.own:
-        yield from _bad_end(deed, told)
-    if not told.in_order:
+    if report.code == OK:
+        yield from _good_end(planned, report)
+    elif not report.own:
+        yield from _bad_end(planned, report)
+    if not report.in_order:
         yield "a stream with a gap, or out of order"
 
 
-def _in_time(deed: Deed, told: Told) -> Iterator[str]:
-    limits = [each for each in (deed.timeout_s, deed.gives_up_s) if each is not None]
+def _in_time(planned: PlannedCall, report: CallReport) -> Iterator[str]:
+    limits = [each for each in (planned.timeout_s, planned.gives_up_s) if each is not None]
     limit_s = min(limits, default=ENDLESS_S)
-    if told.took_s - told.paused_s - told.late_s > limit_s + GRACE_S:
-        yield f"ended late, after {told.took_s:.1f} s"
+    if report.took_s - report.paused_s - report.late_s > limit_s + GRACE_S:
+        yield f"ended late, after {report.took_s:.1f} s"
 
 
-def _executed(told: Told, runs: Runs) -> Iterator[str]:
-    if told.own or told.code == LEFT:
+def _executed(report: CallReport, runs: Runs) -> Iterator[str]:
+    if report.own or report.code == LEFT:
         return
-    if told.executed not in ("no", "maybe", "yes"):
+    if report.executed not in ("no", "maybe", "yes"):
         yield "executed is none of the three"
-    if told.executed == "no" and runs.began:
+    if report.executed == "no" and runs.began:
         yield "told that it did not run, and it did"
-    if told.executed == "yes" and not runs.ended:
+    if report.executed == "yes" and not runs.ended:
         yield "told that it ran to an end, and it did not"
-    if told.code == OK and "ended" not in [how for how, *_ in runs.ended]:
+    if report.code == OK and "ended" not in [how for how, *_ in runs.ended]:
         yield "told that it ended well, and it did not"
 
 
-def _ran(deed: Deed, runs: Runs) -> Iterator[str]:
-    most = MOST_ATTEMPTS if deed.tool in IDEMPOTENT else 1
+def _ran(planned: PlannedCall, runs: Runs) -> Iterator[str]:
+    most = MOST_ATTEMPTS if planned.tool in IDEMPOTENT else 1
     if len(runs.began) > most:
         yield f"ran {len(runs.began)} times"
     if len({call_id for call_id, _ in runs.began}) > 1:
@@ -146,42 +146,46 @@ def _inner(key: int, runs: Runs) -> Iterator[str]:
         yield f"call ran {len(runs.began)} times"
 
 
-def _taken_in(deed: Deed, told: Told, runs: Runs) -> Iterator[str]:
-    most = deed.size if deed.tool == "keep" else deed.count
+def _taken_in(planned: PlannedCall, report: CallReport, runs: Runs) -> Iterator[str]:
+    most = planned.size if planned.tool == "keep" else planned.count
     for how, got, in_order, digest in runs.ended:
         if not in_order:
             yield "an upload with a gap, or out of order"
         if got > most:
             yield "an upload with more than was sent"
-        if deed.tool in ("total", "echo", "keep") and how == "ended" and deed.fails_at is None:
+        if (
+            planned.tool in ("total", "echo", "keep")
+            and how == "ended"
+            and planned.fails_at is None
+        ):
             if got != most:
                 yield "a tool that ended well without all of its input"
-            if deed.tool == "keep" and digest != _digest(deed):
+            if planned.tool == "keep" and digest != _digest(planned):
                 yield "an upload of other bytes"
-        if deed.tool in ("total", "echo") and how == "ended" and deed.fails_at is not None:
+        if planned.tool in ("total", "echo") and how == "ended" and planned.fails_at is not None:
             yield "a tool that ended well, with input that failed"
 
 
-def _good_end(deed: Deed, told: Told) -> Iterator[str]:
-    if deed.fails_at is not None or deed.tool == "fail":
+def _good_end(planned: PlannedCall, report: CallReport) -> Iterator[str]:
+    if planned.fails_at is not None or planned.tool == "fail":
         yield "ended well, and was to fail"
-    if deed.tool in STREAMS and told.got != deed.count:
-        yield f"ended well with {told.got} values of {deed.count}"
-    expected = {"total": deed.count, "keep": _digest(deed), "blob": _digest(deed)}
-    if deed.tool not in STREAMS and told.value != expected.get(deed.tool, deed.key):
+    if planned.tool in STREAMS and report.got != planned.count:
+        yield f"ended well with {report.got} values of {planned.count}"
+    expected = {"total": planned.count, "keep": _digest(planned), "blob": _digest(planned)}
+    if planned.tool not in STREAMS and report.value != expected.get(planned.tool, planned.key):
         yield "ended well with another value"
 
 
-def _bad_end(deed: Deed, told: Told) -> Iterator[str]:
-    if deed.tool in STREAMS and told.chunks != told.got:
-        yield f"an end that speaks of {told.chunks} chunks behind {told.got}"
-    if told.code != "tool_failed":
+def _bad_end(planned: PlannedCall, report: CallReport) -> Iterator[str]:
+    if planned.tool in STREAMS and report.chunks != report.got:
+        yield f"an end that speaks of {report.chunks} chunks behind {report.got}"
+    if report.code != "tool_failed":
         return
-    if deed.tool in STREAMS and deed.tool in _BY_ITSELF and told.got != deed.fails_at:
-        yield f"a tool that raised behind {told.got} values"
-    if deed.tool not in _BY_ITSELF and deed.tool != "nest":
+    if planned.tool in STREAMS and planned.tool in _BY_ITSELF and report.got != planned.fails_at:
+        yield f"a tool that raised behind {report.got} values"
+    if planned.tool not in _BY_ITSELF and planned.tool != "nest":
         yield "a tool that raised by itself"
 
 
-def _digest(deed: Deed) -> str:
-    return hashlib.sha256(pattern(deed.key, deed.size)).hexdigest()
+def _digest(planned: PlannedCall) -> str:
+    return hashlib.sha256(pattern(planned.key, planned.size)).hexdigest()

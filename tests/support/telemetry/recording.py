@@ -29,7 +29,7 @@ SPAN_ID = "00f067aa0ba902b7"
 SAMPLED = TraceContext(f"00-{'4b' * 16}-{SPAN_ID}-01")
 
 
-class Ids(RandomIdGenerator):
+class RepeatableIds(RandomIdGenerator):
     """The same ids in each run."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Ids(RandomIdGenerator):
         return self._of_traces.getrandbits(128)
 
 
-class Watcher(SpanProcessor):
+class RecordingProcessor(SpanProcessor):
     """Keeps the kinds of the SDK's spans that started, and all spans that ended."""
 
     def __init__(self) -> None:
@@ -70,16 +70,16 @@ class Process:
     """
 
     def __init__(self, *, light: bool = True, sampler: Sampler | None = None) -> None:
-        self.watcher = Watcher()
+        self.watcher = RecordingProcessor()
         limits, resource = SpanLimits(), Resource({"service.name": "x"})
         provider: TracerProvider
         if light:
             provider = PipelineProvider(
-                self.watcher, resource, limits, sampler=sampler, id_generator=Ids()
+                self.watcher, resource, limits, sampler=sampler, id_generator=RepeatableIds()
             )
         else:
             provider = TracerProvider(
-                sampler, resource, False, span_limits=limits, id_generator=Ids()
+                sampler, resource, False, span_limits=limits, id_generator=RepeatableIds()
             )
             provider.add_span_processor(self.watcher)
         self.provider = provider

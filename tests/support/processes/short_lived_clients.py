@@ -1,6 +1,7 @@
-"""A process of people who come, do something, and go, well or badly, a number of times.
+"""A process of clients that join, do something, and leave or drop the connection, many times.
 
-`python passer_by.py URL TOKEN FIRST CYCLES LANES` ends with 0 when all of it went as it should.
+Run as `python short_lived_clients.py URL TOKEN FIRST CYCLES LANES`. It ends with 0 when each
+cycle went as expected.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 
 from support.clients.raw_client import CLOSE, RawClient, bearer, websocket_frame
-from support.clients.wire_talk import (
+from support.clients.raw_requests import (
     answer,
     ask,
     call_of,
@@ -39,7 +40,7 @@ async def join(url: str, token: str) -> RawClient:
     return client
 
 
-async def leaves_well(client: RawClient, kit: str) -> None:
+async def leave(client: RawClient, kit: str) -> None:
     """Called and answered, it takes its toolkit back and says goodbye."""
     answer(client, await call_through(client, client, call_of(f"{kit}.run", OWN_CALL)))
     assert isinstance(await client.reply_to(OWN_CALL), Result)
@@ -48,42 +49,42 @@ async def leaves_well(client: RawClient, kit: str) -> None:
     assert await client.close_code() == 1000
 
 
-async def vanishes(client: RawClient, kit: str) -> None:
+async def drop_connection(client: RawClient, kit: str) -> None:
     """Called and answered, it is gone."""
     answer(client, await call_through(client, client, call_of(f"{kit}.run", OWN_CALL)))
     assert isinstance(await client.reply_to(OWN_CALL), Result)
 
 
-async def vanishes_as_caller(client: RawClient, kit: str) -> None:
+async def drop_connection_as_caller(client: RawClient, kit: str) -> None:
     """It is gone while another's tool runs for it; an answer tells that the call was read."""
     client.send_frame(call_of("slow.wait", OTHERS_CALL))
     await ask(client, Participants(3, {"limit": 1}))
 
 
-async def vanishes_as_host(client: RawClient, kit: str) -> None:
+async def drop_connection_as_host(client: RawClient, kit: str) -> None:
     """It is gone while it runs a call, and has cancelled another."""
     await call_through(client, client, call_of(f"{kit}.run", OWN_CALL))
     client.send_frame(call_of(f"{kit}.missing", 9))
     assert (await failure_of(client, 9)).code == "not_found"
 
 
-async def vanishes_as_listener(client: RawClient, kit: str) -> None:
+async def drop_connection_as_subscriber(client: RawClient, kit: str) -> None:
     """It is gone while others hear of it, and it of others."""
     await ask(client, Subscribe(2, ["toolkits", "participants", "messages"]))
     await ask(client, Attributes(3, {"status": "busy"}))
 
 
 WAYS: tuple[Callable[[RawClient, str], Awaitable[None]], ...] = (
-    leaves_well,
-    vanishes,
-    vanishes_as_caller,
-    vanishes_as_host,
-    vanishes_as_listener,
+    leave,
+    drop_connection,
+    drop_connection_as_caller,
+    drop_connection_as_host,
+    drop_connection_as_subscriber,
 )
 """How one comes and goes; each is as frequent as the others."""
 
 
-async def lane(url: str, token: str, numbers: Iterator[int], kit: str) -> None:
+async def run_clients(url: str, token: str, numbers: Iterator[int], kit: str) -> None:
     """Come and go, one after the other."""
     for number in numbers:
         client = await join(url, token)
@@ -100,7 +101,7 @@ async def main(url: str, token: str, first: int, cycles: int, lanes: int) -> Non
     async with asyncio.timeout(270), asyncio.TaskGroup() as group:
         for number in range(lanes):
             kit = f"kit-{first % 2}-{number}"
-            group.create_task(lane(url, token, numbers, kit))
+            group.create_task(run_clients(url, token, numbers, kit))
 
 
 if __name__ == "__main__":

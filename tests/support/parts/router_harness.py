@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from support.parts.facts import definition, member
-from support.parts.still_clock import Notebook, StillClock
+from support.parts.manual_clock import ManualClock, RecordingPort
+from support.parts.models import definition, member
 from toolbus.auth.grants import ApiScope
 from toolbus.wire import Call, CallId, Failed, RequestId, pack_body
 from toolbus_server.calls.router import Connection, RoutedRoom, Router
@@ -17,19 +17,19 @@ from toolbus_server.registry.room_state import RoomState
 ARGUMENTS = pack_body({})
 
 
-class Table:
+class RouterHarness:
     """A room with people in it, and a router."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.clock = StillClock()
+        self.clock = ManualClock()
         self.router = Router(self.clock.as_loop(), limits or Limits(), ServerTelemetry())
         self.room = RoutedRoom(RoomState("lab", Random(1)))
-        self.ports: dict[str, Notebook] = {}
+        self.ports: dict[str, RecordingPort] = {}
         self.connections: list[Connection] = []
         """All that ever were."""
 
     def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
-        port = self.ports[f"{name}{instance}"] = Notebook()
+        port = self.ports[f"{name}{instance}"] = RecordingPort()
         connection = Connection(member(name, instance, api=api), port)
         self.room.state.join(connection.member)
         self.room.connections[connection.member.id] = connection
@@ -68,8 +68,8 @@ class Table:
         del self.room.connections[connection.member.id]
 
 
-def port_of(connection: Connection) -> Notebook:
-    assert isinstance(connection.port, Notebook)
+def port_of(connection: Connection) -> RecordingPort:
+    assert isinstance(connection.port, RecordingPort)
     return connection.port
 
 

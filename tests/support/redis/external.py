@@ -18,19 +18,19 @@ from redis.asyncio import Redis
 
 from toolbus_server.cluster.redis.url import pool_of
 
-__all__ = ["URL_VARIABLE", "GivenRedis", "given_redis"]
+__all__ = ["URL_VARIABLE", "ExternalRedis", "external_redis"]
 
 URL_VARIABLE = "TOOLBUS_TEST_REDIS_URL"
 
 
-class GivenRedis(NamedTuple):
+class ExternalRedis(NamedTuple):
     """Where it is."""
 
     url: str
 
 
 @asynccontextmanager
-async def given_redis(url: str) -> AsyncIterator[GivenRedis]:
+async def external_redis(url: str) -> AsyncIterator[ExternalRedis]:
     """Have the database that a URL names, one test at a time; delete what we leave there.
 
     A database with anything in it fails the test: it might be in use, by nodes too.
@@ -40,7 +40,7 @@ async def given_redis(url: str) -> AsyncIterator[GivenRedis]:
         try:
             if await client.dbsize():
                 pytest.fail(_NOT_EMPTY, pytrace=False)
-            yield GivenRedis(url)
+            yield ExternalRedis(url)
             async for key in client.scan_iter(match="toolbus:*", count=1000):
                 await client.unlink(key)
         finally:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 
-class CutLine:
+class CuttableRelay:
     """A relay of TCP connections on loopback.
 
     Args:
@@ -59,9 +59,9 @@ class CutLine:
 
 
 @asynccontextmanager
-async def cut_line(url: str) -> AsyncIterator[CutLine]:
+async def cuttable_relay(url: str) -> AsyncIterator[CuttableRelay]:
     """Listen on loopback and lead on to a server for as long as the block runs."""
-    line = CutLine(url)
+    line = CuttableRelay(url)
     listener = await asyncio.start_server(line.join, "127.0.0.1", 0)
     line.url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:

@@ -66,7 +66,7 @@ class Wire:
         self._take(frame)
 
 
-class Server:
+class ScriptedPeer:
     """The other end: dispatches, and takes the answers and what comes before them."""
 
     def __init__(self, max_inflight: int, tracing: Tracing) -> None:
@@ -159,14 +159,14 @@ class Server:
         assert self.answers.empty()
 
 
-class Stage:
+class HostStage:
     """Makes servers with tools on them, and lets go of everything at the end."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.entered = asyncio.Event()
         self.ended: list[str] = []
-        self._servers: list[Server] = []
+        self._servers: list[ScriptedPeer] = []
         self._loop = asyncio.get_running_loop()
 
     def server(
@@ -175,8 +175,8 @@ class Stage:
         kit: type[Toolkit] = Toolkit,
         max_inflight: int = 256,
         tracing: Tracing | None = None,
-    ) -> Server:
-        server = Server(max_inflight, tracing or Tracing())
+    ) -> ScriptedPeer:
+        server = ScriptedPeer(max_inflight, tracing or Tracing())
         server.runner.host(kit("t", tools), public=True)
         self._servers.append(server)
         return server
@@ -197,29 +197,29 @@ class Stage:
             await server.idle()
 
 
-def hold(stage: Stage, **options: Any) -> Callable[..., Any]:
+def hold(host_stage: HostStage, **options: Any) -> Callable[..., Any]:
     """Make an async tool that waits until it is cancelled."""
 
     @tool(name="hold", **options)
     async def hold(number: int = 0) -> str:
-        stage.enter()
+        host_stage.enter()
         try:
             await asyncio.Event().wait()
         finally:
-            stage.ended.append(f"hold {number}")
+            host_stage.ended.append(f"hold {number}")
         return ""
 
     return hold
 
 
-def hold_thread(stage: Stage, **options: Any) -> Callable[..., Any]:
+def hold_thread(host_stage: HostStage, **options: Any) -> Callable[..., Any]:
     """Make a sync tool that waits until the gate is open, whatever it is told."""
 
     @tool(name="hold_thread", **options)
     def hold_thread(context: ToolContext, number: int = 0) -> str:
-        stage.enter()
-        stage.gate.wait(10)
-        stage.ended.append(f"cancelled {context.cancelled}")
+        host_stage.enter()
+        host_stage.gate.wait(10)
+        host_stage.ended.append(f"cancelled {context.cancelled}")
         return str(number)
 
     return hold_thread

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.telemetry.otlp_collector import Collector, Sent, collecting
-from support.telemetry.traced_stage import Stage, stage
+from support.telemetry.traced_processes import TracedProcesses, traced_processes
 
 CALLER, SERVER, HOST = "caller", "toolbus-server", "weather"
 TRACE, PARENT = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174"
@@ -21,10 +21,10 @@ FORECAST = [
 ]
 
 
-class Play(NamedTuple):
+class TracedRoom(NamedTuple):
     """Three processes, and the collector that hears them."""
 
-    stage: Stage
+    processes: TracedProcesses
     collector: Collector
 
     def spans_of(self, answer: Any, count: int) -> list[Sent]:
@@ -49,15 +49,15 @@ class Play(NamedTuple):
 
     def settle(self) -> None:
         """Wait until everything that was recorded before this has been sent."""
-        answer = self.stage.ask("weather.forecast", {"within": "last"}, city="Bergen")
+        answer = self.processes.ask("weather.forecast", {"within": "last"}, city="Bergen")
         self.spans_of(answer, len(FORECAST) + 1)
 
 
 @contextmanager
-def playing(folder: Path, redis: str = "") -> Iterator[Play]:
+def traced_room(folder: Path, redis: str = "") -> Iterator[TracedRoom]:
     """Run the processes and the collector for as long as the block runs; see `stage`."""
-    with collecting() as collector, stage(folder, collector.endpoint, redis) as running:
-        yield Play(running, collector)
+    with collecting() as collector, traced_processes(folder, collector.endpoint, redis) as running:
+        yield TracedRoom(running, collector)
 
 
 def trace_id_of(seen: dict[str, str]) -> str:

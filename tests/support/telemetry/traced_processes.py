@@ -22,7 +22,7 @@ from toolbus.settings import DEV_KEYS_FILE
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnd:
     """How one process ended, and how long that took."""
 
     code: int
@@ -31,7 +31,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TracedProcesses:
     """Three processes, and the folder that they live in."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Stage:
         assert key is not None
         return ParticipantToken(name=name, room=["main"], api=api).to_jwt(key)
 
-    def end(self) -> dict[str, Ended]:
+    def end(self) -> dict[str, ProcessEnd]:
         """End the caller as its input ends, host and server as a service manager does.
 
         Caller and host are told at the same time, and have nothing to do with each other then.
@@ -65,12 +65,12 @@ class Stage:
         began_s = time.perf_counter()
         self.host.process.send_signal(signal.SIGTERM)
         _, err = self.caller.communicate(timeout=PATIENCE_S)
-        ended = {"caller": Ended(self.caller.returncode, time.perf_counter() - began_s, err)}
+        ended = {"caller": ProcessEnd(self.caller.returncode, time.perf_counter() - began_s, err)}
         outcome = self.host.ended()
-        ended["host"] = Ended(outcome.code, time.perf_counter() - began_s, outcome.err)
+        ended["host"] = ProcessEnd(outcome.code, time.perf_counter() - began_s, outcome.err)
         began_s = time.perf_counter()
         outcome = self.server.end()
-        ended["server"] = Ended(outcome.code, time.perf_counter() - began_s, outcome.err)
+        ended["server"] = ProcessEnd(outcome.code, time.perf_counter() - began_s, outcome.err)
         return ended
 
 
@@ -79,7 +79,9 @@ NODES = ("first", "second")
 
 
 @contextmanager
-def stage(folder: Path, endpoint: str, redis: str = "", **variables: str) -> Iterator[Stage]:
+def traced_processes(
+    folder: Path, endpoint: str, redis: str = "", **variables: str
+) -> Iterator[TracedProcesses]:
     """Run the three processes for as long as the block runs.
 
     Where they share a Redis there are two servers: the caller is at the first, the host at the
@@ -107,7 +109,7 @@ def stage(folder: Path, endpoint: str, redis: str = "", **variables: str) -> Ite
         with _caller(folder, environment) as caller, hosting as host:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "ready\n"
-            yield Stage(folder, url, caller, server, host)
+            yield TracedProcesses(folder, url, caller, server, host)
 
 
 @contextmanager

@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 from support.deploy.balancer import Balancer, balancer
 from support.processes.launch import clean_environment
 from support.redis.server import RedisServer
-from support.storm.plan import Trouble
+from support.storm.plan import Fault
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient
 from toolbus_server.testing import FaultProxy, Faults
 
-__all__ = ["ROOM", "Actor", "Stage", "stage"]
+__all__ = ["ROOM", "StormProcess", "StormProcesses", "storm_processes"]
 
 ROOM = "lab"
 HOSTS = 3
@@ -32,7 +32,7 @@ NODES = 3
 _HERE = Path(__file__).parent
 
 
-class Actor:
+class StormProcess:
     """A process of a storm, which says what it holds when it is asked.
 
     Args:
@@ -47,7 +47,7 @@ class Actor:
     @classmethod
     async def start(
         cls, program: str, arguments: list[str], variables: dict[str, str], log: Path
-    ) -> Actor:
+    ) -> StormProcess:
         """Start one and wait for its first line."""
         path = os.pathsep.join(sys.path)
         with log.open("ab") as complaints:
@@ -85,7 +85,7 @@ class Actor:
             return await self.process.wait()
 
 
-class Stage:
+class StormProcesses:
     """All that a storm can hurt.
 
     Args:
@@ -101,8 +101,8 @@ class Stage:
         KeyRing([self._key]).save(self._keys)
         self.redis = redis
         self._ports = [0] * (1 if redis is None else NODES)
-        self.servers: list[Actor] = []
-        self.hosts: list[Actor] = []
+        self.servers: list[StormProcess] = []
+        self.hosts: list[StormProcess] = []
         self.lines: list[FaultProxy] = []
         self.happened: list[str] = []
 
@@ -125,12 +125,12 @@ class Stage:
         url = self.lines[0].url if number % 2 else self.url(number)
         return RoomClient(url, room=ROOM, token=self.token(f"caller-{number}"))
 
-    async def start_server(self, number: int) -> Actor:
+    async def start_server(self, number: int) -> StormProcess:
         """Start a server, always at the same place."""
         arguments = [str(self._keys), str(self._ports[number])]
         if self.redis is not None:
             arguments.append(self.redis.url)
-        server = await Actor.start("server.py", arguments, {}, self.log)
+        server = await StormProcess.start("server.py", arguments, {}, self.log)
         self._ports[number] = urlsplit(json.loads(server.first)["url"]).port or 0
         return server
 
@@ -139,7 +139,7 @@ class Stage:
         starting = [self.start_server(number) for number in range(len(self._ports))]
         self.servers = list(await asyncio.gather(*starting))
 
-    async def start_host(self, number: int) -> Actor:
+    async def start_host(self, number: int) -> StormProcess:
         """Start a host; the last one comes by a line that is hurt."""
         url = self.lines[1].url if number == HOSTS - 1 else self.url(number)
         variables = {
@@ -148,7 +148,7 @@ class Stage:
             "TOOLBUS_TOKEN": self.token("host"),
             "TOOLBUS_DRAIN": "2",
         }
-        return await Actor.start("host.py", [str(self.witness)], variables, self.log)
+        return await StormProcess.start("host.py", [str(self.witness)], variables, self.log)
 
     async def end(self) -> None:
         """End all processes."""
@@ -165,98 +165,98 @@ class Stage:
 
     # Troubles
 
-    async def make_trouble(self, troubles: Iterator[Trouble], is_over: asyncio.Event) -> None:
+    async def make_faults(self, planned_faults: Iterator[Fault], is_over: asyncio.Event) -> None:
         """Let one trouble after the other happen, and heal each, until it is over."""
-        for trouble in troubles:
+        for fault in planned_faults:
             if is_over.is_set():
                 return
-            await _TROUBLES[trouble.kind](self, trouble)
-            self.happened.append(trouble.kind)
-            await _pause(is_over, trouble.calm_s)
+            await _TROUBLES[fault.kind](self, fault)
+            self.happened.append(fault.kind)
+            await _pause(is_over, fault.calm_s)
 
-    async def _kill_host(self, trouble: Trouble) -> None:
-        await self._replace_host(trouble, signal.SIGKILL, (-signal.SIGKILL,))
+    async def _kill_host(self, fault: Fault) -> None:
+        await self._replace_host(fault, signal.SIGKILL, (-signal.SIGKILL,))
 
-    async def _drain_host(self, trouble: Trouble) -> None:
-        await self._replace_host(trouble, signal.SIGTERM, (0,))
+    async def _drain_host(self, fault: Fault) -> None:
+        await self._replace_host(fault, signal.SIGTERM, (0,))
 
     async def _replace_host(
-        self, trouble: Trouble, number: signal.Signals, codes: tuple[int, ...]
+        self, fault: Fault, number: signal.Signals, codes: tuple[int, ...]
     ) -> None:
-        place = trouble.target % HOSTS
+        place = fault.target % HOSTS
         code = await self.hosts[place].end(number)
         assert code in codes, f"a host ended with {code}: {self.log.read_text()}"
         self.hosts[place] = await self.start_host(place)
 
-    async def _stop_host(self, trouble: Trouble) -> None:
-        process = self.hosts[trouble.target % HOSTS].process
+    async def _stop_host(self, fault: Fault) -> None:
+        process = self.hosts[fault.target % HOSTS].process
         process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(trouble.lasts_s)
+            await asyncio.sleep(fault.lasts_s)
         finally:
             process.send_signal(signal.SIGCONT)
 
-    async def _drain_server(self, trouble: Trouble) -> None:
-        await self._restart(trouble, signal.SIGTERM, 0)
+    async def _drain_server(self, fault: Fault) -> None:
+        await self._restart(fault, signal.SIGTERM, 0)
 
-    async def _kill_server(self, trouble: Trouble) -> None:
-        await self._restart(trouble, signal.SIGKILL, -signal.SIGKILL)
+    async def _kill_server(self, fault: Fault) -> None:
+        await self._restart(fault, signal.SIGKILL, -signal.SIGKILL)
 
-    async def _restart(self, trouble: Trouble, number: signal.Signals, expected: int) -> None:
-        place = trouble.target % len(self.servers)
+    async def _restart(self, fault: Fault, number: signal.Signals, expected: int) -> None:
+        place = fault.target % len(self.servers)
         code = await self.servers[place].end(number)
         assert code == expected, f"a server ended with {code}: {self.log.read_text()}"
         self.servers[place] = await self.start_server(place)
 
-    async def _stop_server(self, trouble: Trouble) -> None:
-        process = self.servers[trouble.target % len(self.servers)].process
+    async def _stop_server(self, fault: Fault) -> None:
+        process = self.servers[fault.target % len(self.servers)].process
         process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(trouble.lasts_s)
+            await asyncio.sleep(fault.lasts_s)
         finally:
             process.send_signal(signal.SIGCONT)
 
-    async def _kill_redis(self, trouble: Trouble) -> None:
+    async def _kill_redis(self, fault: Fault) -> None:
         assert self.redis is not None
         await self.redis.kill()
-        await asyncio.sleep(trouble.lasts_s)
+        await asyncio.sleep(fault.lasts_s)
         await self.redis.start()
 
-    async def _stop_redis(self, trouble: Trouble) -> None:
+    async def _stop_redis(self, fault: Fault) -> None:
         assert self.redis is not None
         self.redis.signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(trouble.lasts_s)
+            await asyncio.sleep(fault.lasts_s)
         finally:
             self.redis.signal(signal.SIGCONT)
 
-    async def _hurt(self, trouble: Trouble) -> None:
-        line = self.lines[trouble.target % len(self.lines)]
-        faults = _FAULTS[trouble.kind]
+    async def _hurt(self, fault: Fault) -> None:
+        line = self.lines[fault.target % len(self.lines)]
+        faults = _FAULTS[fault.kind]
         ways = ("to_server", "to_participant", "both")
-        way = ways[trouble.target // len(self.lines) % len(ways)]
+        way = ways[fault.target // len(self.lines) % len(ways)]
         if way != "to_participant":
             line.to_server = faults
         if way != "to_server":
             line.to_participant = faults
-        await asyncio.sleep(trouble.lasts_s)
+        await asyncio.sleep(fault.lasts_s)
         if faults.lost:
             line.reset()  # what was lost within a connection no TCP would go on without
         await line.heal()
 
-    async def _reset(self, trouble: Trouble) -> None:
-        self.lines[trouble.target % len(self.lines)].reset()
+    async def _reset(self, fault: Fault) -> None:
+        self.lines[fault.target % len(self.lines)].reset()
 
-    async def _half_open(self, trouble: Trouble) -> None:
-        line = self.lines[trouble.target % len(self.lines)]
-        is_far = trouble.target // len(self.lines) % 2
+    async def _half_open(self, fault: Fault) -> None:
+        line = self.lines[fault.target % len(self.lines)]
+        is_far = fault.target // len(self.lines) % 2
         line.leave_half_open(closed="server" if is_far else "participant")
 
-    async def _refuse(self, trouble: Trouble) -> None:
-        line = self.lines[trouble.target % len(self.lines)]
+    async def _refuse(self, fault: Fault) -> None:
+        line = self.lines[fault.target % len(self.lines)]
         await line.refuse()
         line.reset()
-        await asyncio.sleep(trouble.lasts_s)
+        await asyncio.sleep(fault.lasts_s)
         await line.heal()
 
 
@@ -267,19 +267,19 @@ _FAULTS = {
     "stall": Faults(stalled=True),
     "lose": Faults(lost=True),
 }
-_TROUBLES: dict[str, Callable[[Stage, Trouble], Awaitable[None]]] = {
-    "kill host": Stage._kill_host,
-    "stop host": Stage._stop_host,
-    "drain host": Stage._drain_host,
-    "drain server": Stage._drain_server,
-    "kill server": Stage._kill_server,
-    "stop server": Stage._stop_server,
-    "kill redis": Stage._kill_redis,
-    "stop redis": Stage._stop_redis,
-    "reset": Stage._reset,
-    "half open": Stage._half_open,
-    "refuse": Stage._refuse,
-    **dict.fromkeys(_FAULTS, Stage._hurt),
+_TROUBLES: dict[str, Callable[[StormProcesses, Fault], Awaitable[None]]] = {
+    "kill host": StormProcesses._kill_host,
+    "stop host": StormProcesses._stop_host,
+    "drain host": StormProcesses._drain_host,
+    "drain server": StormProcesses._drain_server,
+    "kill server": StormProcesses._kill_server,
+    "stop server": StormProcesses._stop_server,
+    "kill redis": StormProcesses._kill_redis,
+    "stop redis": StormProcesses._stop_redis,
+    "reset": StormProcesses._reset,
+    "half open": StormProcesses._half_open,
+    "refuse": StormProcesses._refuse,
+    **dict.fromkeys(_FAULTS, StormProcesses._hurt),
 }
 
 
@@ -289,9 +289,11 @@ async def _pause(is_over: asyncio.Event, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def stage(folder: Path, redis: RedisServer | None = None) -> AsyncIterator[Stage]:
+async def storm_processes(
+    folder: Path, redis: RedisServer | None = None
+) -> AsyncIterator[StormProcesses]:
     """Start everybody, for as long as the block runs."""
-    made = Stage(folder, redis)
+    made = StormProcesses(folder, redis)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(made.end)
         await made.start_servers()

@@ -13,7 +13,7 @@ from support.redis.server import redis_server
 
 
 @contextmanager
-def redis_beside(password: str = "") -> Iterator[str]:
+def blocking_redis(password: str = "") -> Iterator[str]:
     """Run one for as long as the block runs, and give its address, as `127.0.0.1:6379`.
 
     Args:

@@ -1,8 +1,9 @@
-"""A thousand participants in one process, who lose their connections and come back at one time.
+"""A thousand participants in one process, which lose their connections and reconnect together.
 
-Run as `python crowd_process.py COUNT`, with `TOOLBUS_*` set; it prints "ready" when all are there.
-The line "again" on stdin lets all connections go at once; at "wait" it says "waiting", and others
-are to end them. When all are back it prints, as JSON, how long each took. It ends when stdin does.
+Run as `python many_clients_process.py COUNT`, with `TOOLBUS_*` set. It prints "ready" when all
+have joined. The line "again" on stdin drops all connections; at "wait" it prints "waiting", and
+the test drops them. When all have reconnected it prints the seconds that each took, as JSON. It
+ends when stdin does.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ class _Timer:
         self.cancelled = True
 
 
-class StillClock:
+class ManualClock:
     """Time that moves when it is told to."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class StillClock:
                 timer.run()
 
 
-class Notebook:
+class RecordingPort:
     """A port. It writes at once, or holds what it is given, or has no room for it."""
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ def by_websockets(side: Side, frames: Iterable[bytes], max_bytes: Limit) -> Outc
     return outcome_of(protocol, messages, written)
 
 
-class Wire(asyncio.Transport):
+class MemoryTransport(asyncio.Transport):
     """A transport that keeps what is written, and never has too much of it."""
 
     def __init__(self) -> None:
@@ -149,18 +149,18 @@ class Echo:
         """Nobody waits for it."""
 
 
-class WireEnd:
+class MemoryEndpoint:
     """Our end of a connection that has shaken hands."""
 
     def __init__(self, connection: MessageConnection, *, batches: bool) -> None:
-        self.wire = Wire()
+        self.wire = MemoryTransport()
         self.connection = connection
         connection.connection_made(self.wire)
         connection.batches = batches
         connection.receiver = self.echo = Echo(connection)
 
     @classmethod
-    async def server(cls, max_bytes: Limit, *, batches: bool = False) -> WireEnd:
+    async def server(cls, max_bytes: Limit, *, batches: bool = False) -> MemoryEndpoint:
         async def handler(_: object) -> None:
             """It is the test that reads."""
 
@@ -176,7 +176,7 @@ class WireEnd:
         return end
 
     @classmethod
-    async def client(cls, max_bytes: Limit, *, batches: bool = False) -> WireEnd:
+    async def client(cls, max_bytes: Limit, *, batches: bool = False) -> MemoryEndpoint:
         protocol = ClientProtocol(parse_uri("ws://localhost/"), max_size=max_bytes)
         end = cls(ClientTransport(protocol, close_timeout=60), batches=batches)
         request = protocol.connect()

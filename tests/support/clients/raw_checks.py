@@ -18,7 +18,7 @@ DONE = pack_body([2, "done"])
 """A good answer to it."""
 
 
-async def still_served(client: RawClient) -> None:
+async def check_still_served(client: RawClient) -> None:
     client.send_frame(replace(SAY, id=99, call_id="later"))
     reply = await client.reply_to(99)
     assert isinstance(reply, Result)

@@ -31,7 +31,7 @@ class _Complaints(logging.Handler):
 
 
 @contextmanager
-def nothing_complains() -> Iterator[None]:
+def no_logged_errors() -> Iterator[None]:
     """Fail if anything is logged as an error meanwhile: a client's bytes are nobody's bug."""
     complaints = _Complaints()
     logging.getLogger().addHandler(complaints)
@@ -50,7 +50,7 @@ async def unharmed_server(
 
     At the end nobody else may be left: no task, no connection, no call in flight, no logged error.
     """
-    with nothing_complains():
+    with no_logged_errors():
         async with (
             running_server(settings=settings, key=key) as server,
             server.room("host") as host,
@@ -62,7 +62,7 @@ async def unharmed_server(
             connections = connections_of(server)
             yield server
             await check_call(alice)
-            await strangers_gone(before)
+            await until_new_tasks_end(before)
             assert connections_of(server) == connections
             assert server.server.hub.router.in_flight == 0
             await check_call(alice)
@@ -80,7 +80,7 @@ async def _quiet_tasks() -> set[asyncio.Task[Any]]:
     return asyncio.all_tasks()
 
 
-async def strangers_gone(before: set[asyncio.Task[Any]]) -> None:
+async def until_new_tasks_end(before: set[asyncio.Task[Any]]) -> None:
     """Wait until every task that was not there before has ended."""
     while strangers := asyncio.all_tasks() - before:
         _, left = await asyncio.wait(strangers, timeout=10)

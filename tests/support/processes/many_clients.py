@@ -14,7 +14,7 @@ from support.processes.server_process import ServerProcess
 from toolbus import RoomClient, tool
 
 PEOPLE = 1_000
-_PROGRAM = Path(__file__).with_name("crowd_process.py")
+_PROGRAM = Path(__file__).with_name("many_clients_process.py")
 
 
 @tool
@@ -22,7 +22,7 @@ async def echo(number: int) -> int:
     return number
 
 
-class Crowd:
+class ManyClients:
     """Participants in a process of their own."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -36,7 +36,7 @@ class Crowd:
         if word == "wait":
             assert await self._process.stdout.readline() == b"waiting\n"
 
-    async def heard(self) -> list[float]:
+    async def until_reconnected(self) -> list[float]:
         """Wait until all are back; say how long each took."""
         assert self._process.stdout is not None
         took: list[float] = json.loads(await self._process.stdout.readline())
@@ -44,9 +44,9 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(
+async def many_clients(
     server: ServerProcess, people: int = PEOPLE, url: str | None = None
-) -> AsyncIterator[Crowd]:
+) -> AsyncIterator[ManyClients]:
     """Run so many participants in a process of their own, where the server is or the URL leads."""
     place = {"TOOLBUS_URL": url or server.url, "TOOLBUS_ROOM": "lab"}
     process = await asyncio.create_subprocess_exec(
@@ -60,7 +60,7 @@ async def crowd(
     try:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
-        yield Crowd(process)
+        yield ManyClients(process)
     finally:
         if process.returncode is None:
             process.kill()
