@@ -5,7 +5,7 @@ from toolbus import RequiredToolkit, RoomClient, Turn
 
 
 def model(tools: Any, messages: list[Any]) -> dict[str, Any]:
-    """Stand for a model: first ask for a tool, then answer."""
+    """Replace a model: first ask for a tool, then answer."""
     if len(messages) == 1:
         return {"tool": tools[0].name, "arguments": {"text": messages[0], "top": 1}}
     return {"answer": f"The most frequent word is {next(iter(messages[-1]))!r}."}

@@ -16,7 +16,7 @@ __all__ = ["ChunkStream"]
 
 
 class ChunkStream:
-    """The chunks of one call: `async with room.stream("logs", "tail") as chunks:`.
+    """The chunks of one call: `async with room.stream("logs.tail") as chunks:`.
 
     The call is sent when the block is entered, and cancelled if the block is left before its end.
     Read it with `async for chunk in chunks:`. A slow reader slows the tool down: at most 256 chunks
@@ -25,14 +25,16 @@ class ChunkStream:
     the next chunk skips its unread pieces.
 
     It can be entered once and is read by one task at a time: a second one gets a `RuntimeError`.
-
-    Args:
-        prepare: Makes the call, once, when the block is entered.
     """
 
     __slots__ = ("_call", "_chunk_count", "_chunks", "_has_ended", "_prepare", "_was_entered")
 
     def __init__(self, prepare: Callable[[], Awaitable[StreamingCall]]) -> None:
+        """Made by the library.
+
+        Args:
+            prepare: Makes the call, once, when the block is entered.
+        """
         self._prepare = prepare
         self._was_entered = False
         self._call: StreamingCall | None = None

@@ -120,7 +120,8 @@ _NEXT_STEPS = MappingProxyType(
     }
 )
 _NO_SERVER = (
-    "is the server running, and is --url (TOOLBUS_URL) correct? `toolbus doctor` finds the problem"
+    "is the server running, and is --url (TOOLBUS_URL) correct? "
+    "`toolbus doctor` with the same options finds the problem"
 )
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
@@ -146,12 +147,13 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
         return "on_behalf_of must be the name of exactly one participant in the room"
     create = "`toolbus token create` creates a new one"
     if error.details.get("status") == _UNAUTHORIZED:
-        return f"`toolbus doctor` shows what is wrong with this token; {create}"
+        doctor = "`toolbus doctor` with the same options"
+        return f"{doctor} shows what is wrong with the token; {create}"
     is_join_error = not {"status", "close_code"}.isdisjoint(error.details)
     if target.tool and not target.principal and not is_join_error:
         command = f"`toolbus token create --name NAME --allow {target.quoted_name}`"
         create = f"{command} creates one that may call this tool"
-    return f"`toolbus doctor` shows the grants of this token; {create}"
+    return f"`toolbus doctor` with the same options shows the grants of the token; {create}"
 
 
 def _after_unavailable(error: RoomException, _: CallTarget) -> str:

@@ -11,8 +11,18 @@ from typing import Any
 
 from toolbus.chunks.json_values import cut
 from toolbus.errors import InvalidArguments
+from toolbus.tools.call_room import CallOptions
 
-__all__ = ["argument_mapping", "merged_arguments", "refuse_misplaced", "tool_parts"]
+__all__ = [
+    "INVOKE_OPTIONS",
+    "argument_mapping",
+    "merged_arguments",
+    "refuse_misplaced",
+    "tool_parts",
+]
+
+INVOKE_OPTIONS = CallOptions.__optional_keys__ | {"returns"}
+"""The keyword parameters of `Room.invoke`."""
 
 
 def tool_parts(tool: Any) -> tuple[str, str]:
@@ -22,7 +32,7 @@ def tool_parts(tool: Any) -> tuple[str, str]:
     """
     if isinstance(tool, str):
         toolkit, _, name = tool.partition(".")
-        if toolkit and name:
+        if toolkit and name and "." not in name:
             return toolkit, name
     raise InvalidArguments(f'{cut(repr(tool))} names no tool: write "toolkit.tool"')
 
@@ -59,9 +69,13 @@ def merged_arguments(tool: Any, arguments: Any, named: dict[str, Any]) -> dict[s
         return argument_mapping("call", tool, arguments)
     if isinstance(arguments, str):
         _refuse_two_names("call", tool, arguments)
-    example = f"invoke({tool!r}, {{...}}, {next(iter(named))}=...)"
+    name = next(iter(named))
+    if name in INVOKE_OPTIONS:
+        form = f"invoke({tool!r}, {{...}}, {name}=...)"
+    else:
+        form = f"call({tool!r}, {{..., {name!r}: ...}})"
     raise TypeError(
-        f"call takes a mapping or keywords, not both, and no options; did you mean {cut(example)}?"
+        f"call takes a mapping or keywords, not both, and no options; did you mean {cut(form)}?"
     )
 
 
@@ -86,7 +100,7 @@ def refuse_misplaced(
     if unknown:
         name = next(iter(unknown))
         near = get_close_matches(name, options, n=1)
-        form = f"{near[0]}=" if near else f"{method}({tool!r}, {{{name!r}: ...}})"
+        form = f"{near[0]}=" if near else f"{method}({tool!r}, {{..., {name!r}: ...}})"
         raise TypeError(
             f"{method} has no option {cut(name)!r}: arguments are a mapping, keywords are options;"
             f" did you mean {cut(form)}?"
@@ -94,6 +108,8 @@ def refuse_misplaced(
 
 
 def _refuse_two_names(method: str, toolkit: Any, tool: str) -> None:
+    if "." in str(toolkit):
+        return
     form = f'{method}("{toolkit}.{tool}", ...)'
     raise TypeError(
         f'{method} takes a tool as "toolkit.tool", then a mapping of arguments;'

@@ -123,12 +123,14 @@ class EventStream(AsyncIterator[T]):
     subscribes when the first event is asked for, at a time that the program cannot know. It ends
     with the block, with `aclose`, when it is garbage-collected, and with the room. Cancelling the
     wait for an event loses no event.
-
-    Args:
-        opening: Subscribes for as long as its block runs.
     """
 
     def __init__(self, opening: _Opening[T]) -> None:
+        """Made by the library.
+
+        Args:
+            opening: Subscribes for as long as its block runs.
+        """
         # The event loop closes a generator that is garbage-collected.
         self._held = _held(opening)
         self._changing = asyncio.Lock()

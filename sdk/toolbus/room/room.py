@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from random import getrandbits
-from typing import Any, Never, TypeVar, Unpack, overload
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack, overload
 
 from toolbus.chunks.chunk_types import read_value
 from toolbus.chunks.json_values import packed_json
@@ -36,6 +37,7 @@ from toolbus.client.streaming_call import StreamingCall
 from toolbus.errors import InvalidArguments
 from toolbus.room.call_explanation import Explanation
 from toolbus.room.call_form import (
+    INVOKE_OPTIONS,
     argument_mapping,
     merged_arguments,
     refuse_misplaced,
@@ -56,11 +58,13 @@ from toolbus.wire import (
     pack_body,
 )
 
+if TYPE_CHECKING:
+    from typing import _SpecialForm  # what type checkers take `Literal[...]` for
+
 __all__ = ["Core", "Room"]
 
 T = TypeVar("T")
 
-INVOKE_OPTIONS = CallOptions.__optional_keys__ | {"returns"}
 STREAM_OPTIONS = StreamOptions.__optional_keys__
 EXPLAIN_OPTIONS = frozenset({"participant", "on_behalf_of", "pin"})
 
@@ -79,14 +83,7 @@ class Core:
 
 
 class Room:
-    """Every way to call, list and inspect toolkits, and to send messages.
-
-    Args:
-        core: The state that all views of one connection share.
-        parent: The dispatch id of the call that the view is bound to.
-        deadline_at: When that call's deadline is, by the loop's clock.
-        principal: On whose behalf all calls are made unless a call names another one.
-    """
+    """Every way to call, list and inspect toolkits, and to send messages."""
 
     __slots__ = ("_core", "_deadline_at", "_parent", "_principal")
 
@@ -97,6 +94,14 @@ class Room:
         deadline_at: float | None = None,
         principal: str | None = None,
     ) -> None:
+        """Made by the library.
+
+        Args:
+            core: The state that all views of one connection share.
+            parent: The dispatch id of the call that the view is bound to.
+            deadline_at: When that call's deadline is, by the loop's clock.
+            principal: On whose behalf all calls are made unless a call names another one.
+        """
         self._core = core
         self._parent = parent
         self._deadline_at = deadline_at
@@ -140,7 +145,7 @@ class Room:
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
-        returns: Any = None,
+        returns: UnionType | _SpecialForm | None = None,
         **options: Unpack[CallOptions],
     ) -> Any: ...
     async def invoke(  # noqa: PLR0913 - the promised signature

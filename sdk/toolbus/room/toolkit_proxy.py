@@ -72,13 +72,6 @@ class ToolkitProxy:
     """A hosted toolkit: `await weather.forecast(city="Oslo")` calls its tool `forecast`.
 
     A streaming tool is read: `async with logs.tail(path="a.log") as chunks:`.
-
-    Args:
-        room: Makes the calls.
-        info: The summary from the list of toolkits.
-        manifest: Its description, with the tools that may be called.
-        options: Options of every call: those of `Room.invoke`, and of `Room.stream` for streaming
-            tools.
     """
 
     def __init__(
@@ -88,6 +81,15 @@ class ToolkitProxy:
         manifest: ToolkitManifest,
         options: Mapping[str, Any],
     ) -> None:
+        """Made by the library.
+
+        Args:
+            room: Makes the calls.
+            info: The summary from the list of toolkits.
+            manifest: Its description, with the tools that may be called.
+            options: Options of every call: those of `Room.invoke`, and of `Room.stream` for
+                streaming tools.
+        """
         self._room = room
         self._info = info
         self._manifest = manifest

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from toolbus.chunks.chunk_types import Chunk
+
+if TYPE_CHECKING:
+    from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
 __all__ = ["CallOptions", "CallRoom", "StreamOptions"]
 
@@ -70,7 +74,7 @@ class CallRoom(Protocol):
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
-        returns: Any = None,
+        returns: UnionType | _SpecialForm | None = None,
         **options: Unpack[CallOptions],
     ) -> Any: ...
     async def invoke(self, tool: str, arguments: Any = None, /, **options: Any) -> Any:

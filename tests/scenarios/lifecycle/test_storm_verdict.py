@@ -53,7 +53,7 @@ def judge(planned: PlannedCall, report: CallReport, seen: Runs | None = None) ->
 
 
 @pytest.mark.parametrize(
-    ("deed", "told", "seen"),
+    ("planned", "report", "seen"),
     [
         (ONCE, WELL, RAN),
         (ONCE, NO, None),
@@ -82,7 +82,7 @@ def test_good_ledger_has_no_problem(
 
 
 @pytest.mark.parametrize(
-    ("deed", "told", "seen", "words"),
+    ("planned", "report", "seen", "words"),
     [
         (ONCE, NO, LOST, "did not run, and it did"),
         (ONCE, replace(MAYBE, executed="yes"), LOST, "ran to an end, and it did not"),

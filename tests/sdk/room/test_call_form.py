@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import InvalidArguments, RoomClient, Toolkit, Turn, tool
+from toolbus import InvalidArguments, InvalidResult, RoomClient, Toolkit, Turn, tool
 from toolbus_server.testing import room_of
 
 
@@ -45,6 +45,8 @@ async def test_result_has_the_type_that_returns_names(room: RoomClient) -> None:
         "words.count", {"text": "a"}, returns=dict[str, int]
     )
     assert counted == {"a": 1}
+    with pytest.raises(InvalidResult):  # and a type checker refuses it: its comment is in use
+        _: str = await room.invoke("words.count", {"text": "a"}, returns=int)  # type: ignore[arg-type]
 
 
 WRONG: list[tuple[Callable[[Any], Any], str]] = [
@@ -58,7 +60,11 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
         lambda on: on.call("words.count", {"text": "a"}, timeout_s=5),
         "invoke('words.count', {...}, timeout_s=...)",
     ),
-    (lambda on: on.invoke("words.count", text="a"), "invoke('words.count', {'text': ...})"),
+    (
+        lambda on: on.call("words.count", {"text": "a"}, top=2),
+        "call('words.count', {..., 'top': ...})",
+    ),
+    (lambda on: on.invoke("words.count", text="a"), "invoke('words.count', {..., 'text': ...})"),
     (lambda on: on.invoke("words.count", {}, timeout=5), "timeout_s="),
     (lambda on: on.stream("words.count", {}, stall_timeout=5), "stall_timeout_s="),
 ]
@@ -80,14 +86,16 @@ async def test_method_of_a_proxy_names_the_right_form(room: RoomClient) -> None:
     assert "did you mean count(text=...) or count({'text': ...})?" in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["words", "words.", ".count", "", None, 7, b"words.count"])
+@pytest.mark.parametrize(
+    "name", ["words", "words.", ".count", "a.words.count", "", None, 7, b"words.count"]
+)
 async def test_what_names_no_tool_is_answered_with_the_form(room: RoomClient, name: Any) -> None:
     for method in (room.call, room.invoke, room.explain):
         with pytest.raises(InvalidArguments, match=r'write "toolkit\.tool"'):
             await method(name)
 
 
-@pytest.mark.parametrize("arguments", [[], b"x", 7, {1, 2}])
+@pytest.mark.parametrize("arguments", [[], b"x", 7, {1, 2}, "hello"])
 async def test_arguments_that_are_no_mapping_are_invalid(room: RoomClient, arguments: Any) -> None:
     with pytest.raises(InvalidArguments, match="arguments are one object"):
         await room.invoke("words.count", arguments)
