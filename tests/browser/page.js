@@ -61,11 +61,10 @@ onSubmit("list", async ({ search }) => {
 });
 
 onSubmit("call", async ({ tool, args }) => {
-  const [toolkit, name] = tool.split(".");
   cancelling = new AbortController();
   show("outcome", "running");
   try {
-    const value = await room.call(toolkit, name, JSON.parse(args), { signal: cancelling.signal });
+    const value = await room.call(tool, JSON.parse(args), { signal: cancelling.signal });
     show("outcome", { value });
   } catch (error) {
     showError("outcome", error);

@@ -123,18 +123,19 @@ class Room {
   /**
    * Call a tool, and return what it returns.
    *
-   * @param toolkit Its name.
-   * @param tool Of this toolkit.
+   * @param tool The tool, written `toolkit.tool`.
    * @param args What the tool's input schema describes.
    * @param settings `timeoutMs`, the server's limit unless given; `signal`, an AbortSignal that
    *   cancels; `options` of the protocol, such as `participant` and `pin`.
    * Throws RoomError.
    */
-  async call(toolkit, tool, args = {}, { timeoutMs, signal, options = {} } = {}) {
+  async call(tool, args = {}, { timeoutMs, signal, options = {} } = {}) {
+    const [toolkit, name, ...more] = String(tool).split(".");
+    if (!toolkit || !name || more.length) throw new TypeError(`write "toolkit.tool", not ${tool}`);
     const limitMs = Math.ceil(timeoutMs ?? this.welcome.facts.limits.call_timeout_ms);
     const callId = Array.from(crypto.getRandomValues(new Uint8Array(16)), hex).join("");
     const packed = pack(args);
-    const frame = (id) => [CALL, id, callId, toolkit, tool, limitMs, packed, options];
+    const frame = (id) => [CALL, id, callId, toolkit, name, limitMs, packed, options];
     return await this.#request(frame, { read: readChunk, limitMs, signal });
   }
 
