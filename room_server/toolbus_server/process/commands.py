@@ -257,7 +257,12 @@ def _run(options: ServeOptions, *, as_json: bool) -> None:
         run(options, settings, environ, announce)
 
 
-key = typer.Typer(add_completion=False, no_args_is_help=True, help="Create the keys of a server.")
+key = typer.Typer(
+    rich_markup_mode="markdown",
+    add_completion=False,
+    no_args_is_help=True,
+    help="Create the keys of a server.",
+)
 
 
 @key.callback()

@@ -59,6 +59,7 @@ def main() -> None:
 def make_app() -> typer.Typer:
     """Create the command line; a command is imported only when it is used."""
     app = typer.Typer(
+        rich_markup_mode="markdown",  # joins the lines of a paragraph
         cls=CommandGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # they print local variables, which may hold tokens
@@ -169,7 +170,7 @@ def _as_command(name: str, loaded: Any) -> _Command:
     if isinstance(loaded, typer.Typer):
         group = loaded
     else:
-        group = typer.Typer(add_completion=False)
+        group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         group.command(name)(loaded)
     command = get_command(group)
     command.name = name
@@ -196,7 +197,7 @@ def _unavailable(name: str, text: str) -> _Command:
         typer.echo(f"toolbus {name}: {text}", err=True)
         raise typer.Exit(ExitCode.USAGE)
 
-    group = typer.Typer(add_completion=False)
+    group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     decorate: Callable[..., Any] = group.command(
         name,
         help=f"({text})",
