@@ -1,6 +1,7 @@
 """The grants of a participant, and the patterns in which they are written.
 
-Independent of tokens, sockets and live rooms. Grants are frozen values; `ToolPatterns` and
+Independent of tokens, sockets and live rooms; the server checks calls against them in
+`toolbus_server.registry.call_checks`. Grants are frozen values; `ToolPatterns` and
 `ToolRights` are their compiled form, built once per participant and queried once per tool.
 
 A tool pattern is `toolkit.tool`, or `toolkit` for `toolkit.*`. `*` is the only wildcard: it stands
