@@ -1,4 +1,4 @@
-"""What holds for every test: clean variables, an order, and a list of what was missing."""
+"""What holds for every test: clean variables, an order, and a list of missing parts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from support.redis.server import RedisServer, redis_server
 
 
 def pytest_configure() -> None:
-    """Let what tests start keep its bytecode, else all compile toolbus; and hear Ctrl-C."""
+    """Let child processes keep their bytecode, else all of them compile toolbus; and receive
+    Ctrl-C.
+    """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a background process of a shell ignores it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away what the person who runs the tests has set for toolbus and OpenTelemetry."""
+    """Remove the variables for toolbus and OpenTelemetry of the person who runs the tests."""
     for name in list(os.environ):
         if name.startswith(("TOOLBUS_", "OTEL_")):
             monkeypatch.delenv(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there are several workers, let none wait for another at the end."""
+    """With several workers, order the files so that no worker waits for another at the end."""
     if hasattr(config, "workerinput"):
         items[:] = in_running_order(items)
 
@@ -44,6 +48,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 async def redis() -> AsyncIterator[RedisServer]:
-    """A Redis of the test's own, empty."""
+    """An empty Redis for this test."""
     async with redis_server() as server:
         yield server

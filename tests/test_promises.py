@@ -19,7 +19,7 @@ PROMISES = tomllib.loads((TESTS / "promises.toml").read_text(encoding="utf-8"))
 RULE = re.compile(r"^- \*\*([A-Z]+-\d+)\*\* ", re.MULTILINE)
 RULES = RULE.findall(PROTOCOL.read_text(encoding="utf-8"))
 ID = re.compile(r"(?<![\w-])[A-Z]{2,}-\d+(?![\w-]|\.\d)")
-# What looks like the id of a rule and is none.
+# Looks like the id of a rule and is none.
 OTHER_WORDS = frozenset({"UTF-8", "SHA-256", "ISO-8601", "ISO-8859"})
 NO_TEXT = frozenset({".msgpack", ".pyc", ".png", ".sqlite"})
 TABLE_HEAD = "| what fails |"

@@ -13,7 +13,7 @@ from support.pytest_plugins.running_order import in_running_order
 
 @dataclass(frozen=True)
 class Marked:
-    """What the order knows of a test."""
+    """A test, as far as the order looks at it."""
 
     path: Path
     mark: str = ""

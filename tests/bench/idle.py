@@ -36,7 +36,7 @@ CONCURRENT_JOINS = 16
 """Of each joiner."""
 WAIT_TIMEOUT_S = 60.0
 OTHER_FILES = 64
-"""Open files of a process beside its connections."""
+"""Open files of a process besides its connections."""
 
 
 class IdleRefused(Exception):

@@ -28,7 +28,7 @@ CALL, RESULT, ASK, DATA, TAKEN = 1, 2, 3, 4, 5
 FRAME_BYTES = 256 * 1024
 FRAMES = FILE_BYTES // FRAME_BYTES
 WINDOW_FRAMES = 8
-"""So many frames a sender is ahead of what the receiver has confirmed."""
+"""The number of frames that a sender may be ahead of what the receiver has confirmed."""
 FRAMES_PER_CONFIRMATION = 2
 
 OnFrame: TypeAlias = Callable[[list[Any]], None]

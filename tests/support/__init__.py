@@ -1,1 +1,1 @@
-"""What tests share: raw clients, processes, receivers."""
+"""Code that tests share: raw clients, processes, fixtures."""

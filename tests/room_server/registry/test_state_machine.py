@@ -65,7 +65,7 @@ from toolbus_server.testing import TestServer, running_server
 
 _UNANSWERED = (Result, Failed, Cancel, StreamChunk, Input, Credit, Progress)
 EXAMPLES, STEPS = 40, 35
-"""Some 15 s."""
+"""About 15 s."""
 T = TypeVar("T")
 
 

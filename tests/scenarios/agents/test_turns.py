@@ -1,4 +1,4 @@
-"""What one turn of an agent can see and do: its own, required and dynamic toolkits together."""
+"""What one turn of an agent can see and call: its own, required and dynamic toolkits together."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from toolbus_server.testing import TestServer, room_of, running_server
 
 
 class Recorded(Tool):
-    """A tool that writes down when it is started and stopped."""
+    """A tool that records when it is started and stopped."""
 
     input_schema = {"properties": {}}  # noqa: RUF012 - as a tool's author writes it
 
@@ -544,7 +544,7 @@ def test_toolkit_serves_turns_of_one_event_loop_after_another() -> None:
     def work() -> None:
         go.wait(10)
 
-    notes = Toolkit("near", [work])  # its one slot is waited for, in both loops
+    notes = Toolkit("near", [work])  # its one slot is waited for, in both event loops
 
     async def answer() -> None:
         go.clear()
@@ -658,11 +658,11 @@ async def test_changed_definition_is_refused_by_the_turn_that_read_another() -> 
                         await turn.call("greeter.greet", {"name": "bob"})
 
 
-# For a sender
+# On behalf of a sender
 
 
 class Asking(ToolkitBuilder[ToolkitConfig]):
-    """Builds a tool that calls the greeter through its context's room, and does so itself too."""
+    """Builds a tool that calls the greeter through its context's room, and while it is built."""
 
     def __init__(self) -> None:
         super().__init__("asking", ToolkitConfig)
@@ -886,7 +886,7 @@ async def next_message(events: EventStream[RoomEvent]) -> Message:
     return message
 
 
-# What is required
+# Required toolkits
 
 
 async def test_turn_waits_for_a_required_toolkit_that_is_registered_later() -> None:
@@ -910,7 +910,7 @@ async def test_turn_waits_for_a_required_tool_of_a_newer_definition() -> None:
 
 @asynccontextmanager
 async def room_of_same(agent: RoomClient, host: RoomClient) -> AsyncIterator[RoomClient]:
-    """Let another instance of the host's identity in."""
+    """Admit another instance of the host's identity."""
     settings = host._settings
     assert settings is not None
     async with RoomClient(settings.url, room=settings.room, token=settings.token) as another:

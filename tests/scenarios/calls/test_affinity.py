@@ -1,4 +1,4 @@
-"""Calls that belong together meet at one host, across replicas and a server that restarts."""
+"""Calls with the same affinity reach one host, across replicas and a restart of the server."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_an_affinity_outlives_a_restart_of_the_server() -> None:
 
 
 async def test_a_call_without_its_affinity_is_refused_with_the_arguments_name() -> None:
-    """CALL-23: what a client of another language learns from."""
+    """CALL-23: a client of another language gets the argument's name from this error."""
     arguments = pack_body({"item": "x", "customer": "c"})
     async with running_server() as server, replicas(server), raw_participant(server, "eve") as eve:
 
@@ -103,7 +103,7 @@ async def test_the_first_call_of_many_at_once_learns_it_without_an_error() -> No
 
 
 async def test_explain_names_the_host_that_a_call_with_these_arguments_meets() -> None:
-    """EXPLAIN-1, CALL-23: left out counts as null, as it does in a call."""
+    """EXPLAIN-1, CALL-23: a missing argument counts as null, as it does in a call."""
     async with running_server() as server, replicas(server), server.room("alice") as alice:
         people = {each.id: each for each in await alice.participants()}
         met: set[str] = set()

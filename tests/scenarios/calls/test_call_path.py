@@ -1,9 +1,9 @@
-"""How much of our code one call walks through, in each of its three processes.
+"""How many of our functions and files one call uses, in each of its three processes.
 
 Caller, server and host run on a thread and an event loop each, because a profile function belongs
-to one thread. What is counted are functions, not calls of them; constructors of values aside.
-Several calls are watched, and what all of them walk through counts: a timer that runs out beside
-one of them is not theirs.
+to one thread. Functions are counted, not calls of them; constructors of values are left out.
+Several calls are measured, and only what all of them use counts: a timer that expires during one of
+them does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def add(a: int, b: int) -> dict[str, int]:
 
 
 class Place:
-    """A thread with an event loop, and what runs of ours while it is watched."""
+    """A thread with an event loop, and which of our functions run there while it is watched."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Calls that go wrong, over real sockets: what the caller is told, and what really ran."""
+"""Calls that fail, over real sockets: what the caller gets, and what really ran."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from toolbus_server.testing import TestServer, running_server
 
 @pytest.fixture
 async def server() -> AsyncIterator[TestServer]:
-    """A server on which nothing is left of any call at the end."""
+    """A server that must hold nothing of any call at the end."""
     async with running_server() as server:
         yield server
         assert server.server.hub.router.in_flight == 0
 
 
 class Bench:
-    """Tools that a test can watch and hold."""
+    """Tools that a test can observe and block."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
@@ -83,7 +83,7 @@ class Bench:
 
 
 async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **arguments: Any) -> Any:
-    """Make a call without a second try and return its error."""
+    """Make a call without retries and return its error."""
     toolkit, _, name = tool.partition(".")
     with pytest.raises(RoomException) as caught:
         await room.invoke(f"{toolkit}.{name}", arguments, timeout_s=timeout_s, retry=False)

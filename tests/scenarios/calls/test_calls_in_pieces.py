@@ -1,4 +1,4 @@
-"""Streams, uploads and large files through a real server, with a host that the test plays."""
+"""Streams, uploads and large files through a real server, with a scripted host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def anything() -> int:
 
 
 class PlayedHost:
-    """The frames of a host: what it is sent, and what it says."""
+    """The frames of a scripted host: what it receives, and what it sends."""
 
     def __init__(self, room: RoomClient) -> None:
         assert room._parts is not None
@@ -99,7 +99,7 @@ async def test_slow_reader_slows_its_host_down() -> None:
     async with played() as (host, ann), ann.stream("t.anything") as chunks:
         dispatch = await host.next_of(Dispatch)
         window, sent = window_of(dispatch), 0
-        # The server and the reader have so much room between them; nothing is read meanwhile.
+        # The server and the reader have this much room in all; nothing is read meanwhile.
         while sent < 4 * 2**20:
             try:
                 async with asyncio.timeout(0.5):

@@ -1,4 +1,4 @@
-"""`executed` against a witness: tens of thousands of calls, and a file that knows what really ran.
+"""`executed` against a witness: tens of thousands of calls, and a file of what really ran.
 
 A failing run prints its seed; `TOOLBUS_LEDGER_SEED` repeats the same decisions, and
 `TOOLBUS_LEDGER_CALLS` makes it longer or shorter.
@@ -25,12 +25,12 @@ from support.processes.launch import ChildProcess
 from toolbus import RoomClient, RoomException
 from toolbus_server.testing import TestServer, running_server
 
-# Read here: each test takes such variables away.
+# Read here: each test removes such variables.
 SEED = os.environ.get("TOOLBUS_LEDGER_SEED")
 CALLS = int(os.environ.get("TOOLBUS_LEDGER_CALLS", "20000"))
 CALLERS = 6
-LANES = 8
-"""Calls that each caller has under way."""
+TASKS = 8
+"""Calls that each caller has in flight."""
 KILL_EVERY = 1_200
 CUT_EVERY = 900
 HOST = Path(__file__).parents[2] / "support/processes/ledger_host.py"
@@ -39,7 +39,7 @@ OK, CANCELLED, NO, MAYBE, YES = "ok", "cancelled", "no", "maybe", "yes"
 
 
 class Ledger:
-    """What was asked for, what the callers were told, and what the witness saw."""
+    """The calls that were made, how they ended for their callers, and what the witness saw."""
 
     def __init__(self, calls: int) -> None:
         self.told: list[str | None] = [None] * calls
@@ -51,7 +51,7 @@ class Ledger:
         self.told[key] = outcome
 
     def insist(self, key: int, error: RoomException, code: str, executed: str) -> None:
-        """An error of this code means this of `executed`, whatever happened around it."""
+        """Check that an error of this code has the `executed` that the rules give it."""
         assert error.code != code or error.executed == executed, f"call {key}: {error!r}"
 
     def check(self, witness: Path) -> collections.Counter[str]:
@@ -80,7 +80,7 @@ class Ledger:
 
 
 class Storm:
-    """Callers that call, and everything that happens to them."""
+    """Callers that call, and the faults that they suffer."""
 
     def __init__(self, seed: str, server: TestServer, witness: Path, calls: int) -> None:
         self.random = random.Random(seed)
@@ -104,12 +104,12 @@ class Storm:
         self.hosts.append(await ChildProcess.start(command, environment))
 
     async def replace_host(self) -> None:
-        """Start a host, and kill an older one without asking, so that one is always there."""
+        """Start a host, and kill an older one, so that there is always one."""
         await self.start_host()
         await self.hosts.pop(0).kill()
 
     def cut(self, callers: list[RoomClient]) -> None:
-        """Take a caller's socket away in the middle of everything."""
+        """Abort a caller's connection."""
         victim = self.random.choice(callers)
         rooms = self.server.server.hub.rooms
         for session in rooms["lab"].sessions.values():
@@ -118,14 +118,16 @@ class Storm:
                 return
 
     async def run(self, callers: list[RoomClient], until: int) -> None:
-        async with asyncio.TaskGroup() as lanes:
+        async with asyncio.TaskGroup() as group:
             for caller in callers:
-                for _ in range(LANES):
-                    lanes.create_task(self.lane(caller, callers, until))
+                for _ in range(TASKS):
+                    group.create_task(self.call_repeatedly(caller, callers, until))
         if self._restarts:
             await asyncio.wait(self._restarts)
 
-    async def lane(self, caller: RoomClient, callers: list[RoomClient], until: int) -> None:
+    async def call_repeatedly(
+        self, caller: RoomClient, callers: list[RoomClient], until: int
+    ) -> None:
         while self.done < until and (key := next(self.keys, None)) is not None:
             kind = self.random.choice(KINDS)
             await kind(self, caller, key)
@@ -248,7 +250,7 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
                 for number in range(CALLERS)
             ]
             await serving(callers[0])
-            # A first stretch fills caches and pools; from then on memory must not grow.
+            # A first stretch fills caches and pools; after it memory must not grow.
             await storm.run(callers, CALLS // 2)
             first = memory_bytes()
             await storm.run(callers, CALLS)
@@ -264,7 +266,7 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
 
 
 async def serving(caller: RoomClient) -> None:
-    """Wait until both hosts are there."""
+    """Wait until both hosts are registered."""
     async with asyncio.timeout(60), caller.events() as events:
         while await caller_hosts(caller) < 2:
             await anext(events)
@@ -275,13 +277,13 @@ async def caller_hosts(caller: RoomClient) -> int:
 
 
 async def settled(storm: Storm, callers: list[RoomClient]) -> None:
-    """Everything that was opened has ended: at the callers and at the server."""
+    """Wait until nothing that was opened is left: at the callers and at the server."""
     router = storm.server.server.hub.router
     async with asyncio.timeout(60):
         await router.wait_until_idle()
     for caller in callers:
         assert caller._parts is not None
-        # The one description that is asked for beside a first call may still be under way.
+        # The one description that is requested with a first call may still be pending.
         assert len(caller._parts.table) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Hosts of one toolkit that are not equally fast: calls go where fewer are under way."""
+"""Hosts of one toolkit with different speeds: calls go to the one with fewer calls in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls within calls: time, depth, on whose account, and whose failure it is."""
+"""Nested calls: time, depth, principal, and whose failure it is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolbus_server.testing import TestServer, running_server
 
 @pytest.fixture
 async def server() -> AsyncIterator[TestServer]:
-    """A server on which nothing is left of any call at the end."""
+    """A server that must hold nothing of any call at the end."""
     async with running_server() as server:
         yield server
         assert server.server.hub.router.in_flight == 0
@@ -33,7 +33,7 @@ async def server() -> AsyncIterator[TestServer]:
 
 @tool
 async def down(context: ToolContext, depth: int, via: list[str]) -> list[Any]:
-    """Call the next toolkit of `via`, until `depth` is 0; tell who called, and for whom."""
+    """Call the next toolkit of `via`, until `depth` is 0; return the callers and principals."""
     behalf = context.on_behalf_of
     told = [context.caller.name, behalf.name if behalf else None, context.deadline]
     if depth == 0:
@@ -101,7 +101,7 @@ async def test_time_shrinks_and_the_principal_stays_through_nested_calls(
         assert callers == ("alice", "one", "two", "one", "two")
         assert principals == (None, "alice", "alice", "alice", "alice")
         assert 20 >= times[0]
-        # Hosts are told whole milliseconds; the server, which ends the call, keeps the exact time.
+        # Hosts receive whole milliseconds; the server, which ends the call, keeps the exact time.
         assert all(inner <= outer + 0.002 for outer, inner in pairwise(times))
 
 
@@ -132,7 +132,7 @@ async def test_an_inner_call_cannot_outlive_the_outer_one(server: TestServer) ->
             await alice.invoke("a.outer", timeout_s=0.2)
         async with asyncio.timeout(60):
             await ended.wait()
-            while server.server.hub.router.in_flight:  # noqa: ASYNC110 - no event for the last one
+            while server.server.hub.router.in_flight:  # noqa: ASYNC110 - there is no event for the last one
                 await asyncio.sleep(0.01)
 
 

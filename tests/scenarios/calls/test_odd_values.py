@@ -1,4 +1,4 @@
-"""Values that no signature allows, from programs and from tools: each call ends in an answer."""
+"""Values that no signature allows, from programs and from tools: each call ends with a reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NoTruth:
 
 
 class Slippery(str):
-    """A text that answers as it likes."""
+    """A text whose methods return nonsense."""
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError("no part")

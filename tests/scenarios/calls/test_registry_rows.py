@@ -1,4 +1,4 @@
-"""Toolkits that come, change, move and go, over real sockets."""
+"""Toolkits that are registered, changed, moved and removed, over real sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def server() -> AsyncIterator[TestServer]:
 
 
 def saying(word: str, name: str = "t", **options: Any) -> Toolkit:
-    """Make a toolkit whose one tool says who it is; `version` makes it another definition."""
+    """Make a toolkit whose one tool returns `text`; `version` makes it another definition."""
 
     @tool
     async def say() -> str:
@@ -228,7 +228,7 @@ async def test_the_name_of_a_killed_hosts_toolkit_is_kept_for_its_owner_for_a_wh
 
 @pytest.mark.row(47)
 async def test_a_call_waits_a_moment_for_a_host_that_comes_back(server: TestServer) -> None:
-    """RETRY-4: no_host is tried again for up to a second."""
+    """RETRY-4: no_host is retried for up to a second."""
     manifest = pack_body(saying("hello").manifest().model_dump(mode="json"))
     async with server.room("alice") as alice, server.room("host") as owner:
         async with raw_participant(server, "host") as first:
@@ -253,7 +253,7 @@ async def test_a_name_given_back_is_free_at_once(server: TestServer) -> None:
 async def test_events_of_a_flapping_toolkit_are_rate_limited(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # much happens in it, also on a busy machine
+    monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # many events in it, also on a busy machine
     async with (
         server.room("host") as host,
         server.room("alice") as alice,

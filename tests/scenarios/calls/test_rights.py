@@ -1,4 +1,4 @@
-"""What each grant lets a participant do, and what it cannot even find out without it."""
+"""What each grant allows a participant, and what it cannot even detect without it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from toolbus_server.testing import TestServer, running_server
 
 @tool
 async def read() -> str:
-    """Read what is there."""
+    """Read the content."""
     return "read"
 
 
@@ -67,7 +67,7 @@ async def host(server: TestServer) -> AsyncIterator[RoomClient]:
 
 
 async def outcome(room: RoomClient, tool: str, participant: str | None = None) -> str:
-    """Tell what comes of a call: its value, or its error's code; refused ones never ran."""
+    """Return the result of a call, or the code of its error; refused calls never ran."""
     toolkit, _, name = tool.partition(".")
     try:
         chunk = await room.invoke(f"{toolkit}.{name}", participant=participant, retry=False)
@@ -246,7 +246,7 @@ async def test_sharing_a_public_toolkit_makes_no_sense(server: TestServer) -> No
 async def test_nothing_that_eve_can_ask_tells_whether_a_hidden_toolkit_is_there(
     server: TestServer,
 ) -> None:
-    """Every question, byte for byte, before a private toolkit comes and while it is there."""
+    """The answers are equal, byte for byte, before a private toolkit exists and while it exists."""
     arguments = pack_body({})
     manifest = pack_body({"name": "box", "tools": [{"name": "read", "input_schema": {}}]})
 
@@ -333,7 +333,7 @@ async def test_subscriber_without_access_sees_a_removal_and_no_later_definition(
 async def test_last_word_of_a_toolkit_is_the_same_whether_it_lives_on_unseen_or_not(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lives_on: bool
 ) -> None:
-    monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # what follows is one breath
+    monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # no await in between
     private: dict[str, Any] = {"public": False}
     shown = {"name": "box", "title": "Box", "description": "Open.", "version": "1"}
     secret = {"name": "box", "title": "Safe", "description": "Secret.", "version": "2"}

@@ -1,7 +1,8 @@
-"""The balancer of `deploy/` before nodes that share a Redis: nodes go and come, and no call fails.
+"""The balancer of `deploy/` before nodes that share a Redis: nodes stop and start, and no call
+fails.
 
-haproxy runs with the configuration that people get, the nodes are processes, as in containers. The
-third node of the configuration is never there.
+haproxy runs with the configuration of `deploy/`; the nodes are processes instead of containers. The
+third node of the configuration never exists.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ NEWCOMERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Nodes, and what stands in front of them."""
+    """Nodes, and the balancer in front of them."""
 
     nodes: Mapping[str, ServerProcess]
     balancer: Haproxy
 
     def room(self, name: str) -> RoomClient:
-        """Make a participant that knows the balancer alone."""
+        """Make a participant that knows only the balancer."""
         return RoomClient(self.balancer.url, room="lab", token=self.token(name))
 
     def token(self, name: str) -> str:
@@ -51,10 +52,10 @@ class Stage:
 
 @asynccontextmanager
 async def stage(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> AsyncIterator[Stage]:
-    """Run nodes with a Redis of their own, and the balancer once it knows which are there."""
+    """Run nodes with their own Redis, and the balancer once it knows which nodes are up."""
     haproxy_program()
     async with asyncio.timeout(TIME_S), redis_server() as redis, AsyncExitStack() as stack:
-        with dead_collector() as nowhere:  # a port where nobody listens
+        with dead_collector() as nowhere:  # a port on which nothing listens
             pass
         places = dict.fromkeys(("node-1", "node-2", "node-3"), urlsplit(nowhere).netloc)
         more = ("--redis", redis.url, "--trusted-proxies", "127.0.0.1", "--drain", str(DRAIN_S))
@@ -70,7 +71,7 @@ async def stage(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Async
 
 
 async def turned_away(node: ServerProcess) -> float:
-    """How many a node that leaves has not let in."""
+    """Return how many participants a draining node has refused."""
     return (await numbers_at(node.url)).get("toolbus_connections_refused_total draining", 0.0)
 
 
@@ -81,7 +82,7 @@ async def ask(
     address: str = "127.0.0.1",
     headers: tuple[tuple[str, str], ...] = (),
 ) -> tuple[int, RawClient]:
-    """Ask the balancer once to be let in, as nobody does who tries again; give the answer."""
+    """Make one handshake through the balancer, without a retry, and return the answer."""
     place = urlsplit(stage.balancer.url)
     streams = await asyncio.open_connection(place.hostname, place.port, local_addr=(address, 0))
     client = RawClient(*streams)
@@ -90,7 +91,7 @@ async def ask(
 
 
 async def answers(stage: Stage, count: int, prefix: str) -> list[int]:
-    """Let strangers ask once each, one after the other, and leave again."""
+    """Return the answers to handshakes of new participants, one after the other."""
     statuses = []
     for number in range(count):
         status, client = await ask(stage, f"{prefix}{number}")
@@ -107,18 +108,18 @@ async def double(number: int) -> int:
 
 
 class Load:
-    """Calls that go on and on, of which none may fail."""
+    """Continuous calls, none of which may fail."""
 
-    def __init__(self, rooms: list[RoomClient], lanes: int = 4) -> None:
+    def __init__(self, rooms: list[RoomClient], tasks: int = 4) -> None:
         self._rooms = rooms
-        self._lanes = lanes
+        self._tasks = tasks
         self._numbers = itertools.count()
         self._more = {room: asyncio.Semaphore(0) for room in rooms}
         self._is_over = False
         self.done = 0
         """How many calls have ended well."""
 
-    async def _lane(self, room: RoomClient) -> None:
+    async def _call_repeatedly(self, room: RoomClient) -> None:
         while not self._is_over:
             number = next(self._numbers)
             assert await room.call("work.double", number=number) == 2 * number
@@ -126,9 +127,9 @@ class Load:
             self._more[room].release()
 
     async def goes_on(self, count: int = 30) -> None:
-        """Wait until every caller has made so many more calls."""
+        """Wait until every caller has completed this many more calls."""
         for more in self._more.values():
-            while not more.locked():  # what was done before now does not count
+            while not more.locked():  # what was done before does not count
                 await more.acquire()
         for more in self._more.values():
             for _ in range(count):
@@ -136,17 +137,17 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:
-        async with asyncio.TaskGroup() as lanes:
+        async with asyncio.TaskGroup() as group:
             for room in self._rooms:
-                for _ in range(self._lanes):
-                    lanes.create_task(self._lane(room))
+                for _ in range(self._tasks):
+                    group.create_task(self._call_repeatedly(room))
             yield self
             self._is_over = True
 
 
 @asynccontextmanager
 async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
-    """Keep a node from ending, by a call to a host at the other one; in the end it is answered."""
+    """Keep a node from stopping by a call to a host at the other one; it is answered at the end."""
     entered, go = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -173,7 +174,7 @@ async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
 
 
 async def check_nobody_is_sent_to(stage: Stage, name: str, load: Load) -> None:
-    """A node that leaves and is known to gets nobody, while the calls of all others go on."""
+    """Check that a draining node gets no new participant, while all calls continue."""
     node = stage.nodes[name]
     assert (await read(node.url, "/readyz")).status == 503
     before = await turned_away(node)
@@ -187,7 +188,7 @@ async def check_nobody_is_sent_to(stage: Stage, name: str, load: Load) -> None:
 
 @pytest.mark.row(71)
 async def test_nodes_are_replaced_one_after_the_other_and_no_call_fails(tmp_path: Path) -> None:
-    """LEAVE-2, LEAVE-9: two hosts and two callers, none of whom knows of nodes."""
+    """LEAVE-2, LEAVE-9: two hosts and two callers, which know nothing of nodes."""
     async with stage(tmp_path, "node-1", "node-2") as it, AsyncExitStack() as people:
         hosts = [await people.enter_async_context(it.room("host")) for _ in range(2)]
         callers = [await people.enter_async_context(it.room(name)) for name in ("ann", "bob")]
@@ -199,7 +200,7 @@ async def test_nodes_are_replaced_one_after_the_other_and_no_call_fails(tmp_path
                 await load.goes_on()
                 await replace(it, name, other, load)
                 await until_hosts(callers[0], "work", 2)
-                # Both hosts and both callers have moved there; the new node is empty.
+                # Both hosts and both callers have moved away; the new node is empty.
                 assert (await numbers_at(it.nodes[other].url))["toolbus_participants"] == 4
                 assert (await numbers_at(it.nodes[name].url))["toolbus_participants"] == 0
             assert await answers(it, 4, "last") == [101] * 4
@@ -207,11 +208,11 @@ async def test_nodes_are_replaced_one_after_the_other_and_no_call_fails(tmp_path
 
 
 async def replace(stage: Stage, name: str, other: str, load: Load) -> None:
-    """Tell a node to stop, watch it leave, and start another one in its place."""
+    """Terminate a node, wait until it has left, and start another one in its place."""
     node = stage.nodes[name]
     async with held_call(stage, name, other):
         node.signal(signal.SIGTERM)
-        # The balancer does not know yet, and who is sent there is sent on.
+        # The balancer does not know yet: a new participant is refused there, and tries again.
         assert await answers(stage, NEWCOMERS, "early") == [101] * NEWCOMERS
         await stage.balancer.says(name, "DOWN")
         await check_nobody_is_sent_to(stage, name, load)
@@ -232,7 +233,7 @@ async def test_participant_that_joins_while_a_node_is_killed_is_accepted_by_anot
 
 
 async def test_behind_the_balancer_each_client_counts_for_its_own_address(tmp_path: Path) -> None:
-    """CONN-15: whatever it says itself."""
+    """CONN-15: whatever the client claims about its address."""
     forged = (("X-Forwarded-For", "192.0.2.1"),)
     async with stage(tmp_path, "node-1", flags=("--max-per-address", "2")) as it:
         asked = [await ask(it, "ann", address="127.0.0.2") for _ in range(3)]
@@ -264,5 +265,5 @@ def test_configuration_is_valid_as_it_is() -> None:
     )
     assert done.returncode == 0, done.stderr
     warnings = [line for line in done.stderr.splitlines() if line.startswith("[WARNING]")]
-    # The names of containers mean nothing here.
+    # The names of containers do not resolve here.
     assert all("could not resolve address 'node-" in line for line in warnings), warnings

@@ -1,4 +1,4 @@
-"""What is in Redis that no node wrote, or one of another release: it harms nothing but itself."""
+"""Data in Redis that no node wrote, or one of another release: only the invalid part is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FACTS = "toolbus:{r:lab}:facts"
 
 
 def packed(*values: Any) -> bytes:
-    """Pack as scripts do."""
+    """Pack as a script does."""
     return bytes(msgpack.packb(values))
 
 

@@ -1,4 +1,4 @@
-"""A node that alone is cut off from Redis, what others do meanwhile, and how it comes back."""
+"""A single node that is cut off from Redis, what others do meanwhile, and how it rejoins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIME_S = 60
 
 @pytest.fixture(autouse=True)
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all that a node waits for be over soon."""
+    """Shorten all times that a node waits for."""
     monkeypatch.setattr(node_module, "LEASE_S", 2.1)
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.3)
     monkeypatch.setattr(line_module, "_OPEN_S", 0.8)
@@ -49,14 +49,16 @@ async def test_a_node_that_alone_is_cut_off_stops_taking_part_before_its_lease_e
                 ends_ms = await seen.zscore("toolbus:nodes", lease)
                 assert ends_ms is not None
                 assert ends_ms > seconds * 1000 + micros / 1000, "its lease had ended before"
-                await far.holding.ended.wait()  # nobody can be told of it, so it was stopped
+                await (
+                    far.holding.ended.wait()
+                )  # no node can be notified of it, so the call was stopped
                 error = await error_of(cut.invoke("near.add", {"a": 1, "b": 1}, retry=False))
                 assert (error.code, error.executed) == ("unavailable", "no")
                 assert await beside.call("far.add", a=1, b=1) == 2
                 lost = await error_of(coming)
                 assert isinstance(lost, HostLost)
                 assert lost.executed == "maybe"
-                await near.holding.ended.wait()  # of a caller that is not to be reached
+                await near.holding.ended.wait()  # of a caller that cannot be reached
                 assert {each.name for each in await me.participants()} == {"host-of-near"}
                 with pytest.raises(NoHost):
                     await me.invoke("far.add", {"a": 1, "b": 1}, retry=False)
@@ -119,7 +121,7 @@ async def test_a_name_that_another_took_while_a_node_was_cut_off_is_that_others_
 
 
 async def until_removed(room: RoomClient) -> None:
-    """Wait until a toolkit's name is free again, as far as this node knows."""
+    """Wait until a toolkit's name is free again, as this node knows it."""
     async with room.events(["toolkits"]) as news:
         if [each async for each in room.toolkits()]:
             async for event in news:

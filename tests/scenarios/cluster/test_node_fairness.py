@@ -1,4 +1,6 @@
-"""Many nodes as one: no limit is passed by, no host or listener elsewhere is treated otherwise."""
+"""Many nodes as one: limits count over all nodes, and remote hosts and listeners are treated
+equally.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ TIME_S = 60
 
 
 async def status_of(server: TestServer, name: str, instance: str = "", epoch: int = 1) -> int:
-    """Ask to be let in, and go again."""
+    """Make a handshake and leave; return the status."""
     client = await RawClient.connect(server.url)
     path = f"/rooms/lab?instance={instance}&epoch={epoch}"
     try:
@@ -36,7 +38,7 @@ async def status_of(server: TestServer, name: str, instance: str = "", epoch: in
 async def test_a_room_has_no_more_participants_than_it_may_over_all_nodes(
     redis: RedisServer,
 ) -> None:
-    """CONN-5: who takes its own place over is no further one."""
+    """CONN-5: a participant that replaces its own connection is not counted twice."""
     async with asyncio.timeout(TIME_S), nodes(redis, max_per_room=2) as (here, there):
         async with here.room("ann") as ann, raw_participant(there, "bob", instance="one"):
             await until_present(ann, "bob")
@@ -49,7 +51,7 @@ async def test_a_room_has_no_more_participants_than_it_may_over_all_nodes(
 async def test_participants_of_a_draining_node_keep_their_places_in_a_full_room(
     redis: RedisServer,
 ) -> None:
-    """CONN-5, LEAVE-10: each is there twice until its old connection ends."""
+    """CONN-5, LEAVE-10: each is listed twice until its old connection ends."""
     async with (
         asyncio.timeout(TIME_S),
         nodes(redis, max_per_room=3) as (here, there),
@@ -61,7 +63,7 @@ async def test_participants_of_a_draining_node_keep_their_places_in_a_full_room(
         assert await status_of(here, "dan") == 429
         await node_of(there).drain()
         state = here.server.hub.rooms["lab"].room.state
-        while state.on_draining_node_count < 2:  # noqa: ASYNC110 - nothing tells of it
+        while state.on_draining_node_count < 2:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         async with (
             raw_participant(here, "ann", instance="one", epoch=2),
@@ -73,7 +75,7 @@ async def test_participants_of_a_draining_node_keep_their_places_in_a_full_room(
 
 @pytest.mark.row(62)
 async def test_of_two_hosts_elsewhere_the_faster_one_serves_most_calls(redis: RedisServer) -> None:
-    """CALL-21: by the calls that this node has under way with each."""
+    """CALL-21: by the calls that this node has in flight at each."""
     pair = Pair(slow_s=0.1)
 
     async def keep_calling(alice: RoomClient) -> None:
@@ -126,7 +128,7 @@ async def test_a_broadcast_reaches_99_elsewhere_while_the_hundredth_does_not_rea
             listening.append(tasks.create_task(each.listen(is_ready)))
             await is_ready.wait()
         present = here.server.hub.rooms["lab"].room.state.participants
-        while sum(member.receives_messages for member in present(None)) < LISTENERS:  # noqa: ASYNC110 - nothing tells of it
+        while sum(member.receives_messages for member in present(None)) < LISTENERS:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         await broadcast_to(sender, listeners)
         proxy.to_participant = Faults(stalled=True)
@@ -157,11 +159,11 @@ async def test_a_broadcast_between_servers_reaches_99_while_the_hundredth_does_n
         listeners = [Listener(await out.enter_async_context(each)) for each in (slow, *others)]
         tasks = await out.enter_async_context(asyncio.TaskGroup())
         listening = [tasks.create_task(each.listen(asyncio.Event())) for each in listeners]
-        while await sender.broadcast("who-listens") < LISTENERS:  # noqa: ASYNC110 - nothing tells of it
+        while await sender.broadcast("who-listens") < LISTENERS:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         await broadcast_to(sender, listeners)
         proxy.to_participant = Faults(stalled=True)
-        for _ in range(40):  # 8 MB: more than systems hold
+        for _ in range(40):  # 8 MB: more than the buffers of a system hold
             await sender.send("slow", "fill", "w" * 200_000)
         await broadcast_to(sender, listeners[1:])
         assert "slow" in {each.name for each in await sender.participants()}  # it was throughout

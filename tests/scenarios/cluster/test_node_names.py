@@ -1,4 +1,6 @@
-"""A node's name is its own: nobody else starts with it, but the same node that was killed."""
+"""A node's name is unique: no other node starts with it, but the same node does after it was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ async def client(redis: RedisServer) -> AsyncIterator[Redis]:
 
 
 async def lease_of_one(client: Redis) -> bytes:
-    """Wait until there is one lease, and return whose."""
+    """Wait until there is one lease, and return its incarnation."""
     while not (leases := await client.zrange(LEASES, 0, -1)):
         pass
     (lease,) = leases
@@ -41,7 +43,7 @@ async def lease_of_one(client: Redis) -> bytes:
 
 
 async def age(client: Redis, lease: bytes, seconds: float) -> None:
-    """Let so much of a lease's life be over."""
+    """Move the end of a lease closer by this much."""
     await client.zincrby(LEASES, -1000 * seconds, lease)
 
 
@@ -49,7 +51,7 @@ async def age(client: Redis, lease: bytes, seconds: float) -> None:
 async def test_second_node_of_a_name_refuses_to_start_while_the_first_lives(
     redis: RedisServer, client: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "HEARTBEAT_S", 0.2)  # so that the second one sees it soon
+    monkeypatch.setattr(node, "HEARTBEAT_S", 0.2)  # so that the second one soon sees it
     settings = ServerSettings(keys=KeyRing([]), port=0, redis=redis.url, node="one")
     async with asyncio.timeout(TIME_S), running_server(settings=settings) as first:
         async with hosted(first, add), first.room("me") as me:

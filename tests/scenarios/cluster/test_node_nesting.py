@@ -1,4 +1,4 @@
-"""Calls within calls over nodes: on whose account they are made, and how deep they may be."""
+"""Nested calls over nodes: their principals, and their greatest depth."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 3
 
 @tool
 async def ask(context: ToolContext, name: str | None = None) -> list[Any]:
-    """Call `who` within this call, for somebody; tell what it said, or why not."""
+    """Call `who` within this call, for a principal; return its answer, or the error."""
     try:
         return list((await context.room.invoke("inner.who", on_behalf_of=name)).value)
     except RoomException as error:
@@ -34,7 +34,7 @@ async def ask(context: ToolContext, name: str | None = None) -> list[Any]:
 
 @tool
 async def sink(context: ToolContext, others: list[str], depth: int = 1) -> list[Any]:
-    """Call the next toolkit, which does the same, until that is refused; tell how deep it was."""
+    """Call the next toolkit, which does the same, until that is refused; return the depth."""
     assert depth < DEEPEST + PATIENCE
     there, here = others
     try:
@@ -57,7 +57,7 @@ class Nested(NamedTuple):
 
 @asynccontextmanager
 async def nested(redis: RedisPlace, count: int = 3) -> AsyncIterator[Nested]:
-    """Host both tools, each at a node of its own as far as there are so many."""
+    """Host both tools, each at its own node if there are enough."""
     async with nodes(redis, count) as servers:
         first, second, third = (servers[number % count] for number in range(3))
         async with hosted(second, ask, name="outer") as outer, third.room("keeper") as inner:
@@ -76,7 +76,7 @@ async def redis() -> AsyncIterator[RedisPlace]:
 async def test_a_nested_call_is_made_by_its_host_for_the_caller_of_its_parent(
     redis: RedisPlace, count: int
 ) -> None:
-    """CALL-14, CALL-16: over nodes as on one, and for nobody else."""
+    """CALL-14, CALL-16: over nodes as on one, and for no other principal."""
     async with asyncio.timeout(TIME_S), nested(redis, count) as made:
         async with made.callers.room("ann") as ann:
             await until_listed(ann, "outer")
@@ -92,7 +92,7 @@ async def test_a_nested_call_is_made_by_its_host_for_the_caller_of_its_parent(
 async def test_a_nested_call_needs_the_grants_of_a_principal_at_another_node(
     redis: RedisPlace,
 ) -> None:
-    """CALL-16: its host may make it, and makes it for itself."""
+    """CALL-16: without them its host may still call, on its own behalf."""
     async with asyncio.timeout(TIME_S), nested(redis) as made:
         denied = calling(use_tools=True, deny=["inner"])
         async with made.callers.room("ann", api=denied) as ann:
@@ -104,7 +104,7 @@ async def test_a_nested_call_needs_the_grants_of_a_principal_at_another_node(
 
 @pytest.mark.row(58)
 async def test_those_at_other_nodes_are_acted_for_by_hosts_that_may(redis: RedisPlace) -> None:
-    """CALL-17: for who is there, and may call the tool; what it calls in turn is for them too."""
+    """CALL-17: the participant is present and may call the tool; nested calls are for it too."""
     async with (
         asyncio.timeout(TIME_S),
         nested(redis) as made,
@@ -128,7 +128,7 @@ async def test_those_at_other_nodes_are_acted_for_by_hosts_that_may(redis: Redis
 
 @pytest.mark.row(56)
 async def test_the_depth_of_calls_within_calls_counts_over_nodes(redis: RedisPlace) -> None:
-    """CALL-15: whichever of the two nodes refuses the one that goes too deep."""
+    """CALL-15: whichever of the two nodes refuses the call that is too deep."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with (
             hosted(here, sink, name="a") as first,

@@ -1,7 +1,7 @@
 """Faults of nodes that are processes of their own, as `toolbus serve` runs them, seen from outside.
 
-What is told in each case, and what nodes then hold, the tests beside this one look at in every
-detail, with nodes that run within the test; here each of those faults happens to a real one.
+The tests beside this one check each error, and what nodes then hold, in detail with nodes that run
+within the test; here each of those faults happens to a real process.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(
 ) -> None:
     ran: list[str] = []
 
-    def told(place: str) -> Toolkit:
+    def kit_at(place: str) -> Toolkit:
         @tool
         async def run() -> str:
-            """Say where this ran."""
+            """Return the host at which this ran."""
             ran.append(place)
             return place
 
@@ -132,21 +132,21 @@ async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(
         redis_relay(redis.port) as way,
         node_processes(tmp_path, redis.url, way.url) as (here, there),
         here.room("me") as me,
-        there.room("beside"),  # so that the room goes on there
+        there.room("beside"),  # so that the room continues there
     ):
-        async with there.room("host", instance="one") as first, first.host(told("there")):
+        async with there.room("host", instance="one") as first, first.host(kit_at("there")):
             await until_listed(me, "kit")
             assert await me.call("kit.run") == "there"
             held = way.intercept_inbox(carries(Dispatch), Fate.HELD)
             call = asyncio.create_task(me.call("kit.run"))
             await held.met.wait()
-        async with here.room("host", instance="one") as second, second.host(told("here")):
+        async with here.room("host", instance="one") as second, second.host(kit_at("here")):
             held.release()
             assert await call == "here"
             assert ran == ["there", "here"]
 
 
-# The way between nodes
+# The connections between the nodes
 
 
 class Counted:
@@ -157,7 +157,7 @@ class Counted:
 
         @tool
         async def mark(number: int) -> int:
-            """Count that this ran."""
+            """Count a run."""
             self.ran[number] += 1
             return number
 
@@ -235,7 +235,7 @@ async def test_a_partition_that_one_node_sees_ends_its_calls_with_others_alone(
             assert await me.call("near.add", a=1, b=1) == 2
             await until_hosts(me, "far", 0)  # its lease has ended
             assert await names_of(me) == ["host-of-near"]
-            way.reset()  # what was lost of it does not come any more
+            way.reset()  # what was lost of it is not sent again
             await way.heal()
             await asyncio.gather(until_works(me, "far"), until_works(other, "near"))
             for room in (me, other):
@@ -246,7 +246,7 @@ async def test_a_partition_that_one_node_sees_ends_its_calls_with_others_alone(
 
 @pytest.mark.row(83)
 async def test_50_ms_more_to_redis_fail_no_call(redis: RedisServer, tmp_path: Path) -> None:
-    """How much slower calls are then, `test_remote_hosts` measures."""
+    """`test_remote_hosts` measures how much slower calls are then."""
     late_s = 0.05
     holding = Holding()
     async with (

@@ -101,7 +101,7 @@ async def test_the_sdk_reads_and_feeds_what_it_hosts(client: Path) -> None:
         total = alice.stream("lines.total", input=range(MANY), on_progress=sums.append)
         async with total as chunks:
             assert [chunk.value async for chunk in chunks] == [sum(range(MANY))]
-        assert sums  # some may be lost, never their order
+        assert sums  # some may be lost, but their order is kept
         assert [each["sum"] for each in sums] == sorted(each["sum"] for each in sums)
         async with alice.stream("lines.break_off") as chunks:
             assert [(await anext(chunks)).value for _ in range(3)] == [1, 2, 3]

@@ -54,7 +54,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedRoom]:
         try:
             with traced_room(tmp_path_factory.mktemp("stage"), redis.url) as running:
                 while "error" in running.processes.ask("weather.look"):
-                    pass  # until the news of the host has come
+                    pass  # until this node knows of the host
                 yield running
         finally:
             runner.run(context.__aexit__(None, None, None))
@@ -87,7 +87,7 @@ def test_call_past_its_deadline_may_have_run_on_every_node(traced: TracedRoom) -
     assert answer["error"] == {"code": "deadline_exceeded", "executed": "maybe"}
     client, first, second, *_ = traced.outcomes(answer, *FAR_HOPS)
     assert client == first == ("ERROR", "", "deadline_exceeded", "maybe")
-    # Its own time is up there too, or the first node's word is the quicker one.
+    # The time to get there counts too, or the first node's error arrives first.
     assert second[2:] in {("deadline_exceeded", "maybe"), ("cancelled", "maybe")}
 
 
@@ -101,7 +101,7 @@ def test_parent_that_is_not_sampled_goes_over_both_nodes_unchanged(traced: Trace
 
 
 def test_the_grant_is_asked_for_once_at_the_callers_node(traced: TracedRoom) -> None:
-    """TRACE-3: the second node goes on with what the first one began."""
+    """TRACE-3: the second node continues the trace that the first one began."""
     token = traced.processes.token("bob", ApiScope(agents=AgentsGrant(call=True)))
     answer = traced.processes.ask(
         "weather.forecast", {"within": "question", "token": token}, city="Oslo"
@@ -192,7 +192,7 @@ async def test_a_call_that_cannot_be_sent_to_its_node_is_recorded_once(recorded:
         await until_listed(me, "kit")
         async with raw_participant(here, "ann") as ann:
             await redis.kill()
-            while node_of(here).is_joined.is_set():  # noqa: ASYNC110 - nothing tells of it
+            while node_of(here).is_joined.is_set():  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
             call = call_of("kit.numbers", arguments=pack_body({"count": 5}))
             ann.send_frame(replace(call, traceparent=f"00-{TRACE}-{PARENT}-01"))

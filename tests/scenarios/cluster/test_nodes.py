@@ -1,4 +1,4 @@
-"""Two servers that share a Redis are one bus: whoever is at one is at both."""
+"""Two servers that share a Redis are one bus: a participant of one is a participant of both."""
 
 from __future__ import annotations
 
@@ -109,19 +109,19 @@ async def test_a_local_host_goes_before_one_elsewhere(redis: RedisPlace) -> None
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         ran: list[str] = []
 
-        def told(place: str) -> Callable[..., Any]:
+        def kit_at(place: str) -> Callable[..., Any]:
             @tool
             async def place_of() -> str:
-                """Say where this ran."""
+                """Return the node at which this ran."""
                 ran.append(place)
                 return place
 
             return place_of
 
-        async with hosted(there, told("there")), here.room("me") as me:
+        async with hosted(there, kit_at("there")), here.room("me") as me:
             await until_listed(me, "kit")
             assert await me.call("kit.place_of") == "there"
-            async with hosted(here, told("here")):
+            async with hosted(here, kit_at("here")):
                 assert {await me.call("kit.place_of") for _ in range(20)} == {"here"}
             assert await me.call("kit.place_of") == "there"
 
@@ -133,7 +133,7 @@ async def test_a_newer_connection_elsewhere_takes_the_place(redis: RedisPlace) -
 async def test_participant_that_moves_to_another_node_is_listed_once_at_each(
     redis: RedisPlace,
 ) -> None:
-    """CONN-11: and what it hosts there has one host."""
+    """CONN-11: and the toolkit that it hosts there has one host."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("host", instance="one") as first, there.room("me") as me:
             async with first.host(Toolkit("kit", [add])):

@@ -25,7 +25,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def commands_of(client: Redis) -> tuple[int, int]:
-    """Count the PUBLISH commands and all other ones that this Redis has run."""
+    """Count the PUBLISH commands and all other commands that this Redis has run."""
     stats = await client.info("commandstats")
     calls = {name: each["calls"] for name, each in stats.items()}
     return calls.pop("cmdstat_publish", 0), sum(calls.values())

@@ -1,4 +1,4 @@
-"""Hosts at other nodes: a slow way there, a clock that is wrong, a host that moves."""
+"""Hosts at other nodes: a slow Redis, a wrong clock, a host that moves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ main()
 
 @pytest.mark.row(83)
 async def test_a_call_of_a_remote_host_is_one_message_each_way() -> None:
-    """So a slower Redis makes it slower by two hops; also where many calls are in flight."""
+    """So a slower Redis adds two hops; also if many calls are in flight."""
     async with asyncio.timeout(TIME_S), relayed_nodes() as made, made.here.room("me") as me:
         async with Kit(made.there, "kit").hosted():
             await until_listed(me, "kit")
@@ -53,7 +53,7 @@ async def test_a_call_of_a_remote_host_is_one_message_each_way() -> None:
 
 
 class Counted:
-    """Matches no message, and counts those that carry a frame of this kind."""
+    """Matches no message, and counts those that contain a frame of this kind."""
 
     def __init__(self, kind: type[Frame]) -> None:
         self._carries = carries(kind)
@@ -114,7 +114,7 @@ async def test_a_clock_that_is_five_minutes_wrong_has_no_effect(tmp_path: Path) 
 
 
 async def _until_renewed(client: Redis) -> None:
-    """Wait until each of two leases ends later than it did, and within one life of now."""
+    """Wait until each of two leases ends later than before, and within one lifetime from now."""
     before = await _leases(client)
     assert len(before) == 2
     after = before
@@ -126,7 +126,7 @@ async def _until_renewed(client: Redis) -> None:
 
 
 async def _leases(client: Redis) -> dict[Any, float]:
-    """Tell when each node's lease ends, in ms of the clock of Redis."""
+    """Return when each node's lease ends, in ms of the clock of Redis."""
     leases: list[Any] = await client.zrange("toolbus:nodes", 0, -1, withscores=True)
     return dict(leases)
 
@@ -136,10 +136,10 @@ async def _leases(client: Redis) -> dict[Any, float]:
 async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(stays: bool) -> None:
     ran: list[str] = []
 
-    def told(place: str) -> Any:
+    def kit_at(place: str) -> Any:
         @tool
         async def run() -> str:
-            """Say where this ran."""
+            """Return the host at which this ran."""
             ran.append(place)
             return place
 
@@ -153,7 +153,7 @@ async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(stays: bool) 
                 if not stays:
                     gone = nodes.there.room("host", instance="one")
                     first = await leaving.enter_async_context(gone)
-                await leaving.enter_async_context(first.host(Toolkit("kit", [told("there")])))
+                await leaving.enter_async_context(first.host(Toolkit("kit", [kit_at("there")])))
                 await until_listed(me, "kit")
                 assert await me.call("kit.run") == "there"
                 held = nodes.there_way.intercept_inbox(carries(Dispatch), Fate.HELD)
@@ -162,7 +162,7 @@ async def test_a_call_on_its_way_to_a_host_that_has_moved_finds_it(stays: bool) 
                 call = asyncio.create_task(me.call("kit.run"))
                 await asyncio.gather(sent.met.wait(), held.met.wait())
             async with nodes.here.room("host", instance="two") as second:
-                async with second.host(Toolkit("kit", [told("here")])):
+                async with second.host(Toolkit("kit", [kit_at("here")])):
                     held.release()
                     assert await call == "here"
                     assert ran == ["there", "here"]

@@ -1,4 +1,4 @@
-"""Names of toolkits at many nodes: kept where the last host is lost, and in which definition."""
+"""Names of toolkits at many nodes: reserved after the last host is lost, and their definitions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_name_is_reserved_for_a_participant_of_a_draining_node(
 async def test_names_beyond_those_that_an_identity_may_keep_are_free_at_all_nodes(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REG-18: what was lost first is kept."""
+    """REG-18: the names that were lost first stay reserved."""
     monkeypatch.setattr(room_state, "MAX_RESERVED", MOST_KEPT)
     async with (
         asyncio.timeout(TIME_S),
@@ -131,7 +131,7 @@ def version(number: int) -> dict[str, Any]:
 
 
 async def until_served(room: RoomClient, number: int, hosts: int = 1) -> None:
-    """Wait until a definition serves here."""
+    """Wait until a definition serves at this node."""
     async with room.events(["toolkits"]) as events:
         while (str(number), hosts) not in [
             (each.version, each.hosts) for each in await listed(room)
@@ -147,7 +147,7 @@ async def registered(host: RawClient, number: int, request_id: int = 1) -> int:
 
 
 async def test_generations_are_counted_for_all_nodes(redis: RedisServer) -> None:
-    """REG-9: what is newer supersedes, what is older is in reserve, a rollback is newer again."""
+    """REG-9: a newer one supersedes, an older one stays in reserve, a rollback is newer again."""
     async with (
         asyncio.timeout(TIME_S),
         nodes(redis) as (here, there),

@@ -19,13 +19,13 @@ from toolbus import RoomClient, ToolContext, Toolkit, tool
 from toolbus_server.testing import TestServer
 
 TIME_S = 60
-CALLERS, LANES = 3, 4
+CALLERS, TASKS = 3, 4
 NAMES = ["far", "host", "inner", "near"]
-"""How long a call may take at most that runs for 5 ms, whatever moves meanwhile."""
+"""The longest that a call of 5 ms may take, whatever is restarted meanwhile."""
 
 
 class Work:
-    """A toolkit that counts what runs, and holds calls back until told to go on."""
+    """A toolkit that counts its runs, and blocks calls until they are released."""
 
     def __init__(self) -> None:
         self.runs: Counter[int] = Counter()
@@ -57,19 +57,19 @@ class Work:
 
 @tool
 async def say() -> str:
-    """Say something."""
+    """Return the text."""
     return "said"
 
 
 class Load:
-    """Callers who make one call after the other, none of which may fail."""
+    """Callers that make one call after the other, none of which may fail."""
 
     def __init__(self, callers: list[RoomClient]) -> None:
         self._callers = callers
         self._keys = itertools.count()
         self.done: list[int] = []
 
-    async def _lane(self, room: RoomClient) -> None:
+    async def _call_repeatedly(self, room: RoomClient) -> None:
         while True:
             key = next(self._keys)
             name = "work.once" if key % 2 else "work.again"
@@ -77,25 +77,27 @@ class Load:
             self.done.append(key)
 
     async def more(self, count: int) -> None:
-        """Wait for so many further calls."""
+        """Wait for this many further calls."""
         until = len(self.done) + count
-        while len(self.done) < until:  # noqa: ASYNC110 - the lanes tell nobody
+        while len(self.done) < until:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Call for as long as the block runs; a call that fails ends it."""
+        """Call until the block ends; a call that fails ends it."""
         async with asyncio.TaskGroup() as group:
-            lanes = [
-                group.create_task(self._lane(room)) for room in self._callers for _ in range(LANES)
+            tasks = [
+                group.create_task(self._call_repeatedly(room))
+                for room in self._callers
+                for _ in range(TASKS)
             ]
             yield
-            for lane in lanes:
-                lane.cancel()
+            for task in tasks:
+                task.cancel()
 
 
 class Watcher:
-    """Whoever notes how many hosts the toolkit is said to have."""
+    """A subscriber that records how many hosts the toolkit has according to events."""
 
     def __init__(self, room: RoomClient) -> None:
         self._room = room
@@ -132,7 +134,7 @@ class Cluster:
         return RoomClient(self.address.url, room="lab", token=self.servers[0].token(name))
 
     async def replace(self, server: TestServer) -> None:
-        """Stop a node, as its balancer would see it, and start one in its place."""
+        """Stop a node, after its balancer has stopped to use it, and start one in its place."""
         self.lead_to(*(each for each in self.servers if each is not server))
         await server.server.stop()
         await server.server.start()
@@ -140,7 +142,7 @@ class Cluster:
         self.lead_to(*self.servers)
 
     def names(self, server: TestServer) -> list[str]:
-        """Who is connected to a node."""
+        """Return the names of the participants of a node."""
         room = server.server.hub.rooms.get("lab")
         sessions = () if room is None else room.sessions.values()
         return sorted(each.connection.member.identity.name for each in sessions)
@@ -155,10 +157,10 @@ async def cluster(redis: RedisServer) -> AsyncIterator[Cluster]:
 
 @pytest.mark.row(71)
 async def test_while_nodes_are_replaced_one_by_one_no_call_fails(redis: RedisServer) -> None:
-    """LEAVE-9: two replicas of a toolkit, and of each kind of tool calls without an end."""
+    """LEAVE-9: two replicas of a toolkit, and continuous calls of each kind of tool."""
     async with cluster(redis) as made, AsyncExitStack() as people:
         work = Work()
-        for _ in range(2):  # at different nodes: the address leads to them in turn
+        for _ in range(2):  # at different nodes: the balancer uses them in turn
             host = await people.enter_async_context(made.room("host"))
             await people.enter_async_context(host.host(work.toolkit()))
         callers = [
@@ -180,7 +182,7 @@ async def test_while_nodes_are_replaced_one_by_one_no_call_fails(redis: RedisSer
 
 @pytest.mark.row(71)
 async def test_a_lone_host_that_moves_to_another_node_is_never_missed(redis: RedisServer) -> None:
-    """LEAVE-9, LEAVE-10: it is at its next node before it has left the other one."""
+    """LEAVE-9, LEAVE-10: it has joined its next node before it leaves the other one."""
     async with cluster(redis) as made:
         here, there, third = made.servers
         work = Work()
@@ -203,7 +205,7 @@ async def test_a_lone_host_that_moves_to_another_node_is_never_missed(redis: Red
 async def test_calls_end_at_the_node_that_leaves_and_so_do_those_within_them(
     redis: RedisServer,
 ) -> None:
-    """LEAVE-9, LEAVE-10: caller and host have moved by then; whom the host calls sits elsewhere."""
+    """LEAVE-9, LEAVE-10: caller and host have moved by then, the nested call's host has not."""
     async with cluster(redis) as made, AsyncExitStack() as people:
         here, there, third = made.servers
         work = Work()
@@ -222,7 +224,7 @@ async def test_calls_end_at_the_node_that_leaves_and_so_do_those_within_them(
             await asyncio.sleep(0.01)
         made.lead_to(third)
         leaving = asyncio.create_task(there.server.stop())
-        while made.names(third) != ["host", "near"]:  # noqa: ASYNC110 - a list tells nobody
+        while made.names(third) != ["host", "near"]:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.01)
         assert made.names(there) == ["host", "near"]
         assert await near.call("work.once", key=1) == 1
@@ -230,7 +232,7 @@ async def test_calls_end_at_the_node_that_leaves_and_so_do_those_within_them(
         assert await asyncio.gather(*calls) == ["said", "said"]
         await leaving
         while (names := [each.name for each in await far.participants()]) != NAMES:
-            assert set(names) == set(NAMES)  # some stand twice, until it is heard that they left
+            assert set(names) == set(NAMES)  # some are listed twice, until their leave is known
 
 
 @pytest.mark.row(71)

@@ -24,14 +24,14 @@ READY = re.compile(r"[Rr]eady to accept connections")
 
 
 class Person:
-    """Somebody who types the blocks, with other ports, as those of the document may be taken."""
+    """A reader who types the blocks, with free ports instead of the document's."""
 
     def __init__(self, terminals: Terminals) -> None:
         self._terminals = terminals
         self._ports = {port: str(free_port()) for port in ("6380", "7717", "7718")}
 
     def start(self, steps: Sequence[Step], program: str = "") -> Service:
-        """Type the one command of a block, which goes on."""
+        """Type the one command of a block, which keeps running."""
         [step] = map(self._elsewhere, steps)
         command = step.command
         if program:

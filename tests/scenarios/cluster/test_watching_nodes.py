@@ -1,4 +1,4 @@
-"""Looking at rooms that many nodes hold: their calls, which there are, who would run a call."""
+"""Rooms on many nodes: observing their calls, listing them, explaining calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def until_in_flight(news: EventStream[CallNews], heard: Sum, count: int) -
 
 
 async def test_a_monitor_gets_each_call_of_all_nodes_once(redis: RedisServer) -> None:
-    """WATCH-2, WATCH-3: at whichever node it is, with caller and host and how each call ended."""
+    """WATCH-2, WATCH-3: of every node, with caller and host and how each call ended."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         holding = [Holding(), Holding()]
         async with (
@@ -79,7 +79,7 @@ LOSSES: dict[str, Callable[[RelayedNodes], Interception]] = {
 async def test_counts_are_right_after_a_report_was_lost(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WATCH-3: also where nothing else becomes of any call."""
+    """WATCH-3: also if no further call is made."""
     await lose_a_report(LOSSES[loss], monkeypatch)
 
 
@@ -88,7 +88,7 @@ async def test_counts_are_right_after_a_report_was_lost(
 async def test_counts_are_right_after_a_report_was_lost_and_a_line_broke(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WATCH-3: that of the watcher's node, or of the other one."""
+    """WATCH-3: the connection of the watcher's node, or of the other one."""
     await lose_a_report(LOSSES["before it was heard"], monkeypatch, breaks=way)
 
 
@@ -98,7 +98,7 @@ async def lose_a_report(
     *,
     breaks: str = "",
 ) -> None:
-    """Let the report of a call's end be lost, and wait until a watcher knows of it."""
+    """Lose the report of a call's end, and wait until a watcher has a gap event."""
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.2)
     holding, heard = Holding(), Sum()
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
@@ -132,7 +132,7 @@ async def make_calls(ann: RoomClient, bob: RoomClient) -> None:
 
 
 def check(heard: Sum) -> None:
-    """Compare what a watcher was told with what was called."""
+    """Compare a watcher's counts with the calls."""
     assert (heard.started, heard.ended, heard.failed) == (5, 7, 4)
     calls = [(c.caller, c.toolkit, c.tool, c.host, c.code, c.executed) for c in heard.calls]
     assert sorted(calls, key=str) == sorted(
@@ -186,7 +186,7 @@ def facts_of(room: dict[str, Any]) -> tuple[str, int, int]:
 
 
 async def shown(folder: Path, server: TestServer, *arguments: str) -> str:
-    """Run a command that looks at rooms, and give what it says."""
+    """Run a command that shows rooms, and return its output."""
     token = ParticipantToken(name="visitor", room=["*"], api=ApiScope.full()).to_jwt(server.key)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "toolbus", *arguments, "--room", "lab", "--token", token),
@@ -200,7 +200,7 @@ async def shown(folder: Path, server: TestServer, *arguments: str) -> str:
 async def test_a_name_is_no_toolkit_of_a_room_any_more_once_it_is_kept_no_longer(
     redis: RedisServer,
 ) -> None:
-    """ADMIN-2: as a node tells that does not hold the room."""
+    """ADMIN-2: as a node sees it that does not hold the room."""
     async with lost_name(redis) as (here, _, witness), witness.events(["toolkits"]) as news:
         token = ParticipantToken(name="chief", room="*", api=ApiScope.full()).to_jwt(here.key)
         async with RoomClient(here.url, room="desk", token=token) as chief:
@@ -210,7 +210,7 @@ async def test_a_name_is_no_toolkit_of_a_room_any_more_once_it_is_kept_no_longer
             ]
             assert (await next_toolkit_event(news)).name == "toolkit_removed"
             while facts_of((await all_rooms(chief))[1]) != ("lab", 1, 0):
-                pass  # Redis was told of the loss a moment later than the witness
+                pass  # Redis has the loss a moment later than the witness
             async with here.room("late"):
                 assert await kept_in(redis) == []
 
@@ -241,7 +241,7 @@ async def test_an_explanation_names_the_node_of_the_host(
 async def test_a_monitor_gets_calls_of_other_nodes_again_after_redis_is_back(
     redis: RedisServer,
 ) -> None:
-    """WATCH-2: also from an empty one, where every node joins anew."""
+    """WATCH-2: also from an empty one, which every node joins anew."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with (
             hosted(there, add),

@@ -47,7 +47,7 @@ from toolbus.wire import Call, CallId, RequestId, Result, pack_body
 TIME_S = 60
 EMPTY = pack_body({})
 PARTICIPANTS = 12
-"""Enough that the chance of all being at one of two workers is one in thousands."""
+"""So many that the chance of all being at one of two workers is one in thousands."""
 
 
 @asynccontextmanager
@@ -160,7 +160,7 @@ async def hosts_and_callers(
 async def test_participants_of_all_workers_are_in_one_room(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    """And `/metrics` shows the worker alone that answers."""
+    """And `/metrics` shows only the worker that answers."""
     async with asyncio.timeout(TIME_S), workers(tmp_path, redis, count=3) as server:
         async with AsyncExitStack() as stack:
             participants = [
@@ -172,7 +172,7 @@ async def test_participants_of_all_workers_are_in_one_room(
 
                 @tool
                 async def me(number: int = number) -> int:
-                    """Give the number of whose tool this is."""
+                    """Return the number of this host."""
                     return number
 
                 await stack.enter_async_context(each.host(Toolkit(f"kit{number}", [me])))

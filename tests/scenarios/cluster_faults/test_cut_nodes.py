@@ -1,4 +1,4 @@
-"""Nodes that lose their way to Redis, or fall silent, and come back: whose calls end, and how."""
+"""Nodes that lose Redis, or are suspended, and come back: whose calls end, and how."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_what_a_node_had_not_read_when_it_lost_its_inbox_never_ran() -> No
 
         @tool
         async def run() -> None:
-            """Say that it ran."""
+            """Record that it ran."""
             ran.set()
 
         async with nodes.there.room("host") as host, nodes.here.room("me") as me:
@@ -98,7 +98,7 @@ async def test_a_frozen_node_that_redis_drops_for_what_waits_ends_just_what_did_
 
     @tool
     async def take(number: int, text: str) -> int:
-        """Take a long text."""
+        """Accept a long text."""
         ran.add(number)
         return len(text)
 
@@ -165,10 +165,10 @@ async def test_a_node_whose_lease_may_have_ended_sends_nothing(
         async with kit.hosted(), nodes.there.room("me") as me:
             await until_listed(me, "kit")
             node = node_of(nodes.there)
-            node.lease.ends_at = asyncio.get_running_loop().time()  # as after it was frozen
+            node.lease.ends_at = asyncio.get_running_loop().time()  # as after it was suspended
             error = await error_of(me.invoke("kit.add", {"a": 1, "b": 1}, retry=False))
             assert (error.code, error.executed) == ("unavailable", "no")
-            await until_works(me)  # from the next beat on
+            await until_works(me)  # from the next heartbeat on
 
 
 @pytest.mark.row(73)

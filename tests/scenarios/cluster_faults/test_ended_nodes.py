@@ -1,4 +1,4 @@
-"""Nodes at their end: who comes in as one begins to stop, and one that others take for ended."""
+"""Nodes that end: participants that join meanwhile, and a node that others consider ended."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TIME_S = 60
 async def test_participant_that_joins_as_a_node_begins_to_drain_is_accepted_elsewhere(
     redis: RedisServer,
 ) -> None:
-    """LEAVE-2: also one that waited for the room when the others could not be asked."""
+    """LEAVE-2: also one that waited for the room while the other nodes could not be asked."""
     async with asyncio.timeout(TIME_S), nodes(redis, drain_s=5.0) as (_, there):
         redis.freeze()
         entering = asyncio.create_task(there.room("late").__aenter__())
-        while not there.server.hub.rooms:  # noqa: ASYNC110 - a room tells nobody that it begins
+        while not there.server.hub.rooms:  # noqa: ASYNC110 - a room has no event for its begin
             await asyncio.sleep(0)
         leaving = asyncio.create_task(there.server.stop())
         await asyncio.sleep(0)
@@ -42,9 +42,11 @@ async def test_participant_that_joins_as_a_node_begins_to_drain_is_accepted_else
 
 
 async def begin_to_enter(server: TestServer) -> asyncio.Task[None]:
-    """Begin a room, as for a participant, while the others cannot be asked."""
+    """Begin a room, as for a participant, while the other nodes cannot be asked."""
     entering = asyncio.create_task(node_of(server).enter("lab"))
-    for _ in range(3):  # turns of the loop, in which the room begins and Redis is asked for it
+    for _ in range(
+        3
+    ):  # turns of the loop, in which the room begins and requests its state from Redis
         await asyncio.sleep(0)
     return entering
 
@@ -83,7 +85,7 @@ async def test_a_room_that_ends_before_the_others_have_answered_leaves_nothing_i
 
 
 async def test_what_a_node_hosted_that_stops_is_taken_back_in_redis(redis: RedisServer) -> None:
-    """LEAVE-3: of whoever stepped aside there, too."""
+    """LEAVE-3: also the host that was superseded there."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("me") as me, there.room("host") as host:
             async with host.host(Toolkit("kit", [add])):
@@ -91,14 +93,14 @@ async def test_what_a_node_hosted_that_stops_is_taken_back_in_redis(redis: Redis
                 await there.server.stop()
                 async with Redis.from_url(redis.url) as client:
                     facts = await client.hkeys("toolbus:{r:lab}:facts")
-                assert sorted(key[:1] for key in facts) == [b"k", b"m"]  # its name is kept
+                assert sorted(key[:1] for key in facts) == [b"k", b"m"]  # its name is reserved
 
 
 @pytest.mark.row(71)
 async def test_a_call_that_comes_at_the_last_moment_is_served_before_a_node_has_left(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LEAVE-7: as long as that is within the time to leave."""
+    """LEAVE-7: if it ends within the drain time."""
 
     began, go = asyncio.Event(), asyncio.Event()
 
@@ -109,7 +111,7 @@ async def test_a_call_that_comes_at_the_last_moment_is_served_before_a_node_has_
         return "said"
 
     async def nothing_left(_hub: Hub) -> None:
-        await began.wait()  # as where it comes right behind that
+        await began.wait()  # as if that came right after it
         asyncio.get_running_loop().call_soon(go.set)
 
     monkeypatch.setattr(drain, "_until_empty_or_idle", nothing_left)
@@ -122,7 +124,7 @@ async def test_a_call_that_comes_at_the_last_moment_is_served_before_a_node_has_
 
 
 async def test_a_call_that_comes_when_a_node_has_left_runs_nowhere(redis: RedisServer) -> None:
-    """ERR-2: its time to leave is over; the caller's node has yet to hear of that."""
+    """ERR-2: its drain time is over; the caller's node does not know that yet."""
     holding = Holding()
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, holding.tool), here.room("me") as me:
@@ -138,7 +140,7 @@ async def test_a_call_that_comes_when_a_node_has_left_runs_nowhere(redis: RedisS
 async def test_a_call_that_ran_is_not_said_to_have_been_lost_by_whom_its_node_has_ended(
     redis: RedisServer,
 ) -> None:
-    """ERR-2: what such a node sends before it learns of its end counts for nothing."""
+    """ERR-2: what such a node sends before it knows of its end is ignored."""
     holding = Holding()
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(here, holding.tool, add), there.room("me") as me:
@@ -158,7 +160,7 @@ async def test_a_call_that_ran_is_not_said_to_have_been_lost_by_whom_its_node_ha
 async def test_a_node_that_joined_and_ended_between_two_heartbeats_is_known_as_ended(
     redis: RedisServer,
 ) -> None:
-    """Nobody is there any more then, and nothing is kept of it."""
+    """No participant is there any more then, and nothing of it is kept."""
     async with asyncio.timeout(TIME_S), nodes(redis, count=1) as (here,):
         node = node_of(here)
         async with here.room("me") as me, nodes(redis, count=1) as (there,):
@@ -174,14 +176,14 @@ async def test_a_node_that_joined_and_ended_between_two_heartbeats_is_known_as_e
 async def test_a_node_whose_lease_ended_before_it_knew_of_it_is_known_when_it_asks_again(
     redis: RedisServer,
 ) -> None:
-    """As where the answer to its first beat was lost, and it took long to come back."""
+    """As if the reply to its first heartbeat was lost, and it took long to reconnect."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         node, other = node_of(here), node_of(there)
         async with here.room("me") as me, hosted(there, add):
             await until_listed(me, "kit")
             node._mark_ended({other.node_id})
             assert [each.name for each in await me.participants()] == ["me"]
-            node.lease.on_disconnected()  # what lives is asked for as a whole
+            node.lease.on_disconnected()  # the living nodes are requested as a whole
             await node.lease.load_scripts()
             await node._heartbeat()
             await until_present(me, "host")
@@ -195,7 +197,9 @@ async def test_a_node_that_joins_during_a_heartbeat_is_not_taken_as_ended(
         node = node_of(here)
         beat = asyncio.create_task(node._heartbeat())
         await asyncio.sleep(0)
-        newcomer = node._peer("new 1")  # as where it is heard before the answer to the beat
+        newcomer = node._peer(
+            "new 1"
+        )  # as if its message arrives before the reply to the heartbeat
         await beat
         assert node._peers["new 1"] is newcomer
 
@@ -210,7 +214,7 @@ async def test_a_room_that_ends_while_redis_is_away_leaves_nothing_there(
                 redis.freeze()
                 node = node_of(there)
                 node._redis._commands._transport.abort()
-                while node.is_joined.is_set():  # noqa: ASYNC110 - it has an event for the other way alone
+                while node.is_joined.is_set():  # noqa: ASYNC110 - it has an event for the other direction only
                     await asyncio.sleep(0)
             redis.thaw()
             while [person.name for person in await stays.participants()] != ["stays"]:
@@ -223,7 +227,7 @@ async def test_a_participant_that_joins_while_its_node_rejoins_finds_the_others(
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.5)
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(there, add), Redis.from_url(redis.url) as client:
-            lease = node_of(here).lease  # it ended, as of a node that stood still for too long
+            lease = node_of(here).lease  # it ended, like a node that was suspended for too long
             lease.ends_at = 0.0
             await client.zrem("toolbus:nodes", lease.node_id)
             async with here.room("me") as me:

@@ -1,4 +1,4 @@
-"""A primary Redis that dies: Sentinels name another one, which may have missed the last writes."""
+"""A primary Redis that dies: Sentinels promote another one, which may lack the last writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def redis() -> AsyncIterator[WatchedRedis]:
 
 
 async def names_in(server: RedisServer) -> int:
-    """Count who is in the room "lab", as a Redis has it."""
+    """Count the participants of the room "lab" in a Redis."""
     async with Redis.from_url(server.url) as client:
         keys: Any = await client.hkeys("toolbus:{r:lab}:facts")
         return sum(key.startswith(b"m") for key in keys)
@@ -44,7 +44,7 @@ def settings_of(redis: WatchedRedis) -> ServerSettings:
 
 
 async def left(servers: list[TestServer], room: RoomClient) -> None:
-    """Wait until nodes have taken note that their Redis is away."""
+    """Wait until nodes have noticed that their Redis is away."""
     for server in servers:
         while node_of(server).is_joined.is_set():
             await room.participants()
@@ -64,7 +64,7 @@ async def until_generation(room: RoomClient, number: int) -> None:
 
 
 async def view_of(room: RoomClient) -> tuple[list[str], dict[str, tuple[int, int]]]:
-    """Tell who is there, and of each toolkit the generation that serves and its hosts."""
+    """Return the participants, and for each toolkit the generation that serves and its hosts."""
     people = sorted(each.name for each in await room.participants())
     kits = [each.name async for each in room.toolkits()]
     plans = {kit: await room.explain(f"{kit}.add") for kit in kits}
@@ -72,7 +72,7 @@ async def view_of(room: RoomClient) -> tuple[list[str], dict[str, tuple[int, int
 
 
 async def host_anew(stack: AsyncExitStack, server: TestServer, holding: Holding) -> None:
-    """Register the generations 2 and 4 of the identity "host"; 3 is used up by one that goes."""
+    """Register the generations 2 and 4 of the identity "host"; 3 is used by one that leaves."""
     second = await stack.enter_async_context(server.room("host", instance="second"))
     await stack.enter_async_context(second.host(Toolkit("kit", [add, holding.tool])))
     async with second.host(Toolkit("short-lived", [add])):
@@ -113,12 +113,13 @@ async def test_after_a_failover_that_lost_writes_every_node_has_the_room_as_it_i
         assert await host.call("kit.add", a=1, b=1) == 2
         await redis.until_another_is_primary()
         await joined(servers)
-        # Who comes now comes behind all that a node had to tell, and to take back.
+        # A participant that joins now is published after all that a node had to publish and to
+        # delete.
         last_here, last_there = await enter(here.room("x")), await enter(there.room("y"))
         await until_present(last_here, "y")
         await until_present(last_there, "x")
         third = await enter(running_server(key=here.key, settings=settings_of(redis)))
-        last = await enter(third.room("z"))  # all that this one knows is what Redis has
+        last = await enter(third.room("z"))  # all that this one knows comes from Redis
         await until_present(me, "z")
         await until_present(host, "z")
         people = ["host", "host", "late", "me", "x", "y", "z"]
@@ -143,7 +144,7 @@ async def test_a_primary_and_a_sentinel_that_stand_still_are_left_for_those_that
         async with there.room("host") as host, here.room("me") as me:
             async with host.host(Toolkit("kit", [add])):
                 await until_listed(me, "kit")
-                redis.primary.freeze()  # the Sentinels name it for a second or two
+                redis.primary.freeze()  # the Sentinels still name it for a second or two
                 await left(servers, me)
                 monkeypatch.setattr(redis_line, "ANSWER_S", answer_s)
                 redis.sentinels[0].freeze()
@@ -151,5 +152,5 @@ async def test_a_primary_and_a_sentinel_that_stand_still_are_left_for_those_that
                 await until_present(me, "host")
                 await until_listed(me, "kit")
                 assert await me.call("kit.add", a=1, b=1) == 2
-                redis.primary.thaw()  # what it was told to be meanwhile changes nothing
+                redis.primary.thaw()  # it was reconfigured meanwhile, which changes nothing
                 assert await me.call("kit.add", a=1, b=2) == 3

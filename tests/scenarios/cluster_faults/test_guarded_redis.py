@@ -1,4 +1,4 @@
-"""Nodes live with a Redis that asks who they are: a user with few rights, TLS, a certificate."""
+"""Nodes with a Redis that requires authentication: a user with few rights, TLS, a certificate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUOTED = "one%2Ftwo%40three"
 
 
 class Reached(RedisServer):
-    """A Redis that is there already, by an address of its own.
+    """A Redis that runs already, at its own address.
 
     Args:
         url: The address.
@@ -74,7 +74,7 @@ async def run(admin: Redis, *words: Any) -> Any:
 
 @pytest.fixture
 async def admin(redis: RedisServer) -> AsyncIterator[Redis]:
-    """Make the user that the rule describes, with the password that it asks for."""
+    """Create the user of the rule, with the password that it contains."""
     async with Redis.from_url(redis.url) as client:
         rule = acl_rule("nodes").replace(">PASSWORD", f">{PASSWORD}")
         await run(client, *rule.split())
@@ -83,7 +83,7 @@ async def admin(redis: RedisServer) -> AsyncIterator[Redis]:
 
 
 async def denied(admin: Redis) -> list[Any]:
-    """List what Redis refused to nodes."""
+    """List the commands that Redis refused to nodes."""
     log: list[Any] = await run(admin, "ACL", "LOG")
     return log
 
@@ -137,7 +137,7 @@ async def test_changes_that_redis_refuses_are_visible_locally_and_published_late
 
 
 def tls_program() -> str:
-    """Find a Redis that speaks TLS; the one in the wheel does not."""
+    """Find a Redis with TLS; the one in the wheel has none."""
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name)
         if found is not None and _knows_tls(found):
@@ -146,7 +146,7 @@ def tls_program() -> str:
 
 
 def _knows_tls(program: str) -> bool:
-    """Start it without a certificate: it ends at once, and says what it is that is missing."""
+    """Return whether it knows TLS: without a certificate it ends and names what is missing."""
     asked = (program, "--port", "0", "--tls-port", "1")
     ended = subprocess.run(asked, capture_output=True, text=True, timeout=TIME_S, check=False)
     return "tls-cert-file" in ended.stdout
@@ -159,7 +159,7 @@ def pki(tmp_path: Path) -> Pki:
 
 @pytest.fixture
 async def secured(tmp_path: Path, pki: Pki) -> AsyncIterator[str]:
-    """Run a Redis with TLS, and give its host and its port for TLS; it wants no certificate."""
+    """Run a Redis with TLS and no client certificates; yield its host and TLS port."""
     server, port = RedisServer(tls_program(), tmp_path), free_port()
     await server.start("--tls-port", str(port), *tls_settings(pki))
     try:
@@ -174,10 +174,10 @@ def tls_settings(pki: Pki) -> tuple[str, ...]:
 
 
 class SecuredSentinel(RedisServer):
-    """A Sentinel that hears TLS alone, and so reaches what it watches.
+    """A Sentinel that accepts only TLS, and connects to its primary the same way.
 
     Args:
-        folder: Where it keeps what it knows.
+        folder: Where it keeps its state.
         pki: Its certificate.
         watched: The port of the primary.
     """

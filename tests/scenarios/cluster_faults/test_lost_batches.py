@@ -1,4 +1,4 @@
-"""What is lost, or comes twice, between two nodes: whose calls end, with what, and whose go on."""
+"""What is lost, or doubled, between two nodes: whose calls end, with what, and whose continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TIME_S = 60
 
 
 class Witness:
-    """Tools that write down that they ran."""
+    """Tools that record that they ran."""
 
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()
@@ -47,7 +47,7 @@ class Witness:
 
         @tool(name=name, idempotent=idempotent)
         async def run() -> int:
-            """Write down that this ran."""
+            """Record that this ran."""
             self.ran[name] += 1
             return self.ran[name]
 
@@ -56,7 +56,7 @@ class Witness:
 
 @asynccontextmanager
 async def caller_and_host(*tools: Any) -> AsyncIterator[tuple[RelayedNodes, RoomClient]]:
-    """Run two nodes, with a host there and a caller here, who have called one another before."""
+    """Run two nodes, with a host there and a caller here, which have called each other before."""
     holding, witness = Holding(), Witness()
     tools = (*tools, holding.tool, witness.tool("warm"), witness.tool("next"))
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
@@ -119,12 +119,12 @@ async def test_a_dispatch_without_a_subscriber_ends_its_call_at_once() -> None:
 
 
 async def test_a_call_between_two_that_were_lost_is_not_taken_for_one() -> None:
-    """Both holes are told in one word: what came between them ran, and its answer stands."""
+    """Both gaps are reported in one message: the batch between them ran, and its reply is valid."""
     witness, go_on = Witness(), asyncio.Event()
 
     @tool
     async def second() -> str:
-        """Run until told."""
+        """Run until released."""
         await go_on.wait()
         return "ran"
 
@@ -155,7 +155,7 @@ async def test_error_for_a_lost_reply_states_that_the_tool_ran(idempotent: bool,
         await lost.met.wait()
         await me.call("kit.next")
         if idempotent:
-            assert await call == runs  # its caller has made it anew
+            assert await call == runs  # its caller has retried it
         else:
             error = await error_of(call)
             assert (error.code, error.executed, error.retryable) == ("unavailable", "yes", False)
@@ -254,7 +254,7 @@ async def test_whatever_is_lost_or_doubled_or_cut_executed_is_never_wrong(
 
     @tool
     async def mark(number: int) -> int:
-        """Write down that this ran."""
+        """Record that this ran."""
         ran[number] += 1
         return number
 
@@ -340,7 +340,7 @@ async def test_an_answer_to_a_node_that_has_gone_is_published_once() -> None:
 
     @tool
     async def wait() -> int:
-        """Run until told."""
+        """Run until released."""
         began.set()
         await go_on.wait()
         return 1
@@ -364,7 +364,7 @@ async def test_an_answer_to_a_node_that_has_gone_is_published_once() -> None:
 
 
 async def until_unheard(nodes: RelayedNodes) -> int:
-    """Wait until only one inbox is heard, and tell how much was published by then."""
+    """Wait until Redis has only one subscriber, and return how much was published by then."""
     async with Redis.from_url(nodes.redis.url) as client:
         while len(await client.pubsub_channels("toolbus:inbox:*")) > 1:
             pass
@@ -388,7 +388,7 @@ async def test_a_progress_that_was_lost_ends_nothing() -> None:
 
     @tool
     async def tell(context: ToolContext) -> int:
-        """Tell of progress, then run until told."""
+        """Send progress, then run until released."""
         context.emit("under way")
         await go_on.wait()
         return 1
@@ -397,7 +397,7 @@ async def test_a_progress_that_was_lost_ends_nothing() -> None:
         lost = nodes.here_way.intercept_inbox(carries(Progress))
         call = asyncio.create_task(me.invoke("kit.tell", on_progress=print))
         await lost.met.wait()
-        for _ in range(2):  # the first shows what is missing, the second says so there
+        for _ in range(2):  # the first shows what is missing, the second reports that
             await me.call("kit.next")
         go_on.set()
         assert (await call).value == 1

@@ -1,4 +1,4 @@
-"""What happens between two nodes in the moment in which they do not know the same."""
+"""What happens between two nodes while they do not know the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def redis() -> AsyncIterator[RedisServer]:
 
 
 def chief_of(server: TestServer, room: str = "lab") -> RoomClient:
-    """Make one who may look after all rooms."""
+    """Make an administrator of all rooms."""
     token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(server.key)
     return RoomClient(server.url, room=room, token=token)
 
@@ -54,7 +54,9 @@ async def test_first_of_two_connections_that_claim_one_identity_stays(redis: Red
 async def test_changes_while_redis_refuses_writes_are_published_afterwards(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_module, "HEARTBEAT_S", 100.0)  # no beat is refused, so no line ends
+    monkeypatch.setattr(
+        node_module, "HEARTBEAT_S", 100.0
+    )  # no heartbeat is refused, so no connection ends
     monkeypatch.setattr(node_module, "LEASE_S", 300.0)
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("me") as me, Redis.from_url(redis.url) as client:
@@ -72,7 +74,7 @@ async def test_changes_while_redis_refuses_writes_are_published_afterwards(
                 await until_present(me, "last")
                 await client.config_set("min-replicas-to-write", 1)
                 caplog.clear()
-            while caplog.text.count("Redis refuses the script") < 2:  # that it left, and to purge
+            while caplog.text.count("Redis refuses the script") < 2:  # that it left, and the purge
                 await me.participants()
             await client.config_set("min-replicas-to-write", 0)
             while [each.name for each in await me.participants()] != ["me"]:

@@ -1,4 +1,4 @@
-"""What a node that has ended leaves behind in Redis is taken away by one of the others."""
+"""What an ended node leaves in Redis is deleted by one of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def redis(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisServer]:
 
 
 async def end_a_node(client: Redis) -> None:
-    """Leave what a node leaves that held rooms and was killed, once its lease has been taken."""
+    """Leave the entries of a killed node that held rooms, after its lease has ended."""
     await client.sadd("toolbus:rooms:dead 1", *(f"room{number}" for number in range(ROOMS)))
     await client.sadd("toolbus:gone", "dead 1")
 
@@ -36,7 +36,7 @@ async def until_tidy(client: Redis) -> None:
 
 
 async def purges(client: Redis) -> int:
-    """Count how often a room was read to take somebody's facts away: nobody else reads one here."""
+    """Count how often a room was read to delete a node's entries: here nothing else reads one."""
     stats = await client.info("commandstats")
     return int(stats.get("cmdstat_hgetall", {"calls": 0})["calls"])
 

@@ -1,4 +1,4 @@
-"""A node with a crowd is killed: all are in elsewhere within bounds, and others' calls go on."""
+"""A node with a thousand participants is killed: all join others, and others' calls continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolbus import RoomClient, Toolkit
 
 
 async def move(people: int, folder: Path) -> list[float]:
-    """Kill the node of so many people; say how long each took to be in at another one."""
+    """Kill the node of many participants; return how long each took to join another one."""
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(redis_server())
         servers = [
@@ -46,16 +46,16 @@ async def move(people: int, folder: Path) -> list[float]:
 
 
 async def until_so_many(room: RoomClient, count: int) -> None:
-    """Wait until exactly so many are listed, within a lease."""
+    """Wait until exactly this many are listed, within a lease."""
     async with asyncio.timeout(60):
-        while len(await room.participants()) != count:  # noqa: ASYNC110 - a list tells nobody
+        while len(await room.participants()) != count:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.2)
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.row(82)
 async def test_participants_of_a_killed_node_soon_join_another(tmp_path: Path) -> None:
-    """CONN-16, LEAVE-4: nobody is refused for good, and no call of others fails."""
+    """CONN-16, LEAVE-4: none is refused for good, and no call of others fails."""
     took = await move(300, tmp_path)
     assert len(took) == 300
 
@@ -64,7 +64,7 @@ async def test_participants_of_a_killed_node_soon_join_another(tmp_path: Path) -
 @pytest.mark.timeout(300)
 @pytest.mark.row(82)
 async def test_two_thousand_of_a_node_that_is_killed_are_in_at_others_soon(tmp_path: Path) -> None:
-    """As with fewer."""
+    """The same with more."""
     took = await move(2_000, tmp_path)
     assert len(took) == 2_000
     assert took[int(2_000 * 0.99)] < 30.0

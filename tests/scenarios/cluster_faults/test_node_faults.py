@@ -1,4 +1,4 @@
-"""Nodes that die, freeze and come back, and a Redis that does: what callers are told, and when."""
+"""Nodes, or a Redis, that are suspended and come back: what callers get, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers are told of calls to other nodes when a host, a node, or Redis, is lost."""
+"""What callers get for calls to other nodes when a host, a node or Redis is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Work:
 
         @tool(idempotent=True)
         async def again() -> str:
-            """Run as often as anybody likes."""
+            """Run any number of times."""
             self.began["again"].set()
             if not is_spare:
                 await asyncio.Event().wait()
@@ -53,13 +53,13 @@ class Work:
 
         @tool
         async def gives() -> AsyncIterator[int]:
-            """Give a number, then nothing."""
+            """Yield a number, then nothing."""
             yield 1
             await asyncio.Event().wait()
 
         @tool
         async def takes(rows: InputStream[int]) -> None:
-            """Take a number, then nothing."""
+            """Read a number, then nothing."""
             async for _ in rows:
                 self.began["takes"].set()
                 await asyncio.Event().wait()
@@ -68,11 +68,11 @@ class Work:
 
 
 class Calls:
-    """Calls of all kinds to one host, under way.
+    """Calls of all kinds to one host, in flight.
 
     Args:
         room: The caller.
-        work: What they run.
+        work: The toolkit that they run.
     """
 
     def __init__(self, room: RoomClient, work: Work) -> None:
@@ -146,7 +146,7 @@ async def test_a_killed_node_is_as_many_lost_hosts_to_callers_at_the_others(
 async def test_calls_between_nodes_end_when_redis_is_lost_and_others_go_on(
     redis: RedisServer,
 ) -> None:
-    """By phase: they may have run, and an idempotent one is tried again."""
+    """By phase: they may have run, and an idempotent one is retried."""
     work = Work()
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with (
@@ -175,7 +175,7 @@ async def test_calls_between_nodes_end_when_redis_is_lost_and_others_go_on(
 async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_once(
     redis: RedisServer, tmp_path: Path, is_silent: bool
 ) -> None:
-    """CONN-7, CALL-8, CALL-13, REG-18: also where its node hears nothing of its line's end."""
+    """CONN-7, CALL-8, CALL-13, REG-18: also if its node does not notice the lost connection."""
     async with (
         asyncio.timeout(TIME_S),
         nodes(redis, **IMPATIENT) as (here, there),
@@ -200,7 +200,7 @@ async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_on
             nobody = await error_of(asyncio.ensure_future(room.invoke("work.wait", retry=False)))
             assert isinstance(nobody, NoHost)
             assert nobody.executed == "no"
-        assert await far.call("kit.add", a=1, b=1) == 2  # by the way that a second end would come
+        assert await far.call("kit.add", a=1, b=1) == 2  # by the path that a second end would take
         assert far._parts is not None
         assert far._parts.table.dropped == 0
         for server in (here, there):
@@ -212,7 +212,7 @@ async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_on
 async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all_nodes(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    """CONN-7, CONN-11, CALL-8, RETRY-2: another one takes over what may run again."""
+    """CONN-7, CONN-11, CALL-8, RETRY-2: another host takes over what may run again."""
     async with (
         asyncio.timeout(TIME_S),
         nodes(redis, **IMPATIENT) as (here, there),
@@ -228,7 +228,7 @@ async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all
         await one.wrote("began wait_again")
         async with host_process(here, tmp_path / "two") as two:
             await until_hosts(near, "work", 2)
-            # This one ends while its host stands still: what that says of it comes too late.
+            # This one ends while its host is suspended: what the host reports of it is too late.
             nap = asyncio.ensure_future(near.invoke("work.nap", {"seconds": SILENCE_S - 0.1}))
             await until_in_flight(there, 3)
             one.stop()
@@ -252,7 +252,7 @@ async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all
 
 
 def epochs_of(server: TestServer, instance: str) -> list[int]:
-    """Give the epoch of each connection of an instance that a server knows of."""
+    """Return the epoch of each connection of an instance at a server."""
     connections = server.server.hub.rooms["lab"].room.connections.values()
     return [
         connection.member.epoch

@@ -1,10 +1,10 @@
-"""The ledger over three nodes with one Redis: what a storm does to one server, and to all between.
+"""The ledger over three nodes with one Redis: a storm's faults of one server, and those between
+nodes.
 
-Nodes are killed, told to stop and stand still, Redis is killed and stands still, and half of those
-who take part move between nodes. The leases are shorter than they would be, so that more ends
-within the time.
-
-A failing run prints its seed, as that of one server does; `TOOLBUS_LEDGER_SEED` draws it again.
+Nodes are killed, terminated and suspended, Redis is killed and suspended, and half of the
+participants move between nodes. The leases are shorter than usual, so that more of them end within
+the time. A failing run prints its seed, as that of one server does; `TOOLBUS_LEDGER_SEED` draws it
+again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STRETCHES = (0.6, 0.2, 0.2)
 
 
 async def leaves_nothing(storm: Storm, redis: RedisServer) -> None:
-    """Let all leave well, and look into Redis."""
+    """Let all processes leave, and check that Redis is empty."""
     for caller in storm.callers:
         await caller.__aexit__(None, None, None)
     async with asyncio.timeout(60), Redis.from_url(redis.url) as client:
-        # Nodes that were killed are forgotten by those that live.
-        while await client.zcard("toolbus:nodes") > NODES or await client.exists("toolbus:gone"):  # noqa: ASYNC110 - Redis tells nobody
+        # Nodes that were killed are removed by those that live.
+        while await client.zcard("toolbus:nodes") > NODES or await client.exists("toolbus:gone"):  # noqa: ASYNC110 - Redis has no event for it
             await asyncio.sleep(0.1)
         await storm.processes.leave()
         assert await client.keys("toolbus:*") == []

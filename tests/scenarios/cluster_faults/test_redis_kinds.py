@@ -1,4 +1,4 @@
-"""Where tests get their Redis: what a person gives is left as it was, what is missing is named."""
+"""Where tests get their Redis: a person's own is left unchanged, a missing kind is named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIME_S = 60
 
 @pytest.fixture
 async def persons_own() -> AsyncIterator[RedisServer]:
-    """A server that a person has, with something in its first database."""
+    """A person's server, with an entry in its first database."""
     async with redis_server.redis_server() as server, Redis.from_url(server.url) as client:
         await client.set("toolbus:nodes", "a person's")
         yield server

@@ -1,6 +1,6 @@
-"""A Redis that goes, stands still, loses all or is replaced, under nodes that are processes.
+"""A Redis that ends, is suspended, loses all data or is replaced, under nodes that are processes.
 
-As in `test_node_processes`, it is seen from outside; what nodes then hold, others look at.
+As in `test_node_processes`, it is seen from outside; other tests check what nodes then hold.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def test_without_redis_each_node_goes_on_by_itself_and_all_is_well_when_it
 
 
 async def _goes_on(me: RoomClient, other: RoomClient, seconds: float) -> None:
-    """Insist for so long that all goes on within each node, and nothing between them."""
+    """Check for this long that calls within each node succeed, and none between them."""
     until_s = perf_counter() + seconds
     async with me.host(Toolkit("own", [add]), public=False):
         while True:
@@ -86,7 +86,7 @@ async def _goes_on(me: RoomClient, other: RoomClient, seconds: float) -> None:
 async def test_nodes_publish_everything_again_to_a_redis_that_lost_it(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    """A node that comes later knows only what Redis has."""
+    """A node that starts later knows only what Redis has."""
     async with (
         asyncio.timeout(TIME_S),
         node_processes(tmp_path, redis.url, redis.url) as (here, there),
@@ -138,7 +138,7 @@ async def test_after_a_failover_that_lost_writes_no_participant_is_missing_or_li
                 await redis.until_another_is_primary()
                 await asyncio.gather(until_works(me, "far"), until_works(other, "near"))
                 async with here.room("x") as x, there.room("y") as y:
-                    # They come behind all that a node had to tell.
+                    # They are published after all that a node had to publish.
                     for room in (me, other, late, x, y):
                         await until_present(room, "x", "y")
                     people = ["host-of-far", "host-of-near", "late", "x", "y"]

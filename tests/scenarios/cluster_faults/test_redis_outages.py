@@ -1,4 +1,4 @@
-"""A Redis that stands still, forgets, refuses or comes back empty: what nodes make of it."""
+"""A Redis that is suspended, forgets, refuses or comes back empty: how nodes react."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from toolbus_server.testing import FaultProxy, running_nodes, running_server
 
 TIME_S = 60
 SLACK_S = 3.0
-"""What a busy machine may add to a time that is promised."""
+"""What a busy machine may add to a promised time."""
 
 
 @pytest.fixture
 def no_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nodes be so quiet that no beat can tell them of anything."""
+    """Make the heartbeats so rare that none can tell nodes anything."""
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 100.0)
     monkeypatch.setattr(node_module, "LEASE_S", 300.0)
 
 
 class Ran:
-    """A tool that notes for whom it ran."""
+    """A tool that records for whom it ran."""
 
     def __init__(self) -> None:
         self.whose: list[str] = []
 
         @tool
         async def run(whose: str) -> str:
-            """Note whose call this is."""
+            """Record whose call this is."""
             self.whose.append(whose)
             return whose
 
@@ -55,18 +55,18 @@ class Ran:
 
 
 def saying(word: str) -> Callable[..., Any]:
-    """Make a tool that gives one word."""
+    """Make a tool that returns one word."""
 
     @tool
     async def say() -> str:
-        """Say a word."""
+        """Return the word."""
         return word
 
     return say
 
 
 async def end_of(room: RoomClient, whose: str) -> RoomException:
-    """Call what is elsewhere, once, and return how that failed."""
+    """Call a tool of another node once, and return the error."""
     with pytest.raises(RoomException) as raised:
         await room.invoke("far.run", {"whose": whose}, retry=False, timeout_s=TIME_S)
     return raised.value
@@ -136,7 +136,7 @@ async def test_a_redis_that_stands_still_for_longer_than_a_lease_ends_nothing_wi
 
 
 async def until_runs(room: RoomClient) -> None:
-    """Call what is elsewhere until that succeeds."""
+    """Call a tool of another node until that succeeds."""
     while True:
         try:
             await room.invoke("far.run", {"whose": "again"}, timeout_s=5.0)

@@ -1,7 +1,8 @@
 """`deploy/` as processes: what the compose files start is started here, and called.
 
-Each of our services runs with the command and the variables of the file (support/composition.py).
-In the file of many nodes a real Redis and a real haproxy stand for those of the containers.
+Each of our services runs with the command and the variables of the file
+(support/deploy/compose.py). For the file of many nodes a real Redis and a real haproxy run instead
+of containers.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ TYPED, TYPED_FOR_MANY = map(typed_in, WITH_DOCKER.split("\n## Three servers\n"))
 
 
 def calls_in(typed: Sequence[str]) -> list[str]:
-    """What is typed to look around and to call."""
+    """The commands of the guide that look around and call."""
     return [each for each in typed if each.startswith(BY_HAND) and " key " not in each]
 
 
 def check_answers(composition: Composition, typed: Sequence[str]) -> None:
-    """Type the commands that look around and call, and read what comes."""
+    """Type the commands that look around and call, and check their output."""
     outcomes = {each: composition.type(each) for each in typed}
     assert {each.code for each in outcomes.values()} == {0}, outcomes
     table, clock, query = (outcome.out for outcome in outcomes.values())
@@ -76,7 +77,7 @@ def check_answers(composition: Composition, typed: Sequence[str]) -> None:
 
 
 def tree_of(collector: Collector, name: str) -> list[str]:
-    """Draw the one trace of a call once the span that ran the tool is in it, and all above."""
+    """Draw the one trace of a call once it contains the tool's span and all above it."""
     (trace_id,) = {span.trace_id for span in list(collector.spans) if span.name == name}
     spans = collector.wait_for(trace_id, 4)
     while not is_whole(spans):
@@ -145,7 +146,7 @@ def call_many(folder: Path, places: dict[str, str], collector: Collector) -> lis
 
 
 def trusted_network() -> object:
-    """The network whose word nodes take; nobody but who must is in it."""
+    """The network that nodes trust; only services that must be are in it."""
     (network,) = MANY.content["networks"]["nodes"]["ipam"]["config"]
     return ip_network(network["subnet"])
 
@@ -158,7 +159,7 @@ def test_service_that_is_not_healthy_fails_the_check_of_the_image() -> None:
     assert done.returncode == 1
 
 
-# What the files promise
+# Promises of the files
 
 
 @EACH_OF_OURS
@@ -217,7 +218,7 @@ def test_images_of_others_are_pinned_and_ours_is_one(file: ComposeFile) -> None:
 
 
 def test_both_files_start_the_same_toolkits_in_the_same_way() -> None:
-    """Where they connect to, and what they wait for, is all that differs."""
+    """They differ only in where they connect to, and what they wait for."""
 
     def toolkits(file: ComposeFile, server: str) -> str:
         found = {name: each for name, each in file.ours.items() if each["command"][0] != "serve"}
@@ -231,7 +232,7 @@ def test_both_files_start_the_same_toolkits_in_the_same_way() -> None:
 
 
 def test_only_required_services_are_in_the_trusted_network() -> None:
-    """In that network Redis asks for no password, and X-Forwarded-For is believed."""
+    """In that network Redis requires no password, and X-Forwarded-For is trusted."""
     there = {name for name, each in MANY.services.items() if "nodes" in each.get("networks", ())}
     nodes = {name for name, each in MANY.ours.items() if each["command"] == ["serve"]}
     assert there == {*nodes, "balancer", "redis", "jaeger"}
@@ -269,7 +270,7 @@ def test_commands_of_the_guide_are_for_the_compose_files() -> None:
 
 
 def why_no_engine() -> str | None:
-    """Ask the engine itself: a client program may lie there without one."""
+    """Ask the engine itself: its client program may exist without one."""
     try:
         asked = subprocess.run(
             ["docker", "version"], capture_output=True, text=True, timeout=PATIENCE_S

@@ -1,8 +1,8 @@
-"""`deploy/k8s` without a cluster: what the manifests say fits together, and runs as processes.
+"""`deploy/k8s` without a cluster: the manifests fit together, and their pods run as processes.
 
 The secrets are made as docs/guides/deploy.md shows it. What pods would run is run with their
-variables and mounted secrets; of the image, of network policies and of how a pod ends only a
-cluster can tell.
+variables and mounted secrets; only a cluster can test the image, the network policies and how a pod
+ends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SECTION = GUIDE.partition("\n## Kubernetes\n")[2].partition("\n## ")[0]
 OLDEST = "1.29"
 """The first version of Kubernetes that the manifests are for."""
 END_S = 5
-"""What a process may take to end beyond its drain: to close, and to send the last spans."""
+"""What a process may need after its drain: to close, and to send the last spans."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Each by itself
+# Each manifest
 
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
@@ -125,7 +125,7 @@ def test_image_that_is_built_is_the_one_that_is_started() -> None:
 
 @pytest.mark.parametrize("name", PODS)
 def test_pod_may_do_what_it_must_and_no_more(name: str) -> None:
-    """As the namespace demands it of every pod."""
+    """As the namespace requires it of every pod."""
     (space,) = of_kind("Namespace").values()
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     pod = PODS[name]
@@ -217,7 +217,7 @@ def test_a_pod_that_ends_has_time_for_all_that_it_does() -> None:
         drain_s = int(pod.said("TOOLBUS_DRAIN"))
         assert pod.spec["terminationGracePeriodSeconds"] >= waits_s + drain_s + END_S, pod.name
     assert SERVER.container["lifecycle"]["preStop"] == {"exec": {"command": ["sleep", "5"]}}
-    # By then a node that is not ready any more is known to be so.
+    # By then every balancer knows that a node is not ready any more.
     ready = SERVER.container["readinessProbe"]
     assert ready["periodSeconds"] * ready["failureThreshold"] <= 5
 

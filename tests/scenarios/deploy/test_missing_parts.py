@@ -1,4 +1,4 @@
-"""A part that a machine lacks is named at the end of the run, and missed in CI."""
+"""A part that a machine lacks is named at the end of the run, and fails in CI."""
 
 from __future__ import annotations
 

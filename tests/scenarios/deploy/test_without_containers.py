@@ -26,14 +26,14 @@ RECEIVER = re.compile(r"OTEL_EXPORTER_OTLP_ENDPOINT=(\S+)")
 
 
 class Newcomer:
-    """Somebody who types the blocks, one after the other, each in a terminal of its own."""
+    """A reader who types the blocks, one after the other, each in its own terminal."""
 
     def __init__(self, terminals: Terminals) -> None:
         self._terminals = terminals
         self.services: list[Service] = []
 
     def prepare(self) -> None:
-        """Do what every terminal begins with, but for the virtual environment, which is active."""
+        """Do what every terminal begins with, except the virtual environment, which is active."""
         activate, folder, variables = (step.command for step in steps_of(BEFORE))
         assert activate == ". .venv/bin/activate"
         assert folder.endswith("cd ~/try-toolbus && umask 077")
@@ -42,7 +42,7 @@ class Newcomer:
         self._terminals.variables |= told
 
     def type(self, block: Block) -> None:
-        """Type a block; a service that ends it goes on."""
+        """Type a block; a service at its end keeps running."""
         *first, last = steps_of(block)
         if not SERVICES.match(last.command):
             first.append(last)
@@ -57,7 +57,7 @@ class Newcomer:
             service = self._terminals.start(step.command, step.prints)
             service.shows(step.prints)
         else:
-            # On a port that is free here, which what comes later is told of.
+            # On a port that is free here; later blocks are changed accordingly.
             service = self._terminals.start(f"{step.command} --port 0", step.prints)
             if "toolbus trace" in step.command:
                 found = service.wait_for(RECEIVER)

@@ -1,4 +1,4 @@
-"""What people get wrong with their first programs is told in words that lead on."""
+"""Mistakes in people's first programs get errors that name the right form."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from toolbus_server.testing import TestServer, room_of, running_server
 
 @tool
 async def echo(text: str = "") -> str:
-    """Give a text back."""
+    """Return the text."""
     return text
 
 
 @tool
 async def large(count: int) -> str:
-    """Give a text of so many letters."""
+    """Return a text of this many letters."""
     return "x" * count
 
 
 @tool
 async def size(attachment: FileChunk) -> int:
-    """Tell how long a file is."""
+    """Return the length of a file."""
     return len(await attachment.read())
 
 
 @tool
 async def total(numbers: InputStream[int]) -> int:
-    """Add numbers up."""
+    """Add numbers."""
     return sum([each async for each in numbers])
 
 
@@ -217,7 +217,7 @@ async def test_description_tells_what_a_call_may_send_beside_its_arguments() -> 
         }
 
 
-# Tokens and people
+# Tokens and participants
 
 
 def scope(*act_for: str, **more: Any) -> ApiScope:

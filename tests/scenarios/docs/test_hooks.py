@@ -1,4 +1,4 @@
-"""The hooks of the documentation build: what they generate, and what becomes of links."""
+"""The hooks of the documentation build: the pages that they generate, and how they change links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links of all documents lead somewhere, and the site has every page."""
+"""The links of all documents exist, and the site has every page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _prose(path: Path) -> str:
 
 
 def _is_generated(path: Path) -> bool:
-    """Tell whether the build of the site adds headings to a page."""
+    """Return whether the build of the site adds headings to a page."""
     text = path.read_text(encoding="utf-8")
     return bool(re.search(r"^(::: |<!-- (?:commands|include))", text, re.MULTILINE))
 

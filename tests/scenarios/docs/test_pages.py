@@ -30,7 +30,9 @@ README = next(page for page in pages() if page.name == "README.md")
 TYPED = [page for page in pages() if page.running is not None]
 EACH_PAGE = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 ELSEWHERE = ("make ", "docker ", "kubectl ")
-"""Commands that cannot be typed here: `make test` within itself, and what needs an engine."""
+"""Commands that cannot be typed here: `make test` within itself, and those that need a container
+engine.
+"""
 MAX_README_LINES = 200
 VARIABLE = re.compile(r"\bTOOLBUS_[A-Z_]+\b")
 DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram")
@@ -168,7 +170,7 @@ def test_commands_for_a_clone_are_there_to_be_typed() -> None:
 def _check_clone_command(command: str) -> None:
     match shlex.split(command):
         case ["make", target, *settings] if all("=" in each for each in settings):
-            # -B: also where everything is set up already.
+            # -B: also if everything is set up already.
             made = subprocess.run(
                 ["make", "-n", "-B", target], cwd=ROOT, capture_output=True, check=False
             )

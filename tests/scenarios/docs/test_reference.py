@@ -1,4 +1,4 @@
-"""The pages of docs/reference say what the code says."""
+"""The pages of docs/reference agree with the code."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def sources() -> Iterator[str]:
 def test_settings_tables_have_every_variable() -> None:
     shown = {name for row in rows("settings.md", "variable") for name in codes(row[0])}
     read = {name for text in sources() for name in re.findall(r"TOOLBUS_[A-Z_]+\b", text)}
-    # Two that a comment names to say why they are not read.
+    # Two that a comment names to explain why they are not read.
     assert {name for name in shown if "_TEST_" not in name} == read - {
         "TOOLBUS_HOST",
         "TOOLBUS_PORT",

@@ -1,6 +1,7 @@
-"""Ten thousand who come, register, call and go, well or badly: nothing of them stays behind.
+"""Ten thousand clients that join, register, call and leave, with or without a goodbye, leave
+nothing.
 
-That takes half a minute where nothing else runs; `TOOLBUS_CYCLES` makes it longer or shorter.
+That takes half a minute on an idle machine; `TOOLBUS_CYCLES` makes it longer or shorter.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
 CYCLES = int(os.environ.get("TOOLBUS_CYCLES", "10000"))
-PROCESSES, LANES = 2, 8
+PROCESSES, TASKS = 2, 8
 SCRIPT = Path(__file__).parents[2] / "support/processes/short_lived_clients.py"
 
 
 class Standing:
-    """A host whose tool never ends by itself: it hears who calls, and who is gone."""
+    """A host whose tool never ends by itself; it records its callers, and cancels."""
 
     def __init__(self) -> None:
         self.began = 0
@@ -68,7 +69,7 @@ async def come_and_go(server: TestServer, first: int, cycles: int) -> None:
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     crowd = []
     for number in range(PROCESSES):
-        numbers = [str(first + number * share + number), str(share), str(LANES)]
+        numbers = [str(first + number * share + number), str(share), str(TASKS)]
         token = server.token(f"passer-by-{number}")
         command = [sys.executable, str(SCRIPT), server.url, token, *numbers]
         crowd.append(await ChildProcess.start(command, environment))
@@ -78,7 +79,7 @@ async def come_and_go(server: TestServer, first: int, cycles: int) -> None:
 
 
 def ours(server: TestServer, host: RoomClient) -> Counter[str]:
-    """Count the objects of our own types that are alive."""
+    """Count the objects of our own types that exist."""
     hub = server.server.hub
     for deadlines in (hub.router._deadlines, hub.router.streams._stalls, hub._reservations):
         forget_ended(deadlines)
@@ -98,9 +99,9 @@ def memory_bytes() -> int:
 @pytest.mark.timeout(600)
 @pytest.mark.row(55, 90)
 async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
-    """CALL-12: of each caller that is gone its host is told, once."""
+    """CALL-12: the host is notified once of each caller that is lost."""
     half = CYCLES // 2 // len(WAYS) // PROCESSES * len(WAYS) * PROCESSES
-    # A name that is kept for a while would still be there at the end.
+    # A reserved name would still exist at the end.
     chosen = ServerSettings(keys=KeyRing([]), port=0, limits=Limits(reservation_ms=1))
     standing = Standing()
     with no_logged_errors():
@@ -127,7 +128,7 @@ async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
 
 
 async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task[Any]]) -> None:
-    """Wait until only the standing host is left, and no name is kept."""
+    """Wait until only the standing host is left, and no name is reserved."""
     hub = server.server.hub
     async with asyncio.timeout(60):
         await until_new_tasks_end(alone)

@@ -1,4 +1,4 @@
-"""A server that restarts: callers are back before hosts, and their calls wait for these."""
+"""A server that restarts: callers reconnect before hosts, and their calls wait for these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = Key.generate(kid="test", iss="acme")
 
 
 class Bench:
-    """A toolkit that says how often it ran, and holds calls back until told to go on."""
+    """A toolkit that counts its runs, and blocks calls until they are released."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -48,7 +48,7 @@ async def restarted(
 ) -> AsyncIterator[RoomClient]:
     """Let alice call a host's toolkit once, then stop the server and its host.
 
-    Where she is not told, her connection is cut before.
+    If alice is not to be notified, her connection is cut before.
     """
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
     async with running_server(key=KEY, settings=settings) as first:
@@ -94,7 +94,9 @@ async def test_a_call_made_after_a_restart_waits_for_the_host_that_is_not_back_y
             bench.go.set()
             calling = asyncio.ensure_future(alice.call("work.once"))
             with pytest.raises(NotFound):
-                await alice.call("missing.tool")  # what was never there is missing at once
+                await alice.call(
+                    "missing.tool"
+                )  # a toolkit that never existed is not found at once
             assert not calling.done()
             async with second.room("host") as host, host.host(bench.toolkit()):
                 async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Hosts that are told to end while they are called: processes of their own, ended by signals."""
+"""Hosts that are terminated while they are called: processes of their own, ended by signals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolbus_server.testing import TestServer, running_server
 async def ledger_host(
     server: TestServer, witness: Path, **variables: str
 ) -> AsyncIterator[ChildProcess]:
-    """Run a host for as long as the block runs."""
+    """Run a host until the block ends."""
     host = await start_ledger(server.url, server.token("host"), witness, **variables)
     try:
         yield host
@@ -37,7 +37,7 @@ async def ledger_host(
 async def test_stopped_replica_fails_no_call_and_runs_each_once(
     tmp_path: Path,
 ) -> None:
-    """LEAVE-1: nothing is tried again, so the drain itself leaves no gap."""
+    """LEAVE-1: without retries, so the drain itself leaves no gap."""
     witness = tmp_path / "witness"
     async with (
         running_server() as server,
@@ -60,7 +60,7 @@ async def test_stopped_replica_fails_no_call_and_runs_each_once(
 async def test_host_that_is_alone_leaves_its_name_to_the_next_of_its_identity(
     tmp_path: Path,
 ) -> None:
-    """LEAVE-5, REG-18: callers are told `no_host`, at no moment that there is no such toolkit."""
+    """LEAVE-5, REG-18: callers get `no_host`, never `not_found`."""
     witness = tmp_path / "witness"
     async with (
         running_server() as server,
@@ -155,7 +155,7 @@ async def hold(seconds: float) -> str:
 
 @pytest.mark.row(43)
 async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more() -> None:
-    """LEAVE-5: whatever it does afterwards, also where its connection is lost and comes back."""
+    """LEAVE-5: whatever it does afterwards, also if it loses its connection and reconnects."""
     async with running_server() as server, server.room("alice") as alice:
         async with server.room("host") as host, host.host(Toolkit("work", [hold])):
             calling = asyncio.create_task(alice.call("work.hold", seconds=0.3))
@@ -193,7 +193,7 @@ async def test_program_that_drains_for_no_time_gives_its_calls_up() -> None:
 
 @pytest.mark.row(43)
 async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained_is_gone() -> None:
-    """LEAVE-1: the server takes nothing for longer than a closing handshake may take."""
+    """LEAVE-1: the server reads nothing for longer than a closing handshake may take."""
     go = asyncio.Event()
 
     @tool

@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 
 class Host:
-    """A host process, and what it says."""
+    """A host process and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -47,7 +47,7 @@ class Host:
                 assert line, await self.ended()
 
     async def says(self, words: str) -> None:
-        """Wait until stderr has said that."""
+        """Wait until stderr contains that."""
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE_S):
             while words not in self.said:
@@ -59,7 +59,7 @@ class Host:
         self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Wait for its end; read all that it said, and return its exit code."""
+        """Wait for its end; read its whole output, and return its exit code."""
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE_S):
             self.said += (await self._process.stderr.read()).decode()
@@ -115,7 +115,7 @@ async def assert_may_have_run(call: asyncio.Task[object]) -> None:
     assert lost.value.executed == "maybe"
 
 
-# The limit
+# The time limit
 
 
 @pytest.mark.row(43)
@@ -132,7 +132,7 @@ async def assert_may_have_run(call: asyncio.Task[object]) -> None:
 async def test_one_signal_ends_a_host_after_its_limit_whatever_its_tool_does(
     tool: str, left: str | None
 ) -> None:
-    """LEAVE-1, CALL-13: the log names what was left behind."""
+    """LEAVE-1, CALL-13: the log names the calls that still run."""
     async with hosting(RUN, drain="0.3") as (_, alice, host):
         call = calling(alice, tool)
         await host.entered()

@@ -26,14 +26,14 @@ async def nap(seconds: float) -> float:
 
 
 class Load:
-    """Calls that go on and on, none of which may fail."""
+    """Continuous calls, none of which may fail."""
 
     def __init__(self, room: RoomClient) -> None:
         self._room = room
         self._more = asyncio.Semaphore(0)
         self._stopping = False
 
-    async def _lane(self) -> None:
+    async def _call_repeatedly(self) -> None:
         while not self._stopping:
             chunk = await self._room.invoke("work.nap", {"seconds": 0.02}, retry=False)
             assert chunk.value == 0.02
@@ -47,15 +47,15 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:
-        async with asyncio.TaskGroup() as lanes:
+        async with asyncio.TaskGroup() as group:
             for _ in range(16):
-                lanes.create_task(self._lane())
+                group.create_task(self._call_repeatedly())
             yield self
             self._stopping = True
 
 
 def drop(server: TestServer, name: str) -> None:
-    """Cut the connection of a participant, as a network does."""
+    """Abort the connection of a participant, as a network does."""
     for session in server.server.hub.rooms["lab"].sessions.values():
         if session.connection.member.identity.name == name:
             session.connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
@@ -133,10 +133,10 @@ async def test_a_host_that_lost_its_connection_serves_again_and_logs_it(
             event = await anext(events)
             while event.toolkit is None or event.toolkit.hosts == 0:
                 event = await anext(events)
-            assert event.name == "toolkit_changed"  # its name was kept for it
+            assert event.name == "toolkit_changed"  # its name was reserved for it
             assert await alice.call("work.nap", seconds=0) == 0
             async for _ in host.toolkits():
-                pass  # asked by the host itself, so its link is up again
+                pass  # the host itself asks, so it is connected again
     said = [
         record.getMessage()
         for record in caplog.records
@@ -163,7 +163,7 @@ async def test_a_connection_that_is_lost_while_it_registers_again_is_replaced_at
                     return {}
                 return register(*arguments)  # type: ignore[arg-type]  # as they came
 
-            requests.register = lose_it  # type: ignore[assignment,method-assign]  # stands between
+            requests.register = lose_it  # type: ignore[assignment,method-assign]  # called in between
             drop(server, "host")
             async with asyncio.timeout(60):
                 await until_hosts(alice, "work", 0)

@@ -1,4 +1,4 @@
-"""Lines that go bad between real processes: silence, standstill, and who reads too slowly."""
+"""Connections that fail between real processes: silence, suspension, and slow readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolbus_server.testing import FaultProxy, Faults, TestServer, running_serve
 
 @asynccontextmanager
 async def impatient_server() -> AsyncIterator[TestServer]:
-    """A server that waits less for who is silent."""
+    """A server with shorter timeouts for silent participants."""
     settings = ServerSettings(
         KeyRing([]), port=0, drain_s=1.0, ping_interval_s=INTERVAL_S, ping_timeout_s=SILENCE_S
     )
@@ -48,7 +48,7 @@ async def error_of(room: RoomClient, tool: str) -> RoomException:
 async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_time_out(
     tmp_path: Path,
 ) -> None:
-    """CONN-7, REG-18: and everybody is told, by event, list and call."""
+    """CONN-7, REG-18: and all are notified, by event, list and call."""
     async with (
         impatient_server() as server,
         FaultProxy(server.url) as proxy,
@@ -80,7 +80,9 @@ async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_t
 async def test_a_host_that_stood_still_is_taken_for_dead_and_comes_back_by_itself(
     tmp_path: Path,
 ) -> None:
-    """CONN-7, CONN-11, ERR-2, LEAVE-4: with a higher epoch, and of each call one end was told."""
+    """CONN-7, CONN-11, ERR-2, LEAVE-4: with a higher epoch, and each call ended once for its
+    caller.
+    """
     async with (
         impatient_server() as server,
         server.room("alice") as alice,
@@ -96,7 +98,7 @@ async def test_a_host_that_stood_still_is_taken_for_dead_and_comes_back_by_itsel
             with pytest.raises(HostLost) as lost:
                 await napping
             assert lost.value.executed == "maybe"
-            assert (await entered).executed == "maybe"  # handed over, whether it was read or not
+            assert (await entered).executed == "maybe"  # dispatched, whether it was read or not
             assert host.count("began wait") == 0
             assert [each.hosts for each in await listed(alice)] == [0]
             host.go_on()
@@ -106,12 +108,12 @@ async def test_a_host_that_stood_still_is_taken_for_dead_and_comes_back_by_itsel
             assert after.epoch > before.epoch
             assert await alice.call("work.wait") == "free"
         assert server.server.hub.router.in_flight == 0
-        # A call that lay in its socket may have been entered late: what it said went nowhere.
+        # A call in its socket's buffer may have been entered late: its replies were dropped.
         assert host.count("ended wait") - 1 in (0, 1)
 
 
 async def until_closing(client: RawClient) -> None:
-    """Read until the server says that it closes; what it asks meanwhile is not answered."""
+    """Read until the server sends its close frame; its requests are not answered meanwhile."""
     while (raw := await client.read_raw()).opcode != CLOSE:
         assert raw.opcode == PING
 
@@ -137,14 +139,14 @@ async def test_what_a_host_that_was_taken_for_dead_says_late_on_its_old_line_is_
             assert (await listed(alice))[0].hosts == 1
 
 
-# Who reads too slowly
+# Slow readers
 
 
 @pytest.mark.row(69)
 async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
     tmp_path: Path,
 ) -> None:
-    """CONN-14, CALL-12: 4430, within bounded memory; the host of what it runs is told."""
+    """CONN-14, CALL-12: 4430, within bounded memory; the host of its call is notified."""
     async with (
         running_server() as server,
         FaultProxy(server.url) as proxy,
@@ -167,7 +169,7 @@ async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
                     to_slow._ensure_queue().bytes + to_slow.transport.get_write_buffer_size()
                 )
                 most_bytes = max(most_bytes, waiting_bytes)
-                assert len(asked) < 64  # 8 MiB, and what lies in the sockets
+                assert len(asked) < 64  # 8 MiB, and the buffers of the sockets
         assert to_slow.protocol.close_sent.code == 4430
         assert most_bytes < 10 * MIB
         await host.wrote("left wait")
@@ -177,7 +179,7 @@ async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
             lost = [end for end in ends if isinstance(end, ConnectionLost)]
             assert lost
             assert {end.executed for end in [*lost, await held]} == {"maybe"}
-            assert await slow.call("work.nap", seconds=0) == 0  # it is back by itself
+            assert await slow.call("work.nap", seconds=0) == 0  # it reconnects by itself
         assert bob.me.id == bobs_id
 
 

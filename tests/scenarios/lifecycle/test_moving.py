@@ -1,7 +1,7 @@
-"""A server that leaves, and another behind the same address: who is there moves, and nothing fails.
+"""A server that leaves, and another at the same address: participants move, and nothing fails.
 
-The two servers know nothing of each other, so that hosts and callers meet again only where all of
-them have moved.
+The two servers do not know each other, so that hosts and callers meet again only when all of them
+have moved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAVING = Notice("leaving", {"grace_ms": 10_000})
 
 
 class Work:
-    """A toolkit that counts what runs, and holds calls back until told to go on."""
+    """A toolkit that counts its runs, and blocks calls until they are released."""
 
     def __init__(self) -> None:
         self.runs: Counter[int] = Counter()
@@ -63,7 +63,7 @@ class Work:
 
 
 class Pair(NamedTuple):
-    """Two servers behind one address, which leads to the first of them until told otherwise."""
+    """Two servers behind one address, which leads to the first of them until it is changed."""
 
     address: Balancer
     first: TestServer
@@ -73,12 +73,12 @@ class Pair(NamedTuple):
         return RoomClient(self.address.url, room="lab", token=self.first.token(name))
 
     def leave(self) -> asyncio.Task[None]:
-        """Let new connections go to the second, and tell the first to stop."""
+        """Let new connections go to the second, and stop the first."""
         self.address.lead_to(self.second.url)
         return asyncio.create_task(self.first.server.stop())
 
     def names(self, server: TestServer) -> list[str]:
-        """Who sits at a server."""
+        """Return the names of a server's participants."""
         room = server.server.hub.rooms.get("lab")
         connections = room.room.connections.values() if room else ()
         return sorted(connection.member.identity.name for connection in connections)
@@ -104,27 +104,27 @@ async def settled(task: asyncio.Task[None]) -> None:
 
 @pytest.mark.row(71)
 async def test_no_call_fails_while_all_move_to_another_server() -> None:
-    """LEAVE-9: of a tool that may run once only, by callers who make one call after the other."""
+    """LEAVE-9: of a tool that is not idempotent, by callers that make one call after the other."""
     async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
         work, keys = Work(), iter(range(100_000))
         is_over = asyncio.Event()
         done: list[int] = []
 
-        async def lane() -> None:
+        async def call_repeatedly() -> None:
             while not is_over.is_set():
                 key = next(keys)
                 assert await alice.call("work.once", key=key) == key
                 done.append(key)
 
-        async with host.host(work.toolkit()), asyncio.TaskGroup() as lanes:
+        async with host.host(work.toolkit()), asyncio.TaskGroup() as group:
             await alice.toolkit("work")
             for _ in range(8):
-                lanes.create_task(lane())
-            while len(done) < 50:  # noqa: ASYNC110 - the lanes tell nobody
+                group.create_task(call_repeatedly())
+            while len(done) < 50:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
             await settled(servers.leave())
             before = len(done)
-            while len(done) < before + 50:  # noqa: ASYNC110 - the lanes tell nobody
+            while len(done) < before + 50:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
             is_over.set()
         assert servers.names(servers.second) == ["alice", "host"]
@@ -134,27 +134,27 @@ async def test_no_call_fails_while_all_move_to_another_server() -> None:
 
 @pytest.mark.row(71)
 async def test_calls_in_flight_end_on_the_connections_they_were_made_on() -> None:
-    """LEAVE-9: caller and host have moved by then, and the call is known to the first alone."""
+    """LEAVE-9: caller and host have moved by then, and only the first server knows the call."""
     async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
         work = Work()
         async with host.host(work.toolkit()):
             calling = asyncio.create_task(alice.call("work.hold"))
             await work.entered.wait()
             leaving = servers.leave()
-            await until_hosts(alice, "work", 1)  # asked at the second, where both are now
+            await until_hosts(alice, "work", 1)  # sent to the second, where both are now
             assert servers.names(servers.second) == ["alice", "host"]
             assert await alice.call("work.once", key=1) == 1
             assert servers.names(servers.first) == ["alice", "host"]
             assert not leaving.done()
             work.go.set()
             assert await calling == "held"
-            # Both close by themselves, so that the first has nobody left to wait for.
+            # Both close by themselves, so that the first has no participant left to wait for.
             await settled(leaving)
 
 
 @pytest.mark.row(71)
 async def test_calls_within_a_call_go_where_that_came_by() -> None:
-    """LEAVE-9: the host of the outer one has moved, that of the inner one cannot."""
+    """LEAVE-9: the host of the outer call has moved, that of the inner one cannot."""
 
     @tool
     async def say() -> str:
@@ -215,7 +215,7 @@ async def test_messages_and_subscriptions_of_a_participant_end_with_it() -> None
 
 @pytest.mark.row(71)
 async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_calls() -> None:
-    """LEAVE-9, LEAVE-4: new calls wait, those in flight end, and the next server takes them up."""
+    """LEAVE-9, LEAVE-4: new calls wait, those in flight end, and the next server accepts it."""
     async with AsyncExitStack() as stack:
         settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=8.0)
         async with running_server(key=KEY, settings=settings) as first:
@@ -246,10 +246,10 @@ async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_call
 
 
 async def _when_told(room: RoomClient, name: str, **arguments: int) -> int:
-    """Make a call once the server was heard to leave."""
+    """Make a call once the client knows that the server leaves."""
     assert room._parts is not None
     link = room._parts.link
-    while link.is_ready:  # noqa: ASYNC110 - a link tells its owner alone
+    while link.is_ready:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0)
     return int(await room.call(name, **arguments))
 
@@ -273,7 +273,7 @@ async def test_participant_that_leaves_while_moving_leaves_both_servers() -> Non
 
 
 async def _let_go_soon(work: Work) -> None:
-    """Let the call end once its host has begun to leave."""
+    """Release the call once its host has begun to leave."""
     await asyncio.sleep(0)
     work.go.set()
 
@@ -304,7 +304,7 @@ async def test_old_connection_that_is_lost_while_moving_ends_its_calls_alone() -
 
 
 async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> None:
-    """LEAVE-9: in this order, and the old line is closed normally when its call has ended."""
+    """LEAVE-9: in this order; the old connection is closed normally when its call has ended."""
 
     @tool
     async def say() -> str:
@@ -322,7 +322,7 @@ async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> N
         hosting = asyncio.create_task(_host(alice, Toolkit("mine", [say])))
         await old.answer(Register, {"digest": "d" * 64, "generation": 3})
         calling = asyncio.create_task(alice.call("other.run"))
-        await old.answer(Describe, {"toolkit": {}})  # asked for beside a first call
+        await old.answer(Describe, {"toolkit": {}})  # requested with a first call
         call = await old.next_of(Call)
         await old.send(Notice("of_a_later_release", {"x": 1}))
         await old.send(LEAVING)
@@ -357,7 +357,7 @@ async def _host(room: RoomClient, toolkit: Toolkit) -> None:
 
 
 async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
-    """LEAVE-4, LEAVE-9: where nobody else has let it in yet."""
+    """LEAVE-4, LEAVE-9: while no other server has accepted it."""
     async with balancer() as address, scripted_server() as server, asyncio.timeout(60):
         address.lead_to(server.url)
         async with RoomClient(address.url, room="lab", token="t") as alice:

@@ -1,7 +1,7 @@
-"""A server that is started anew under load: all come back by themselves, and no call is misjudged.
+"""A server that is restarted under load: all reconnect, and `executed` is right for every call.
 
-Server and hosts are processes of their own, and the hosts write down what ran. The callers call on
-and on, one of them a tool that may run once only, the other one that may run again.
+Server and hosts are processes of their own, and the hosts record what ran. The callers call
+continuously, one of them an idempotent tool, the other one a tool that is not.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ RESTARTS = 3
 
 
 class Scene(NamedTuple):
-    """A server, and who calls there without an end."""
+    """A server, and two callers that call continuously."""
 
     server: ServerProcess
     once: Load
     again: Load
 
     async def goes_on(self) -> None:
-        """Wait until both callers have had many more calls answered."""
+        """Wait until both callers have completed many more calls."""
         await self.once.succeeds()
         await self.again.succeeds()
 
     async def restart(self, number: signal.Signals) -> None:
-        """End the server, start it anew in its place, and see everybody back."""
+        """End the server, start it again at its address, and wait until all have reconnected."""
         assert await self.server.end(number) == (0 if number is signal.SIGTERM else -number)
         await self.server.start()
         await self.goes_on()
@@ -62,7 +62,7 @@ async def scene(folder: Path, witness: Path) -> AsyncIterator[Scene]:
 @pytest.mark.long
 @pytest.mark.row(71)
 async def test_server_that_is_stopped_and_started_anew_fails_no_call(tmp_path: Path) -> None:
-    """LEAVE-2, LEAVE-4, LEAVE-7, LEAVE-9, RETRY-7: also not one that may run once only."""
+    """LEAVE-2, LEAVE-4, LEAVE-7, LEAVE-9, RETRY-7: also not one that is not idempotent."""
     witness = tmp_path / "witness"
     async with scene(tmp_path, witness) as both:
         for _ in range(RESTARTS):
@@ -84,6 +84,6 @@ async def test_server_that_is_killed_and_started_anew_fails_only_what_may_have_r
     assert both.again.failed == {}
     told = {(error.code, error.executed) for error in both.once.failed.values()}
     assert told == {("connection_lost", "maybe")}
-    assert len(both.once.failed) <= RESTARTS * 8  # those in flight, and none beside them
+    assert len(both.once.failed) <= RESTARTS * 8  # those in flight, and none besides them
     both.once.check(witness)
     both.again.check(witness)

@@ -1,12 +1,13 @@
-"""The ledger over everything: all kinds of calls while processes and lines fail, and a witness.
+"""The ledger over everything: all kinds of calls while processes and connections fail, and a
+witness.
 
-Server and hosts are processes of their own, and half of the callers come by a line that is hurt.
-What was asked for, what callers were told and what the hosts wrote down is compared at the end, and
-what all of them still hold is counted.
+Server and hosts are processes of their own, and half of the callers connect through a fault proxy.
+At the end the calls, their results at callers and the lines of the hosts are compared, and what all
+processes still hold is counted.
 
-A failing run prints its seed; `TOOLBUS_LEDGER_SEED` draws the same calls and troubles again. When
-each of them falls is not repeated, so that a failure may take some runs to come again. Thirty
-seconds of it are part of `make test`, five minutes are `make soak`; `TOOLBUS_STORM_S` says another
+A failing run prints its seed; `TOOLBUS_LEDGER_SEED` draws the same calls and faults again. When
+each of them happens does not repeat, so that a failure may take some runs to occur again. Thirty
+seconds of it are part of `make test`, five minutes are `make soak`; `TOOLBUS_STORM_S` sets another
 time for both.
 """
 

@@ -1,4 +1,4 @@
-"""The verdict on a storm can fail: ledgers that are wrong in one thing, and their plan."""
+"""The verdict on a storm can fail: ledgers with one error each, and their plan."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOST = runs(0)
 
 
 def judge(planned: PlannedCall, report: CallReport, seen: Runs | None = None) -> str:
-    """Give all problems of one call."""
+    """Return all problems of one call."""
     found = problems({KEY: planned}, [report], {} if seen is None else {KEY: seen})
     return " | ".join(words.partition(": Deed(")[0] for words in found)
 
@@ -172,9 +172,10 @@ def test_seed_draws_the_same_again_and_another_one_something_else() -> None:
     assert lines[0] == lines[1] != lines[2]
 
 
-def test_no_two_lanes_use_one_key() -> None:
+def test_no_two_callers_use_one_key() -> None:
     drawn = [
-        {planned.key for planned in islice(planned_calls("a", lane), 300)} for lane in range(1, 5)
+        {planned.key for planned in islice(planned_calls("a", number), 300)}
+        for number in range(1, 5)
     ]
     assert len(set.union(*drawn)) == 1_200
     assert min(set.union(*drawn)) > 0

@@ -1,4 +1,4 @@
-"""Tokens that end while their participant is connected: by their time, or revoked."""
+"""Tokens that end while their participant is connected: by expiry, or revoked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def failed_to(room: RoomClient, tool: str) -> RoomException:
     return caught.value
 
 
-# By their time
+# By expiry
 
 
 @pytest.mark.row(11)
@@ -59,9 +59,9 @@ async def test_token_expiry_is_announced_after_four_fifths_of_its_lifetime(
         notice = await next_of(bob, Notice)
         assert time.time() - began >= 1.5
         assert notice.name == "token_expires"
-        assert 55_000 < notice.data["left_ms"] <= 60_500  # the leeway is in it
+        assert 55_000 < notice.data["left_ms"] <= 60_500  # it includes the leeway
         await ask(bob, Refresh(1, short))
-        bob.send_frame(Refresh(2, ends_in("bob", 50)))  # another end, and near as well
+        bob.send_frame(Refresh(2, ends_in("bob", 50)))  # another expiry, which is soon as well
         seen = [await bob.read_frame() for _ in range(2)]
         assert [type(frame) for frame in seen] == [Result, Notice]
         assert isinstance(seen[1], Notice)
@@ -178,11 +178,11 @@ async def test_a_revoked_host_is_gone_at_once_with_what_it_hosts(
             lost = await running
             gone = await next_toolkit_event(events)
         assert (lost.code, lost.executed, lost.retryable) == ("host_lost", "maybe", False)
-        assert gone.name == "toolkit_removed"  # no name is kept
+        assert gone.name == "toolkit_removed"  # no name is reserved
         assert await listed(bob) == []
         assert (await failed_to(bob, "work.wait")).code == "not_found"
         await host.wrote("left wait")
-        assert await host.ended() != 0  # it does not come back
+        assert await host.ended() != 0  # it does not reconnect
 
 
 @pytest.mark.row(12)

@@ -1,4 +1,4 @@
-"""A participant renews its token on the living connection; where it cannot, it says so."""
+"""A participant renews its token on its connection; if it cannot, the error tells it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def server(caplog: pytest.LogCaptureFixture) -> AsyncIterator[TestServer]:
 
 
 class Source:
-    """Brings tokens one after another, or raises what lies there in the place of one."""
+    """Returns tokens one after another, or raises the exception in the place of one."""
 
     def __init__(self, *tokens: Callable[[], str] | BaseException) -> None:
         self._left = list(tokens)
@@ -47,7 +47,7 @@ def member(server: TestServer, token: Token) -> RoomClient:
 
 
 async def renewed_as(room: RoomClient, role: str) -> None:
-    """Wait until a token with another role counts, on the connection of before."""
+    """Wait until a token with another role is in force, on the same connection."""
     before = room.me.id
     await until(lambda: room.me.role == role)
     assert room.me.id == before
@@ -56,7 +56,7 @@ async def renewed_as(room: RoomClient, role: str) -> None:
 async def test_a_token_from_a_function_is_renewed_before_it_expires_without_interruption(
     server: TestServer,
 ) -> None:
-    """REFRESH-2, REFRESH-3: what is hosted stays, and calls go on."""
+    """REFRESH-2, REFRESH-3: hosted toolkits stay, and calls continue."""
     source = Source(
         lambda: lives_for("ann", 1.0),
         lambda: lives_for("ann", 2.0, role="second"),
@@ -65,7 +65,7 @@ async def test_a_token_from_a_function_is_renewed_before_it_expires_without_inte
     async with member(server, source) as ann, ann.host(Toolkit("t", [echo])):
         running = asyncio.ensure_future(ann.call("t.echo", text="x"))
         await renewed_as(ann, "second")
-        await renewed_as(ann, "third")  # each in its turn
+        await renewed_as(ann, "third")  # one after the other
         assert await running == "x"
         assert await ann.call("t.echo", text="y") == "y"
         assert source.asked == 3
@@ -131,7 +131,7 @@ async def test_a_token_that_the_server_refuses_leaves_the_old_one_and_is_followe
 async def test_a_source_that_never_brings_another_lets_the_connection_end_and_come_back(
     server: TestServer,
 ) -> None:
-    """LEAVE-4: after 4401, where the next token may be a better one."""
+    """LEAVE-4: after 4401, because the next token may be a better one."""
     ending, ends_at = ends_in("ann", 1.5), time.time() + 1.5
 
     async def source() -> str:

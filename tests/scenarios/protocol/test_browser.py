@@ -1,6 +1,6 @@
 """A real page in a real browser: the example of tests/browser, over plain WebSocket.
 
-The page is served over loopback HTTP, its token is typed into it, and what it shows is read.
+The page is served over loopback HTTP, its token is typed into it, and its text is read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BAD_TOKEN = "closed 4401: the token is missing, expired, revoked or not one of t
 
 @pytest.fixture(scope="module")
 def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a browser; where there is none, its tests are not verified."""
+    """The DevTools address of a browser; without one, its tests are not verified."""
     command = chromium_command()
     if command is None:
         what = "a page in a browser joins, lists, calls and cancels"
@@ -72,7 +72,7 @@ class Slow:
 
 @asynccontextmanager
 async def stage(*trusted: str) -> AsyncIterator[tuple[TestServer, Slow]]:
-    """A server with a host in room "lab", and the origins it trusts."""
+    """A server with a host in room "lab", and the origins that it trusts."""
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, trusted_origins=trusted)
     slow = Slow()
     async with (
@@ -205,7 +205,7 @@ async def test_page_without_a_valid_token_gets_only_the_close_code(devtools: str
 async def test_token_is_in_no_address_log_or_page(
     devtools: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """CONN-3: it travels in the handshake's subprotocols alone."""
+    """CONN-3: it is sent only in the handshake's subprotocols."""
     caplog.set_level(logging.DEBUG)
     with serving(TESTS) as web:
         async with stage() as (server, _), new_page(devtools) as page:
@@ -302,7 +302,9 @@ def golden(folder: str) -> list[tuple[dict[str, Any], bytes]]:
 
 
 async def read_in(page: Page, vectors: list[bytes], *, binary: bool) -> list[Any]:
-    """What the page reads, as JSON text, and what it reads of what it writes; else the error."""
+    """Return what the page reads, as JSON text, and what it reads of what it writes; else the
+    error.
+    """
     given = [[base64.b64encode(each).decode(), binary] for each in vectors]
     found: list[Any] = await page.evaluate(_READ % json.dumps(given))
     assert len(found) == len(vectors)

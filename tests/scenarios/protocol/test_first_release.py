@@ -1,6 +1,6 @@
-"""Clients of the first release, as they were recorded then, with the server of now.
+"""Clients of the first release, as they were recorded then, with the current server.
 
-`tests/wire_vectors/record_first_release.py` says what was recorded and how.
+`tests/wire_vectors/record_first_release.py` documents what was recorded and how.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from toolbus_server.testing import TestServer, running_server
 
 FOLDER = Path(__file__).parents[2] / "wire_vectors" / "first_release"
 TALKS = list(conversations(FOLDER))
-KEY = Key.generate(kid="test", iss="toolbus-test")  # as its issuer was called there
+KEY = Key.generate(kid="test", iss="toolbus-test")  # the name of its issuer there
 
 
 async def replay(server: TestServer, talk: list[dict[str, Any]]) -> Replay:
@@ -50,7 +50,7 @@ async def test_client_of_the_first_release_is_served_as_it_was(path: Path) -> No
 
 
 async def test_stream_of_a_newer_caller_is_a_plain_call_to_a_host_of_the_first_release() -> None:
-    """STREAM-1, INPUT-3, GROW-1: it reads what it knows, and its answer is the last chunk."""
+    """STREAM-1, INPUT-3, GROW-1: it reads what it knows, and its reply is the last chunk."""
     register = read_conversation(FOLDER / "calls.json")[2]["frame"]
     credit = {"credit_chunks": 8, "credit_bytes": 1000, "input": True, "progress": True}
     async with (
@@ -128,7 +128,7 @@ def test_missing_or_different_values_are_reported(then: Any, change: Any) -> Non
 
 
 def said_now(then: Any) -> Any:
-    """The same frame, as it is decoded."""
+    """Return the same frame, as it is decoded."""
     now = copy.deepcopy(then)
     if now[0] == DISPATCH[0]:
         now[6], now[7]["caller"] = b"\x80", b"\x91\xa2p1"

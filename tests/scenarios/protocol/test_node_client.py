@@ -32,7 +32,7 @@ MANY = 10_000
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the client; where there is no Node, its tests are not verified."""
+    """The folder with the client; without Node, its tests are not verified."""
     return installed_client(tmp_path_factory.mktemp("node"))
 
 
@@ -93,7 +93,7 @@ def sums(entered: asyncio.Event, stopped: asyncio.Event) -> Toolkit:
 
 
 def test_every_golden_vector_is_read_and_written(client: Path) -> None:
-    """FRAME-2 to FRAME-9, BODY-1 to BODY-4, as a client by PROTOCOL.md alone has them."""
+    """FRAME-2 to FRAME-9, BODY-1 to BODY-4, by a client that was written from PROTOCOL.md alone."""
     node, _ = node_command()
     command = [node, "check_vectors.mjs", str(VECTORS)]
     said = subprocess.run(command, cwd=client, capture_output=True, text=True, timeout=60)
@@ -177,7 +177,7 @@ async def test_sdk_calls_toolkits_of_the_node_client(client: Path) -> None:
 async def test_ten_thousand_chunks_pass_small_windows_in_order(
     client: Path, window: dict[str, int]
 ) -> None:
-    """STREAM-1 to STREAM-5: with too little credit it would end, with too much be broken."""
+    """STREAM-1 to STREAM-5: too little credit would end it, too much would break it."""
     async with pair(client) as (caller, _, server):
         got = await caller.ask("stream", name="lines.count", args={"to": MANY}, window=window)
         assert got["values"] == [{"n": number} for number in range(1, MANY + 1)]
@@ -194,7 +194,7 @@ async def test_input_and_stream_are_sent_at_the_same_time(client: Path) -> None:
         added = await caller.answer(adding)
         assert added["value"] == MANY * (MANY + 1) // 2
         told = [each["sum"] for each in added["told"]]
-        assert told  # some may be lost, never their order
+        assert told  # some may be lost, but their order is kept
         assert told == sorted(told)
         empty = await caller.ask("stream", name="lines.doubled", input={"to": 0})
         assert empty["values"] == []
@@ -255,7 +255,7 @@ async def test_loss_of_the_node_client_is_host_lost_for_both_kinds_of_callers(cl
 
 
 async def test_node_client_reconnects_with_a_higher_epoch_and_registers_again(client: Path) -> None:
-    """CONN-4, CONN-11, LEAVE-4, REG-10: although the server takes the old one for alive."""
+    """CONN-4, CONN-11, LEAVE-4, REG-10: although the server considers the old one alive."""
     async with (
         running_server() as server,
         cuttable_relay(server.url) as line,
@@ -308,7 +308,7 @@ async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_gene
 
 
 def connections_of(server: TestServer, name: str) -> list[Connection]:
-    """What the server knows of the connections of a name."""
+    """Return the server's connections of this name."""
     sessions = server.server.hub.rooms["lab"].sessions.values()
     return [each.connection for each in sessions if each.connection.member.identity.name == name]
 
@@ -349,7 +349,7 @@ async def test_node_client_requests_no_stream_from_a_server_of_the_first_version
         assert refused.items() >= {"code": "unavailable", "executed": "no"}.items()
         caller.tell("call", name="lines.echo")
         call = await line.next_of(Call)
-        assert (call.id, call.tool) == (1, "echo")  # nothing came before it
+        assert (call.id, call.tool) == (1, "echo")  # no frame came before it
 
 
 async def test_connection_to_a_server_that_breaks_the_rules_is_closed_with_the_code_for_that(

@@ -79,7 +79,7 @@ async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_table
         assert (got.call_id, got.toolkit, got.tool) == (sent.call_id, "echo", "say")
         assert got.arguments == sent.arguments
         card = [id_of(on.alice), "alice", "user", on.server.key.iss]
-        # A client that is silent about chunks is sent none (STREAM-8).
+        # A client that announces nothing about chunks is sent none (STREAM-8).
         assert got.header == {"caller": pack_body(card), "whole": True}
         words = pack_body({"thread": "t"})
         got = await on.call(request_id=8, caller_context=words, attempt=2)
@@ -189,7 +189,7 @@ async def test_cancel_ends_a_call_at_once_and_has_no_reply_of_its_own() -> None:
 
 
 async def test_call_that_was_not_written_never_runs_and_is_never_sent() -> None:
-    """CALL-11, CALL-18, ERR-2: it waits in the host's outbox and is taken back."""
+    """CALL-11, CALL-18, ERR-2: it waits in the host's outbox and is removed from there."""
     async with cast() as on:
         stop_reading(on.host)
         for number in range(9):
@@ -280,7 +280,7 @@ async def test_acting_for_another_needs_the_grant_and_the_other() -> None:
         await on.join("bob", ApiScope())
         got = await call_through(agent, on.host, call_of(on_behalf_of="alice"))
         assert unpack_body(got.header["on_behalf_of"])[:2] == [id_of(on.alice), "alice"]
-        for name in ("carol", "bob", "host"):  # not here; without grants; not in act_for
+        for name in ("carol", "bob", "host"):  # not present; without grants; not in act_for
             failed = await refusal(agent, call_of(request_id=8, on_behalf_of=name))
             assert failed.code == "permission_denied", name
 
@@ -305,7 +305,7 @@ async def test_host_refuses_calls_beyond_its_capacity() -> None:
 
 
 async def test_host_that_no_longer_serves_a_toolkit_answers_no_host() -> None:
-    """CALL-19, CONN-11: it came back and has not registered what its older connection had."""
+    """CALL-19, CONN-11: it reconnected and has not registered what its older connection had."""
     async with cast() as on:
         older = raw_participant(on.server, "sdk", instance="one")
         async with older as client:

@@ -114,7 +114,7 @@ async def test_there_are_three_attempts_and_one_that_may_have_run_keeps_maybe() 
 
 
 async def test_refused_call_waits_at_least_for_retry_after() -> None:
-    """RETRY-4: and not past its deadline, nor more than 1 s for a host."""
+    """RETRY-4: and not after its deadline, nor longer than 1 s for a host."""
     async with (
         running_server() as server,
         raw_participant(server, "host") as host,

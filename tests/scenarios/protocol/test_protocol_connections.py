@@ -80,7 +80,7 @@ async def test_each_refusal_is_the_http_answer_of_the_table() -> None:
 
 
 async def test_connection_of_an_instance_needs_a_higher_epoch() -> None:
-    """CONN-5: equal and lower are 409, and the one that is there stays."""
+    """CONN-5: equal and lower are 409, and the existing one stays."""
     async with (
         running_server() as server,
         raw_participant(server, "alice", instance="one", epoch=5) as alice,
@@ -96,7 +96,7 @@ async def test_token_is_read_from_the_first_source_that_has_one() -> None:
     async with running_server() as server:
         token = server.token("alice")
         both = [*browser_bearer(token), ("Authorization", "Bearer x")]
-        assert await _status(server, "/rooms/lab", both) == 101  # upgraded, to be closed
+        assert await _status(server, "/rooms/lab", both) == 101  # upgraded, then closed
         async with raw_connection(server.url) as client:
             await client.upgrade("/rooms/lab", both)
             assert await client.close_code() == 4401

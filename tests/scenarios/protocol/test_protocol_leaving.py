@@ -134,7 +134,7 @@ async def test_name_of_a_host_that_drained_is_kept_for_the_next_one(ends: str) -
 
 
 async def removed(reader: RawClient) -> None:
-    """Read on until a toolkit is there no more."""
+    """Read on until a toolkit is removed."""
     while (await reader.next_event()).name != "toolkit_removed":
         pass
 
@@ -211,7 +211,7 @@ async def leaving(server: TestServer, *people: RawClient) -> AsyncIterator[None]
 
 @pytest.mark.row(71)
 async def test_server_that_shuts_down_notifies_all_and_accepts_no_new_calls() -> None:
-    """LEAVE-2, LEAVE-6, LEAVE-7: but those within others."""
+    """LEAVE-2, LEAVE-6, LEAVE-7: except those within others."""
     async with (
         running_server(settings=settings_of(7.0)) as server,
         raw_participant(server, "host") as host,

@@ -1,4 +1,4 @@
-"""PROTOCOL.md, sections "The registry", "Events" and leaving well, between raw participants."""
+"""PROTOCOL.md, sections "The registry", "Events" and orderly leaving, between raw participants."""
 
 from __future__ import annotations
 
@@ -283,7 +283,9 @@ async def test_number_of_toolkits_of_a_participant_is_limited() -> None:
 
 
 async def test_number_of_toolkits_of_a_room_is_limited_and_existing_ones_continue() -> None:
-    """REG-21, REG-6: hosts join what is there, a kept name is taken up, another's is another's."""
+    """REG-21, REG-6: replicas of registered toolkits join, and a reserved name is taken up by its
+    owner.
+    """
     limits = Limits(max_room_toolkits=3)
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, limits=limits)
     async with (

@@ -28,13 +28,13 @@ FIRST = call_of(call_id="first")
 
 
 class Refused(NamedTuple):
-    """A call, and how it is refused where `echo.say` is hosted and `gone.say` has lost its host."""
+    """A call, and how it is refused; `echo.say` is hosted, and `gone.say` has lost its host."""
 
     call: Call
     code: str
     executed: str = "no"
     path: str | None = None
-    """What is wrong in the frame, as far as that is shown."""
+    """The part of the message that names what is wrong."""
     sender: str = "alice"
 
 
@@ -77,7 +77,7 @@ def check(refused: Refused, failed: Failed) -> None:
 
 
 def within(call: Call, deepest: int) -> Call:
-    """Put the id of the innermost call where it belongs."""
+    """Insert the id of the innermost call."""
     options = dict(call.options or {})
     if options.get("parent") == DEEPEST:
         options["parent"] = deepest

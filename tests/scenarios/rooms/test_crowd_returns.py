@@ -1,4 +1,4 @@
-"""A thousand participants who come back at once: all are in within bounds, and calls go on."""
+"""A thousand participants that reconnect at once: all join within bounds, and calls continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolbus import Toolkit
 
 
 async def come_back(gathered: ManyClients) -> list[float]:
-    """Let all lose their connections at once; say how long each took to be back."""
+    """Let all lose their connections at once; return how long each took to reconnect."""
     await gathered.say("again")
     return sorted(await gathered.until_reconnected())
 
@@ -21,7 +21,7 @@ async def come_back(gathered: ManyClients) -> list[float]:
 @pytest.mark.timeout(300)
 @pytest.mark.row(82)
 async def test_a_thousand_come_back_at_once_and_calls_of_others_go_on(tmp_path: Path) -> None:
-    """CONN-16, LEAVE-4: by jitter, and by a server that lets in a few at a time."""
+    """CONN-16, LEAVE-4: by jitter, and by a server that accepts a few at a time."""
     async with (
         server_process(tmp_path) as server,
         server.room("host") as host,

@@ -1,4 +1,4 @@
-"""Explaining calls, newer tokens, and administrators; raw frames, as any client may send them."""
+"""Explaining calls, newer tokens, and administrators, with raw frames."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_explain_names_the_host_and_runs_nothing(server: TestServer) -> No
 async def test_explain_says_what_the_call_would_end_with(
     server: TestServer, tool: str, options: dict[str, Any], code: str
 ) -> None:
-    """EXPLAIN-1: by the same rules, in the same words."""
+    """EXPLAIN-1: by the same rules, with the same messages."""
     grants = AgentsGrant(call=True, deny=["closed"])
     token = server.token("bob", api=ApiScope(agents=grants))
     async with raw_participant(server, "host") as host, raw_participant(server, token=token) as bob:
@@ -209,7 +209,7 @@ async def test_a_revoked_token_is_refused_and_its_connections_end(
             assert await admin(root, "revoke", **options) == {"closed": 1}
             assert await eve.close_code() == 4440
         async with server.room("bob"):
-            pass  # others come in as before
+            pass  # others join as before
         client = await RawClient.connect(server.url)
         assert (await client.upgrade("/rooms/lab", bearer(token))).status == 401
         client.abort()
@@ -272,7 +272,7 @@ def test_a_revocation_is_forgotten_when_nothing_is_left_to_be_shown() -> None:
 def test_the_oldest_of_too_many_revocations_is_forgotten_and_the_log_says_whose(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ADMIN-4: of identities and of tokens as many each."""
+    """ADMIN-4: identities and tokens are counted apart."""
     monkeypatch.setattr("toolbus_server.access.revocations._MAX_KEPT", 3)
     revocations = Revocations()
     for number in range(3):
@@ -292,7 +292,7 @@ def test_the_oldest_of_too_many_revocations_is_forgotten_and_the_log_says_whose(
     assert "'t0', revoked 10 s ago, is valid again" in token
 
     caplog.clear()
-    revocations.revoke_token("later", 1_010.5 + _KEPT_S)  # nothing of these could be shown
+    revocations.revoke_token("later", 1_010.5 + _KEPT_S)  # none of these could be shown any more
     assert caplog.messages == []
     assert revocations.covers(a_token(0.0, name="bob", jti="later"))
 
@@ -337,7 +337,7 @@ async def test_a_participant_refreshes_its_token_from_its_source(server: TestSer
 
 
 async def test_an_administrator_sends_a_participant_away_for_good(server: TestServer) -> None:
-    """LEAVE-4: nobody comes back after 4440."""
+    """LEAVE-4: no client reconnects after 4440."""
     async with server.room("root") as root, server.room("eve") as eve:
         assert [each["participants"] for each in (await root.admin("rooms"))["rooms"]] == [2]
         assert await root.admin("kick", room="lab", participant="eve") == {"closed": 1}

@@ -1,4 +1,4 @@
-"""Ten thousand toolkits in one room: listed, searched and changed while somebody reads on."""
+"""Ten thousand toolkits in one room: listed, searched and changed while a client reads on."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ HOSTS, EACH = 10, 1_000
 TOOLKITS = HOSTS * EACH
 PAGE_BYTES = 256 * 1024
 BYTES_PER_TOOLKIT = 8 * 1024
-"""What one may cost the server whose manifest has some 100 bytes."""
+"""Bytes of the server for one registration whose manifest has some 100 bytes."""
 NAMES = [f"t{number:05}" for number in range(TOOLKITS)]
 _ALL = frozenset(NAMES)
 NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
-"""Bare clients answer none, and here they may be there for long."""
+"""Raw clients answer no ping, and here they may stay for long."""
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ async def page(client: RawClient, cursor: str | None, **options: Any) -> dict[st
 
 
 async def pages(client: RawClient, **options: Any) -> AsyncIterator[list[str]]:
-    """Go through all pages; gives the names of each."""
+    """Go through all pages; yields the names of each."""
     cursor = None
     while True:
         body = await page(client, cursor, **options)
@@ -74,7 +74,7 @@ def memory_bytes() -> int:
 
 
 async def check_pages_while_toolkits_come_and_go(reader: RawClient, host: RawClient) -> None:
-    """Those that are there all along come once each and in order, whatever goes on around them."""
+    """Toolkits that exist all along are listed once each and in order."""
     seen: list[str] = []
     mine = NAMES[::HOSTS]
     gone = 0
@@ -94,7 +94,7 @@ async def check_pages_while_toolkits_come_and_go(reader: RawClient, host: RawCli
 
 
 async def check_memory_of_a_page(reader: RawClient) -> None:
-    """What a page costs while it is made does not grow with the room."""
+    """The memory of a page while it is made does not grow with the room."""
     middle = (await page(reader, None))["cursor"]
     tracemalloc.start()
     try:
@@ -105,7 +105,7 @@ async def check_memory_of_a_page(reader: RawClient) -> None:
 
 
 async def check_searches(reader: RawClient) -> None:
-    """A search finds what there is, and looks at a part of the room for each page."""
+    """A search finds what exists, and examines only a part of the room for each page."""
     found = [name async for names in pages(reader, search="TO 99") for name in names]
     assert found == [name for name in NAMES if str(int(name[1:])).startswith("99")]
     empty = [names async for names in pages(reader, search="nowhere")]
@@ -116,7 +116,7 @@ async def check_searches(reader: RawClient) -> None:
 @pytest.mark.long
 @pytest.mark.row(45)
 async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_order() -> None:
-    """REG-13: in bounded memory, and a search that finds nothing makes nobody wait for long."""
+    """REG-13: in bounded memory, and a search without results delays no other request for long."""
     with no_logged_errors():
         async with running_server(settings=NO_PINGS) as server, asyncio.timeout(100):
             alone, before = asyncio.all_tasks(), memory_bytes()

@@ -1,4 +1,4 @@
-"""Messages between participants: who gets them, what they say, and who cannot keep up."""
+"""Messages between participants: who receives them, their fields, and slow readers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def say(client: RawClient, to: str | None, name: str = "note", body: bytes
 
 
 async def heard(client: RawClient) -> list[str]:
-    """The names of what has come until now."""
+    """Return the names of the events received so far."""
     client.send_frame(Participants(902, {}))
     names = []
     while isinstance(frame := await client.read_frame(), Event):
@@ -49,7 +49,7 @@ async def heard(client: RawClient) -> list[str]:
     return names
 
 
-# Who gets them
+# Receivers
 
 
 async def test_a_message_reaches_every_connection_of_a_name_that_listens(
@@ -121,7 +121,7 @@ async def test_a_name_that_is_none_is_refused(server: TestServer, name: str) -> 
         assert await say(ann, None, "A-z_0.9") == 0
 
 
-# What they say
+# Content
 
 
 async def test_a_message_names_its_sender_and_its_body_is_unchanged(server: TestServer) -> None:
@@ -176,7 +176,7 @@ async def test_who_sends_too_many_is_refused_for_a_while_and_others_are_not() ->
 
 
 async def test_a_reader_without_room_misses_messages_and_stays() -> None:
-    """SEND-2, EVENT-2: what it missed leaves no hole in the numbers of what it is sent."""
+    """SEND-2, EVENT-2: what it missed leaves no gap in the numbers of what it is sent."""
     async with (
         unharmed_server() as server,
         raw_participant(server, "ann") as ann,
@@ -191,7 +191,7 @@ async def test_a_reader_without_room_misses_messages_and_stays() -> None:
             sent, taken = sent + 1, taken + 1
             assert sent < 200
         assert delivered == 1
-        assert await say(ann, "slow", "big", body) == 0  # it is there, and has no room
+        assert await say(ann, "slow", "big", body) == 0  # it is present, and has no room
         slow.read_again()
         numbers = [(await slow.next_event()).number for _ in range(taken)]
         assert numbers == list(range(1, taken + 1))
@@ -205,7 +205,7 @@ async def test_a_reader_without_room_misses_messages_and_stays() -> None:
 
 @tool
 async def tell(context: ToolContext, name: str) -> list[str]:
-    """Greet somebody, and say who is here."""
+    """Greet a participant, and return who is here."""
     await context.room.send(name, "greeting", {"from": context.caller.name})
     assert await context.room.list_builders(participant=name) == []
     await context.room.broadcast("done")

@@ -1,5 +1,4 @@
-"""Who is in a room: lists, attributes, builders and their events, between raw participants and
-through the SDK."""
+"""Participants of a room: lists, attributes, builders and their events, raw and through the SDK."""
 
 from __future__ import annotations
 
@@ -146,7 +145,7 @@ def nested(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("attributes", "path"),
     [
-        ({f"a{n}": 1 for n in range(64)}, "/attributes"),  # and the one that is there
+        ({f"a{n}": 1 for n in range(64)}, "/attributes"),  # and the existing one
         ({"x" * 65: 1}, "/attributes"),
         ({"x": "y" * 16_380}, "/attributes"),
         ({"x": b"bytes"}, "/attributes/x"),
@@ -165,7 +164,7 @@ async def test_attributes_beyond_a_limit_change_nothing(
 
 
 async def test_the_largest_attributes_reach_every_subscriber(server: TestServer) -> None:
-    """PEOPLE-2, and FRAME-6: what is just allowed can be listed and told."""
+    """PEOPLE-2, and FRAME-6: the largest allowed ones can be listed and published."""
     full = {f"{n:064}": 1 for n in range(62)} | {"deep": nested(28), "long": "x" * 12_000}
     async with raw_participant(server, "bob") as bob, raw_participant(server, "carl") as carl:
         await listen(carl, "participants")
@@ -220,7 +219,7 @@ async def test_joins_changes_and_leaves_cause_events(server: TestServer) -> None
         for first in (1, 4):
             async with raw_participant(server, "bob") as bob:
                 joined = [await each.next_event() for each in (carl, dan)]
-                await ask(bob, offer(public=False))  # no news for either: it is bob's alone
+                await ask(bob, offer(public=False))  # no event for either: it is bob's alone
                 await ask(bob, Attributes(2, {"status": "busy"}))
                 changed = [await each.next_event() for each in (carl, dan)]
             left = [await each.next_event() for each in (carl, dan)]
@@ -365,7 +364,7 @@ async def test_toolkits_that_a_newer_token_shows_or_hides_cause_events(server: T
             ("toolkit_added", "vault"),
         }
         assert [each.number for each in events] == [1, 2]
-        await ask(host, Unregister(4, "weather", True))  # no news: it was hidden before
+        await ask(host, Unregister(4, "weather", True))  # no event: it was hidden before
         await ask(host, Unregister(5, "clock", True))
         event = await eve.next_event()
         assert (event.number, event.data["toolkit"]["name"]) == (3, "clock")
@@ -595,7 +594,7 @@ async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer
     async with server.room("boss") as boss, server.room("dan") as dan, asyncio.timeout(60):
         finding = asyncio.create_task(RequiredToolkit("missing").find(dan))
         async with dan.events() as events:
-            for _ in range(3):  # as often as the search asks before it waits
+            for _ in range(3):  # as often as the search requests before it waits
                 await dan.participants()
             await boss.admin("kick", room="lab", participant="dan")
             assert [event.name async for event in events] == []
@@ -606,7 +605,7 @@ async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer
 
 
 async def said_after(line: Line) -> tuple[Any, Any]:
-    """What a client says of itself as soon as it has come back."""
+    """Return what a client announces as soon as it has reconnected."""
     attributes = (await line.answer(Attributes, {})).attributes
     return attributes, (await line.answer(Builders, {})).options
 

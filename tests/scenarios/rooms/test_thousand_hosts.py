@@ -1,6 +1,7 @@
-"""A thousand hosts that come back at once, as after a server's restart: what one subscriber hears.
+"""A thousand hosts that reconnect at once, as after a server's restart: what one subscriber
+receives.
 
-EVENT-3 bounds it by time: news is held back for 20 ms and told together, of each toolkit once.
+EVENT-3 bounds it by time: changes are delayed by 20 ms and sent together, each toolkit once.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from toolbus_server.testing import TestServer, running_server
 HOSTS = 1_000
 AT_ONCE = 50
 SHARED, OWN = "pool", "kit-{}"
-"""What all of them serve together, and what each serves alone."""
+"""The toolkit that all of them host together, and the one that each hosts alone."""
 NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
-"""Bare clients answer none, and here they may be there for long."""
+"""Raw clients answer no ping, and here they may stay for long."""
 
 
 class Listener:
-    """A subscriber that puts together what it is told."""
+    """A subscriber that assembles the events that it receives."""
 
     def __init__(self, client: RawClient) -> None:
         self._client = client
@@ -40,7 +41,7 @@ class Listener:
         self.number = 0
 
     async def until(self, hosts: dict[str, int]) -> None:
-        """Listen until what it was told comes to this."""
+        """Read events until their sum equals this."""
         while self.hosts != hosts:
             event = await self._client.next_event()
             self.number += 1
@@ -51,7 +52,7 @@ class Listener:
 
 
 class Crowd:
-    """The hosts, each of which serves one toolkit with all others, and one alone."""
+    """The hosts, each of which registers one toolkit with all others, and one alone."""
 
     def __init__(self, server: TestServer) -> None:
         self._server = server
@@ -61,12 +62,12 @@ class Crowd:
         self.clients: list[RawClient] = []
 
     async def come(self, register: bool) -> None:
-        """Join, all at once and for the first time or again; `register` as soon as one is in."""
+        """Join, all at once; `register` as soon as each has joined."""
         self._epoch += 1
         self.clients = await asyncio.gather(*(self._join(n, register) for n in range(HOSTS)))
 
     async def _join(self, number: int, register: bool) -> RawClient:
-        async with self._door:  # what waits to be accepted is bounded by the system
+        async with self._door:  # the system bounds the backlog
             client = await RawClient.connect(self._server.url)
             path = f"/rooms/lab?instance={number}&epoch={self._epoch}"
             head = await client.upgrade(path, bearer(self._token))
@@ -88,14 +89,14 @@ class Crowd:
                 assert isinstance(await client.reply_to(request_id), Result)
 
     def vanish(self) -> None:
-        """Drop all connections at once."""
+        """Abort all connections at once."""
         for client in self.clients:
             client.abort()
 
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[tuple[Crowd, Listener]]:
-    """A server, the hosts outside, and somebody who listens."""
+    """A server, the hosts before they join, and a subscriber."""
     with no_logged_errors():
         async with (
             running_server(settings=NO_PINGS) as server,
@@ -114,7 +115,7 @@ NOBODY_SERVES = dict.fromkeys(ALL_SERVE, 0)
 
 
 class Watch:
-    """Counts how often news may have been told since it was made."""
+    """Counts how many events may have been sent since it was made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -122,7 +123,7 @@ class Watch:
 
     @property
     def most(self) -> int:
-        """Once for each 20 ms that passed, and once for the first and the last of them."""
+        """One for each 20 ms that passed, and one for the first and the last of them."""
         return int((self._loop.time() - self._began) / COALESCE_S) + 2
 
 
@@ -144,7 +145,7 @@ async def test_a_thousand_registrations_at_once_arrive_in_few_events_and_none_is
 @pytest.mark.long
 @pytest.mark.row(82)
 async def test_a_thousand_hosts_that_reconnect_at_once_cause_few_events() -> None:
-    """EVENT-2, EVENT-3, REG-18: gone, and back: of each toolkit that is two events at most."""
+    """EVENT-2, EVENT-3, REG-18: removed, and back: at most two events for each toolkit."""
     async with stage() as (crowd, listener), asyncio.timeout(100):
         await crowd.come(register=True)
         await asyncio.gather(listener.until(ALL_SERVE), crowd.registered())

@@ -1,4 +1,5 @@
-"""Files far larger than anything keeps of them: server, host and caller as processes of their own.
+"""Files far larger than anything that holds them: server, host and caller as processes of their
+own.
 
 The callers are `toolbus call`. What one of them needs for itself is what it needs for a small file.
 """
@@ -26,13 +27,15 @@ MIB = 1024 * 1024
 FILE_BYTES = 64 * MIB
 SOAK_BYTES = 2048 * MIB
 GROWTH_BYTES = 8 * MIB
-"""By how much a process may grow for one file: 1 MiB may be under way to each reader (STREAM-4), 1
-MiB wait there, and 1 MiB is read from a disk at a time; twice that, and what allocators keep."""
+"""By how much a process may grow for one file. 1 MiB may be in flight to each reader (STREAM-4), 1
+MiB may wait there, and 1 MiB is read from a disk at a time; twice that, and what allocators
+keep.
+"""
 LOST = 6
 
 
 class Stage(NamedTuple):
-    """A server and a host, each a process, and somebody who watches."""
+    """A server and a host, each a process, and an observer."""
 
     server: ServerProcess
     host: FlowHost
@@ -40,8 +43,9 @@ class Stage(NamedTuple):
     folder: Path
 
     async def call(self, *words: str) -> dict[str, int]:
-        """Run `toolbus call`, which has to succeed; return by how much the others grew, and all
-        that it had itself."""
+        """Run `toolbus call`, which must succeed; return by how much the others grew, and all that
+        it used.
+        """
         caller = await command(self.server, "call", *words)
         async with Memory(server=self.server.pid, host=self.host.pid, caller=caller.pid) as memory:
             assert await caller.wait() == 0
@@ -54,7 +58,7 @@ class Stage(NamedTuple):
         return await self.call(*words)
 
     async def put(self, path: Path) -> tuple[dict[str, int], str]:
-        """Let a caller send a file to the host; return what the host saw as well."""
+        """Let a caller send a file to the host; return what the host received as well."""
         said = self.folder / "said.json"
         words = ("flow.keep", "--attach", str(path), "--out", str(said), "--timeout", "500")
         return await self.call(*words), json.loads(said.read_text())["sha256"]
@@ -76,7 +80,7 @@ def hash_of(path: Path) -> str:
 
 
 async def check_both_ways(folder: Path, large: Path) -> None:
-    """Send a file out and in, and compare with what a small one takes."""
+    """Send a file in each direction, and compare with the memory for a small one."""
     small, back = folder / "small.bin", folder / "back.bin"
     small.write_bytes(os.urandom(MIB))
     async with stage(folder) as now:
@@ -109,7 +113,7 @@ async def test_two_gigabytes_take_no_more_memory_than_a_few_megabytes(tmp_path: 
     await check_both_ways(tmp_path, large)
 
 
-# Small calls beside a file
+# Small calls during a file transfer
 
 
 @pytest.mark.soak
@@ -123,7 +127,7 @@ async def test_the_slowest_of_a_hundred_calls_beside_a_file_is_not_much_slower(
 
 
 async def small_calls(tmp_path: Path, way: str, *, rounds: int) -> tuple[list[float], list[float]]:
-    """Time small calls to the host of a file, over the connection by which it goes, and apart.
+    """Time small calls to the host of a file, over the file's connection, and apart.
 
     Apart are those made while a file goes over another server to another host, so that the machine
     is as busy: three processes of it, and one that calls, are more than two cores have.
@@ -161,13 +165,13 @@ def p99(values: list[float]) -> float:
     return sorted(values)[len(values) * 99 // 100]
 
 
-# Files that are cut off
+# Interrupted files
 
 
 async def test_a_host_that_dies_in_the_middle_of_a_file_leaves_no_half_of_it(
     tmp_path: Path,
 ) -> None:
-    """CALL-13, STREAM-9: neither to a command nor to a program."""
+    """CALL-13, STREAM-9: neither for a command nor for a program."""
     target = tmp_path / "target.bin"
     async with stage(tmp_path) as now, asyncio.timeout(60):
         size = f"size={SOAK_BYTES}"

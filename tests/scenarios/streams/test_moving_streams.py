@@ -1,4 +1,4 @@
-"""Streams that are under way while their host drains, or their server leaves for another one."""
+"""Streams in flight while their host drains, or their server leaves for another one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from toolbus_server.testing import TestServer, running_server
 
 KEY = Key.generate(kid="test", iss="acme")
 BEFORE, AFTER = 5, 2_000
-"""Items that are sent before and after something happens; the latter are more than any window."""
+"""Items that are sent before and after the fault; the latter are more than any window."""
 
 
 class Work:
-    """A toolkit whose streams wait in their middle until told to go on."""
+    """A toolkit whose streams wait in their middle until they are released."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -50,7 +50,7 @@ class Work:
 
 
 class Moving(NamedTuple):
-    """A server that can be left for a second one at the same address; a host, and alice."""
+    """A server that can be replaced by a second one at the same address; a host, and alice."""
 
     first: TestServer
     second: TestServer
@@ -87,7 +87,7 @@ async def moving(drain_s: float) -> AsyncIterator[Moving]:
 
 
 async def rows_until(go: asyncio.Event) -> AsyncIterator[int]:
-    """Give some items, and many more once told to."""
+    """Yield some items, and many more once released."""
     for row in range(BEFORE + AFTER):
         if row == BEFORE:
             await go.wait()
@@ -96,14 +96,14 @@ async def rows_until(go: asyncio.Event) -> AsyncIterator[int]:
 
 @pytest.mark.row(71)
 async def test_a_stream_and_its_input_go_on_where_they_began_while_all_move() -> None:
-    """LEAVE-9: chunks, input and credit by the old line, and a new stream by the new one."""
+    """LEAVE-9: chunks, input and credit by the old connection, and a new stream by the new one."""
     async with moving(drain_s=20.0) as now:
         echo = now.alice.stream("work.echo", input=rows_until(now.work.go))
         async with now.alice.stream("work.numbers") as numbers, echo as echoed:
             assert [(await anext(numbers)).value for _ in range(BEFORE)] == [*range(BEFORE)]
             assert [(await anext(echoed)).value for _ in range(BEFORE)] == [*range(BEFORE)]
             now.leave.set()
-            await until_hosts(now.alice, "work", 1)  # asked at the second, where both are now
+            await until_hosts(now.alice, "work", 1)  # sent to the second, where both are now
             assert now.second.server.hub.rooms["lab"].room.connections
             assert now.first.server.hub.router.in_flight == 2
             async with now.alice.stream("work.echo", input=range(AFTER)) as fresh:
@@ -118,7 +118,7 @@ async def test_a_stream_and_its_input_go_on_where_they_began_while_all_move() ->
 
 @pytest.mark.row(71)
 async def test_a_stream_that_outlives_a_leaving_server_ends_by_phase_behind_its_chunks() -> None:
-    """LEAVE-8: its host is told, and the server does not wait for it."""
+    """LEAVE-8: its host is notified, and the server does not wait for it."""
     async with moving(drain_s=0.5) as now:
         async with now.alice.stream("work.numbers") as chunks:
             assert [(await anext(chunks)).value for _ in range(BEFORE)] == [*range(BEFORE)]
@@ -137,7 +137,7 @@ async def test_a_stream_that_outlives_a_leaving_server_ends_by_phase_behind_its_
 
 @pytest.mark.row(43)
 async def test_a_host_that_drains_finishes_its_streams_and_takes_no_more(tmp_path: Path) -> None:
-    """LEAVE-1, LEAVE-5: by SIGTERM; input still comes, and the process ends behind the last."""
+    """LEAVE-1, LEAVE-5: by SIGTERM; input still arrives, and the process ends after the stream."""
     go = asyncio.Event()
     many = BEFORE + AFTER
 

@@ -1,4 +1,4 @@
-"""The rows of the fault matrix that are of streams, end to end: real processes and sockets."""
+"""The rows of the fault matrix about streams, end to end: real processes and sockets."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ MIB = 1024 * 1024
 ITEM_BYTES = 8_000
 SLOW_READER_BYTES = 16 * MIB
 """What the server may hold for one connection with 100 streams: 8 MiB, and 32 KiB and one item for
-each (STREAM-4), 12 MiB in all; and what its allocator makes of that."""
+each (STREAM-4), 12 MiB in all; with the overhead of its allocator.
+"""
 
 
 async def numbers_of(chunks: ChunkStream, count: int) -> list[int]:
-    """Read so many items of a stream."""
+    """Read this many items of a stream."""
     return [number_of(await anext(chunks)) for _ in range(count)]
 
 
 async def read_on(chunks: ChunkStream, read: list[int]) -> None:
-    """Add what comes to what was read."""
+    """Add the received numbers to those read before."""
     async for chunk in chunks:
         read.append(number_of(chunk))
 
 
 async def counts(room: RoomClient) -> dict[str, int]:
-    """Ask the host how far its tools have come."""
+    """Ask the host how many items its tools have handled."""
     said: dict[str, int] = await room.call("flow.counts")
     return said
 
 
 def is_clean(server: TestServer) -> bool:
-    """Whether nothing of any stream is left in a server of this process."""
+    """Return whether nothing of any stream is left in a server of this process."""
     connections = server.server.hub.rooms["lab"].room.connections.values()
     assert all((each.stream_count, each.outstanding_bytes) == (0, 0) for each in connections)
     router = server.server.hub.router
@@ -61,7 +62,7 @@ def is_clean(server: TestServer) -> bool:
     return (router.in_flight, left) == (0, 0)
 
 
-# Who reads slowly
+# Slow readers
 
 
 @pytest.mark.row(63)
@@ -81,7 +82,7 @@ async def test_a_host_waits_for_a_caller_that_reads_an_item_now_and_then(tmp_pat
         async with Memory(server=server.pid, host=host.pid, caller=os.getpid()) as memory:
             for read in range(1, 2 * window):
                 assert await numbers_of(chunks, 1) == [read]
-                # One that waits for credit has been yielded, and one may go beyond the bytes.
+                # One that waits for credit has been yielded, and one may exceed the bytes.
                 assert (await counts(alice))["yielded"] <= read + 1 + window + 2
         assert memory.grown("server") < 4 * MIB
         assert memory.grown("host") < 4 * MIB
@@ -90,7 +91,7 @@ async def test_a_host_waits_for_a_caller_that_reads_an_item_now_and_then(tmp_pat
 
 @pytest.mark.row(64)
 async def test_a_caller_waits_for_a_tool_that_takes_its_input_slowly(tmp_path: Path) -> None:
-    """INPUT-1: no more is taken of its iterable than the host has room for, and all of it comes."""
+    """INPUT-1: its iterable is read as far as the host has room, and all of it arrives."""
     made, many, first = 0, 2_000, 3
 
     async def rows() -> AsyncIterator[dict[str, Any]]:
@@ -124,7 +125,7 @@ async def test_a_caller_waits_for_a_tool_that_takes_its_input_slowly(tmp_path: P
 async def test_closing_a_caller_with_a_full_window_closes_only_it_and_cancels_at_its_hosts(
     tmp_path: Path,
 ) -> None:
-    """CONN-14, STREAM-4, CALL-12: 100 streams come; others are served meanwhile."""
+    """CONN-14, STREAM-4, CALL-12: 100 streams arrive; others are served meanwhile."""
     async with (
         server_process(tmp_path) as server,
         FaultProxy(server.url) as proxy,
@@ -151,13 +152,13 @@ async def test_closing_a_caller_with_a_full_window_closes_only_it_and_cancels_at
         for ended, read in zip(await asyncio.gather(*reading), streams, strict=True):
             assert read == list(range(len(read)))
             assert (ended.executed, ended.details["chunks"]) == ("maybe", len(read))
-        assert await slow.call("flow.ping") == "pong"  # it is back by itself
+        assert await slow.call("flow.ping") == "pong"  # it reconnects by itself
         while (await counts(bob))["tasks"] > tasks:
             pass
 
 
 async def read_to_end(room: RoomClient, read: list[int]) -> ConnectionLost:
-    """Read a stream until its connection is lost; return the error that told of that."""
+    """Read a stream until its connection is lost; return the error."""
     async with room.stream("flow.for_ever", {"size": ITEM_BYTES}) as chunks:
         with pytest.raises(ConnectionLost) as lost:
             await read_on(chunks, read)
@@ -202,7 +203,7 @@ async def read_all(room: RoomClient, **arguments: int) -> list[int]:
         return [number_of(chunk) async for chunk in chunks]
 
 
-# What comes too late, or out of order
+# Late or out of order
 
 
 @pytest.mark.row(65)
@@ -230,7 +231,7 @@ async def test_chunks_of_a_stream_that_was_left_are_dropped_and_counted(tmp_path
 async def test_an_error_for_a_chunk_out_of_order_comes_after_the_chunks_before_it(
     number: int,
 ) -> None:
-    """STREAM-5: its caller has all up to some number, and its host is told, too."""
+    """STREAM-5: its caller has all up to some number, and its host is notified, too."""
     manifest = {
         "name": "odd",
         "tools": [{"name": "run", "input_schema": {"type": "object"}, "streaming": True}],
@@ -255,12 +256,12 @@ async def test_an_error_for_a_chunk_out_of_order_comes_after_the_chunks_before_i
         assert (await next_of(host, Cancel)).reason == "broken"
 
 
-# Hosts that die, and hosts that say nothing
+# Hosts that die or stall
 
 
 @pytest.mark.row(67)
 async def test_the_loss_of_a_host_comes_behind_the_chunks_that_came(tmp_path: Path) -> None:
-    """CALL-13: by SIGKILL in mid-stream; `chunks` says how many these were."""
+    """CALL-13: by SIGKILL in mid-stream; `chunks` is the number of these."""
     async with (
         running_server() as server,
         server.room("alice") as alice,
@@ -284,7 +285,7 @@ async def test_the_loss_of_a_host_comes_behind_the_chunks_that_came(tmp_path: Pa
 async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
     tmp_path: Path, news: int
 ) -> None:
-    """STREAM-7: news come every 0.2 s, for longer in all than it may be silent."""
+    """STREAM-7: progress arrives every 0.2 s, for longer in all than the stall limit."""
     told: list[int] = []
     async with (
         running_server() as server,
@@ -308,7 +309,7 @@ async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
         await host.wrote("left pause")
 
 
-# Callers that go
+# Callers that leave
 
 
 @pytest.mark.row(55)
@@ -316,7 +317,7 @@ async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
 async def test_a_tool_is_left_when_its_caller_goes_and_nothing_stays_behind(
     tmp_path: Path, how: str
 ) -> None:
-    """CALL-10, CALL-12: the generator is closed, with what its `finally` does."""
+    """CALL-10, CALL-12: the generator is closed, and its `finally` runs."""
     async with (
         running_server() as server,
         server.room("bob") as bob,

@@ -1,4 +1,4 @@
-"""Many streams over one connection: large and small, fast and slow, and over a line in crumbs."""
+"""Many streams over one connection: large and small, fast and slow, and byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolbus_server.testing import FaultProxy, Faults, running_server
 
 STREAMS = 100
 SIZES = (0, 10, 1_000, 30_000, 200_000)
-"""Of an item; a stream of large ones is shorter."""
+"""Of an item; a stream of large items is shorter."""
 
 
 def plan_of(number: int) -> dict[str, int]:
@@ -39,7 +39,7 @@ async def read_all(room: RoomClient, plan: dict[str, int], *, pauses: bool = Fal
 async def test_a_hundred_streams_over_one_connection_are_complete_and_in_order(
     tmp_path: Path,
 ) -> None:
-    """STREAM-2 to STREAM-4: and nobody is closed."""
+    """STREAM-2 to STREAM-4: and no connection is closed."""
     async with (
         running_server() as server,
         server.room("alice") as alice,
@@ -75,7 +75,7 @@ async def test_a_stream_that_is_read_slowly_holds_up_none_beside_it(tmp_path: Pa
 
 
 async def test_items_go_in_and_come_out_at_once_in_order(tmp_path: Path) -> None:
-    """INPUT-1: what goes in is what comes out, while both windows are smaller than the whole."""
+    """INPUT-1: the output equals the input, while both windows are smaller than the whole."""
     rows = [{"n": number, "x": "x" * (number % 7_000)} for number in range(1_500)]
     async with (
         running_server() as server,

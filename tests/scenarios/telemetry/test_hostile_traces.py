@@ -1,4 +1,4 @@
-"""Trace contexts, names and words that strangers chose: no parent, no line and no name of ours."""
+"""Trace contexts, names and texts from untrusted callers are no parents and forge no output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedRoom]:
 async def call_raw(
     traced: TracedRoom, tool: str, options: dict[str, Any], **more: str
 ) -> Result | Failed:
-    """Call with options that no SDK would send, as somebody with all grants."""
+    """Call with options that no SDK would send, as a participant with all grants."""
     async with raw_connection(traced.processes.url) as client:
         await join_raw(traced, client)
         client.send_frame(traced_call(1, tool, options, **more))
@@ -61,7 +61,7 @@ async def call_raw(
 def traced_call(
     number: int, tool: str, options: dict[str, Any], *, call_id: str = "c" * 32, **arguments: str
 ) -> Call:
-    """Make a call whose `traceparent`, given among the options, travels in its own field."""
+    """Make a call whose `traceparent`, given among the options, is sent in its own field."""
     toolkit, _, name = tool.partition(".")
     others = {key: value for key, value in options.items() if key != "traceparent"}
     return Call(
@@ -97,7 +97,7 @@ async def seen_after(
 
 
 async def header_after(traced: TracedRoom, options: dict[str, Any]) -> dict[str, Any]:
-    """Call with raw options a toolkit of one's own, and return what its host reads."""
+    """Call one's own toolkit with raw options, and return what its host reads."""
     async with raw_connection(traced.processes.url) as client:
         await join_raw(traced, client)
         client.send_frame(Register(RequestId(1), OWN_TOOLKIT, {"public": False}))
@@ -257,7 +257,7 @@ async def test_unregistered_name_is_not_recorded_in_any_refusal(
     assert f"up_{trace_id}" not in repr(span)
 
 
-# What is shown
+# Output
 
 
 @pytest.mark.row(86)

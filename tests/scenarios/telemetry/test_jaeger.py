@@ -1,4 +1,4 @@
-"""The tree of a call as Jaeger tells it: a real Jaeger in a container, asked by its query API."""
+"""The tree of a call as Jaeger shows it: a real Jaeger in a container, through its query API."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PATIENCE_S = 60.0
 
 
 class Jaeger(NamedTuple):
-    """Where it takes spans, and where it answers questions."""
+    """The addresses for spans and for queries."""
 
     otlp_url: str
     query_url: str
 
     def trace(self, trace_id: str, count: int) -> dict[str, Any]:
-        """Ask until a trace has so many spans: what it takes is stored a moment later."""
+        """Ask until a trace has this many spans, which are stored after a delay."""
         until = time.monotonic() + PATIENCE_S
         found: dict[str, Any] = {"spans": []}
         while len(found["spans"]) < count:
@@ -54,7 +54,7 @@ class Jaeger(NamedTuple):
 
 
 def draw(trace: dict[str, Any]) -> list[str]:
-    """Draw a trace as Jaeger tells it: kind, operation and service, indented below its parent."""
+    """Draw a trace as Jaeger shows it: kind, operation and service, indented below its parent."""
 
     def parent_of(span: dict[str, Any]) -> str:
         parents = [each["spanID"] for each in span["references"] if each["refType"] == "CHILD_OF"]
@@ -74,7 +74,7 @@ def draw(trace: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def running_jaeger() -> Iterator[Jaeger]:
-    """Run Jaeger for as long as the block runs."""
+    """Run Jaeger until the block ends."""
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.wait_strategies import HttpWaitStrategy
 

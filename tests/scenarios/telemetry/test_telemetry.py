@@ -1,7 +1,9 @@
-"""One call, one tree: what caller, server and host send to a collector, as three processes.
+"""One call, one tree: the spans that caller, server and host, as three processes, send to a
+collector.
 
-The collector is none of ours: see `support.telemetry.otlp_collector`. What must not be recorded is
-proved by a call that comes after it: each process sends its spans in the order in which they ended.
+The collector uses none of our code: see `support.telemetry.otlp_collector`. That something was not
+recorded is shown by a call that comes after it: each process sends its spans in the order in which
+they ended.
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ def test_unknown_tool_is_recorded_as_other_by_the_server(traced: TracedRoom) -> 
         assert "invented" not in repr(server)
 
 
-# Whose context counts
+# Which context counts
 
 
 def test_parent_that_is_not_sampled_records_nothing_and_goes_through_unchanged(
@@ -209,7 +211,7 @@ def test_arguments_and_results_are_in_no_span(traced: TracedRoom) -> None:
     assert secret.encode() not in raw
 
 
-# Collectors that are no help
+# Collectors that fail
 
 PATIENT = {
     # A queue that is full after a few calls, and an exporter that would wait long for an answer.

@@ -1,4 +1,4 @@
-"""Those who may observe a room's calls: what they hear, of whom, and what it costs the others."""
+"""Observing a room's calls: what a monitor receives, and what it costs the others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def next_news(client: RawClient) -> dict[str, Any]:
     return {**event.data, "calls": unpack_body(event.data["calls"]), "number": event.number}
 
 
-# Who may, and what they hear
+# Grants and content
 
 
 async def test_watching_needs_the_grant_and_a_refusal_changes_nothing(server: TestServer) -> None:
@@ -164,7 +164,7 @@ async def work(context: ToolContext, how: str) -> str:
 
 
 async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: TestServer) -> None:
-    """WATCH-2, WATCH-3: and of each with what its caller was told."""
+    """WATCH-2, WATCH-3: and each as its caller's reply has it."""
     async with (
         server.room("host") as host,
         host.host(Toolkit("work", [work])),
@@ -202,11 +202,11 @@ async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: Te
         assert "these words" not in str(heard.calls)
 
 
-# What it costs others
+# Costs for others
 
 
 async def test_a_slow_monitor_misses_events_delays_no_call_and_stays_connected() -> None:
-    """WATCH-5, EVENT-2: what it missed is in the counts of what it hears next."""
+    """WATCH-5, EVENT-2: what it missed is in the counts of the next report."""
     body = b"x" * (256 * KIB)
     async with (
         unharmed_server() as server,
@@ -256,7 +256,7 @@ async def test_many_calls_make_few_events_with_exact_counts(server: TestServer) 
         heard.add(await anext(news))
         clock = asyncio.get_running_loop().time
         began = clock()
-        for _ in range(5):  # no more at a time than a host takes
+        for _ in range(5):  # no more at a time than a host accepts
             await asyncio.gather(*(ann.call("work.work", how="well") for _ in range(200)))
         events = 0
         while heard.ended < 1_000 or heard.in_flight:

@@ -1,1 +1,1 @@
-"""Clients and servers made by hand: raw sockets, raw frames, forged tokens, a browser."""
+"""Hand-written clients and servers: raw sockets, raw frames, forged tokens, a browser."""

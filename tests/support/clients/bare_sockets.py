@@ -1,4 +1,4 @@
-"""Sockets with nothing on top: somebody who listens, and both sides of a connection to it."""
+"""Sockets without a protocol: a silent listener, and both sides of a connection to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB = 1024
 
 
 class Peer:
-    """One side's socket, which notes what it reads and how it ended."""
+    """One side's socket. It records what it reads and how the connection ended."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -24,7 +24,7 @@ class Peer:
             return await self.reader.readexactly(count)
 
     async def end(self) -> str:
-        """Wait for the end of the connection, and say which it was."""
+        """Wait for the end of the connection, and return how it ended."""
         async with asyncio.timeout(60):
             try:
                 rest = await self.reader.read()
@@ -33,7 +33,7 @@ class Peer:
         return f"end after {len(rest)} bytes"
 
     async def receives_nothing(self) -> bool:
-        """Whether nothing comes for a while, no end either."""
+        """Return whether nothing arrives for a while, not even an end of file."""
         try:
             async with asyncio.timeout(0.2):
                 await self.reader.read(1)
@@ -42,7 +42,7 @@ class Peer:
         return False
 
     def push_until_full(self) -> int:
-        """Write as much as the kernel takes without waiting; return how much that was."""
+        """Write as much as the kernel accepts without waiting; return the number of bytes."""
         sock = self.writer.get_extra_info("socket")
         taken = 0
         raw = socket.socket(fileno=socket.dup(sock.fileno()))
@@ -56,7 +56,7 @@ class Peer:
 
 
 class Listener:
-    """Stands in for a server: takes connections and says nothing."""
+    """Stands in for a server: accepts connections and sends nothing."""
 
     def __init__(self) -> None:
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()

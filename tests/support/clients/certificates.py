@@ -1,4 +1,6 @@
-"""Certificates for tests: an authority of our own, and a server that it vouches for."""
+"""Certificates for tests: a certificate authority of the test, and a server certificate signed by
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Pki(NamedTuple):
-    """Files of an authority of our own, and of a server that it vouches for."""
+    """Files of a certificate authority, and of a server certificate that it signed."""
 
     authority: Path
     cert: Path
@@ -46,7 +48,7 @@ def _certificate(
 
 
 def make_pki(folder: Path, password: bytes | None = None) -> Pki:
-    """Make an authority, and a certificate of it for 127.0.0.1."""
+    """Make an authority, and a certificate signed by it for 127.0.0.1."""
     folder.mkdir(exist_ok=True)
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _certificate("our CA", "our CA", authority_key, is_authority=True).sign(

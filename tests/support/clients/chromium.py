@@ -1,7 +1,7 @@
-"""A real browser: headless Chromium, told what to do over its DevTools protocol.
+"""A real browser: headless Chromium, controlled over its DevTools protocol.
 
-A page here is used as a person uses it: typed into, clicked, and read by what it shows. Each has a
-profile of its own, so that nothing of another is in it.
+Tests use a page as a person does: they type, click, and read what it shows. Each page has its own
+profile, so that pages share no state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless",
-    "--no-sandbox",  # which root cannot have; the pages are our own
+    "--no-sandbox",  # root cannot have a sandbox; the pages are part of the tests
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-quic",
@@ -40,7 +40,7 @@ _FLAGS = (
     "--remote-debugging-port=0",
 )
 _LISTENING = re.compile(r"DevTools listening on (ws://\S+)")
-# Waits in the page itself for a text, without asking again and again.
+# Waits in the page itself for a text, without polling.
 _SHOWS = """
 new Promise((resolve) => {
   const place = document.getElementById(%s), wanted = new RegExp(%s);
@@ -62,11 +62,11 @@ def chromium_command() -> str | None:
 
 @contextmanager
 def running_chromium(command: str, profile: Path) -> Iterator[str]:
-    """Run a browser for as long as the block runs, and give the address of its DevTools.
+    """Run a browser until the block ends, and yield the address of its DevTools.
 
     Args:
         command: What `chromium_command` found.
-        profile: A folder for what it keeps; new and empty.
+        profile: The folder of its profile; new and empty.
     """
     with subprocess.Popen(
         [command, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
@@ -77,7 +77,7 @@ def running_chromium(command: str, profile: Path) -> Iterator[str]:
         errors="replace",
     ) as process:
         assert process.stderr is not None
-        # What else it says is read too, so that it never waits for a reader.
+        # Its further output is read too, so that its pipe never fills.
         rest = threading.Thread(target=deque, args=(process.stderr, 0))
         try:
             address = _address_in(process.stderr)
@@ -103,7 +103,7 @@ def _address_in(lines: Iterable[str]) -> str:
 
 
 class _DevTools:
-    """The browser's side channel: requests with their answers, and what it tells unasked."""
+    """The DevTools connection of a browser: requests with replies, and events."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -126,7 +126,7 @@ class _DevTools:
         return result
 
     async def read(self) -> None:
-        """Hand out what comes, until the end."""
+        """Dispatch replies and events until the connection ends."""
         async for message in self._socket:
             told = json.loads(message)
             if "id" in told:
@@ -139,8 +139,8 @@ class Page:
     """One page of the browser.
 
     Args:
-        tools: The way to the browser.
-        session: Of this page.
+        tools: The DevTools connection.
+        session: The DevTools session of this page.
     """
 
     def __init__(self, tools: _DevTools, session: str) -> None:
@@ -154,18 +154,18 @@ class Page:
         await self.evaluate(_LOADED)
 
     async def type(self, form: str, **fields: str) -> None:
-        """Write into the fields of a form, in the place of what is there."""
+        """Set the fields of a form."""
         for name, text in fields.items():
             place = f"document.forms[{json.dumps(form)}].elements[{json.dumps(name)}]"
             await self.evaluate(f"{place}.focus(), {place}.select()")
             await self._ask("Input.insertText", text=text)
 
     async def press(self, selector: str) -> None:
-        """Click on something."""
+        """Click on an element."""
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
 
     async def shows(self, element: str, pattern: str) -> str:
-        """Wait until the element with this id has a text with this pattern, and return the text."""
+        """Wait until the element with this id has a text that matches, and return the text."""
         wanted = _SHOWS % (json.dumps(element), json.dumps(pattern))
         try:
             return str(await self.evaluate(wanted))
@@ -174,7 +174,7 @@ class Page:
             raise AssertionError(f"{element} does not show {pattern!r}:\n{found}") from None
 
     async def evaluate(self, expression: str) -> Any:
-        """Run JavaScript and return its value, of a promise what it resolves to."""
+        """Evaluate JavaScript and return its value; a promise is awaited."""
         told = await self._ask(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -182,11 +182,11 @@ class Page:
         return told["result"].get("value")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What the browser has told of this page so far, of one name."""
+        """Return the events of this page so far that have this name."""
         return [each["params"] for each in self.all_events() if each["method"] == name]
 
     def all_events(self) -> list[dict[str, Any]]:
-        """All that the browser has told of this page so far: network, console, log."""
+        """Return all events of this page so far: network, console, log."""
         return [each for each in self._tools.events if each.get("sessionId") == self._session]
 
     async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class Page:
 
 
 def _silent_log() -> logging.Logger:
-    """Keep what is typed into pages out of the logs that tests look at."""
+    """Keep what is typed into pages out of the logs that tests check."""
     log = logging.getLogger("support.clients.chromium")
     log.setLevel(logging.CRITICAL)
     return log
@@ -202,7 +202,7 @@ def _silent_log() -> logging.Logger:
 
 @asynccontextmanager
 async def new_page(devtools_url: str) -> AsyncIterator[Page]:
-    """Open a page with a profile of its own; it is closed at the end of the block."""
+    """Open a page with its own profile; it is closed when the block ends."""
     async with connect(
         devtools_url, max_size=None, compression=None, logger=_silent_log(), proxy=None
     ) as socket:

@@ -1,7 +1,7 @@
-"""A line between a client and a server that breaks on the client's side alone.
+"""A relay whose connections break on the client's side only.
 
-The server goes on taking the connection for alive: only a successor, or a silence of many seconds,
-tells it otherwise.
+The server still believes that the connection is alive. It notices the loss only when a connection
+with the same instance replaces it, or after many seconds without data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class CuttableRelay:
     """A relay of TCP connections on loopback.
 
     Args:
-        url: Where it leads to.
+        url: The address that it connects to.
     """
 
     def __init__(self, url: str) -> None:
@@ -27,13 +27,13 @@ class CuttableRelay:
         self.url = ""
 
     def cut(self) -> None:
-        """Break what the clients have; the server is told nothing."""
+        """Break the clients' connections; the server does not notice."""
         for writer in self._near:
             writer.transport.abort()
         self._near.clear()
 
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Lead one connection on, until it ends at either end."""
+        """Relay one connection until either side ends it."""
         far_reader, far = await asyncio.open_connection(self._goal.hostname, self._goal.port)
         self._near.add(writer)
         self._far.add(far)
@@ -50,7 +50,7 @@ class CuttableRelay:
             return
 
     async def end(self) -> None:
-        """Break everything."""
+        """Close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -60,7 +60,7 @@ class CuttableRelay:
 
 @asynccontextmanager
 async def cuttable_relay(url: str) -> AsyncIterator[CuttableRelay]:
-    """Listen on loopback and lead on to a server for as long as the block runs."""
+    """Listen on loopback and relay to a server until the block ends."""
     line = CuttableRelay(url)
     listener = await asyncio.start_server(line.join, "127.0.0.1", 0)
     line.url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Tokens whose end is near: by the clock of this machine, which is the server's too."""
+"""Tokens that expire soon, by the clock of this machine, which is the server's too."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from toolbus.auth.tokens import LEEWAY_S
 
 
 def ends_in(name: str, left_s: float, *, role: str = "user", room: str = "lab") -> str:
-    """Make a token with all grants that a server takes for so many seconds more, and then not."""
+    """Make a token with all grants that the server accepts for this many more seconds."""
     expired_at = time.time() - LEEWAY_S + left_s
     return _token(name, role, room, iat=expired_at - 3_600, exp=expired_at)
 
 
 def lives_for(name: str, life_s: float, *, role: str = "user") -> str:
-    """Make a token with all grants that was issued now; the leeway comes on top of its life."""
+    """Make a token with all grants that was issued now; the leeway is added to its lifetime."""
     now = time.time()
     return _token(name, role, "lab", iat=now, exp=now + life_s)
 

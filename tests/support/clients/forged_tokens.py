@@ -1,4 +1,4 @@
-"""Tokens built by hand, so that nothing in a library keeps a test from a bad one."""
+"""Tokens made by hand, because a library would refuse to make bad ones."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CLAIMS: dict[str, Any] = {
     "api": {"agents": {"call": True}},
 }
 ABSENT = object()
-"""In place of a claim's value: leave the claim out."""
+"""Instead of a claim's value: leave the claim out."""
 
 
 def segment(value: object) -> str:
-    """Write bytes, or a value as JSON, as one segment of a JWT."""
+    """Encode bytes, or a value as JSON, as one segment of a JWT."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
@@ -51,12 +51,12 @@ def token_with(**changes: Any) -> str:
 
 
 def verify(jwt: str, ring: KeyRing = RING, now: float = NOW) -> VerifiedToken:
-    """Verify at a time that stands still."""
+    """Verify a token at a fixed time."""
     return ParticipantToken.from_jwt(jwt, ring, now=now)
 
 
 def verify_or_refuse(jwt: Any) -> VerifiedToken | None:
-    """Verify, and let any exception but a refusal through."""
+    """Verify a token; return a refusal, and let any other exception propagate."""
     try:
         return verify(jwt)
     except TokenRefused:
@@ -64,7 +64,7 @@ def verify_or_refuse(jwt: Any) -> VerifiedToken | None:
 
 
 def reason_of(jwt: str, ring: KeyRing = RING, now: float = NOW) -> str:
-    """Return why a token is refused, after a look at what the refused one reads."""
+    """Return why a token is refused, after a check that the message holds nothing of the token."""
     with pytest.raises(TokenRefused) as refusal:
         verify(jwt, ring, now)
     assert str(refusal.value) == "the token was refused"

@@ -1,4 +1,4 @@
-"""The handshake of a server: its answers to a program and to a browser, and who may join."""
+"""The handshake of a server: its answers to programs and browsers, and who may join."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolbus_server.testing import TestServer
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Claims that are valid now, with some of them changed."""
+    """Claims that are valid now, with these changes."""
     now = time.time()
     changed = {**CLAIMS, "iat": now, "exp": now + 3600, **changes}
     return {name: value for name, value in changed.items() if value is not ABSENT}
@@ -42,7 +42,7 @@ async def ask(server: TestServer, path: str, headers: list[tuple[str, str]]) -> 
 
 
 async def code_for_browser(server: TestServer, path: str, token: str) -> int:
-    """Request as a browser does, and return the code of the close frame that it reads first."""
+    """Request a websocket as a browser does, and return the code of the first close frame."""
     async with raw_connection(server.url) as client:
         head = await client.upgrade(path, browser_bearer(token))
         assert head.status == 101

@@ -1,6 +1,6 @@
-"""Frames that are nearly right: every kind that a client may send, with fields that were changed.
+"""Frames that are nearly valid: every kind that a client may send, with changed fields.
 
-What only a running conversation knows stands in them as a word that `settled` replaces.
+Values that only a running conversation knows are placeholders, which `settled` replaces.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from toolbus.wire.frames import (
 NEXT_ID = "@next-id"
 """An id that was not used before."""
 DISPATCH = "@dispatch"
-"""The id of a call that the sender runs, or one that is none."""
+"""The id of a call that the sender runs, or of none."""
 OWN_TOKEN, OTHER_TOKEN = "@own-token", "@other-token"
 CALL_IDS = range(4)
-"""The ids of calls: few, so that they meet."""
+"""The ids of calls: few, so that they coincide."""
 
 _kit = st.sampled_from(["home", "den", "echo", "missing", "", "Home", "h" * 70])
 _tool = st.sampled_from(["wait", "say", "missing", "", "a.b"])
@@ -74,7 +74,7 @@ _odd = st.one_of(
 
 
 def _map(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Make maps in which each key may be there, and now and then another or another value."""
+    """Draw maps in which each key may be missing, and sometimes another key or value occurs."""
     good = st.fixed_dictionaries({}, optional=dict(values))
     odd = st.dictionaries(st.sampled_from([*values, "new", ""]), _odd, max_size=2)
     return st.one_of(good, good, st.builds(lambda one, two: {**one, **two}, good, odd))
@@ -169,13 +169,13 @@ FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
         ),
     ),
 }
-"""What good fields of each kind look like; those with a meaning that is refused among them."""
+"""Valid fields of each kind, and some whose meaning is refused."""
 assert set(FIELDS) == set(FROM_CLIENT), "a kind has come, or gone"
 
 
 @st.composite
 def frames(draw: st.DrawFn, kinds: Sequence[type[Frame]] = tuple(FIELDS)) -> list[Any]:
-    """Draw the array of a frame: as it should be, or with a field or two changed, gone or more."""
+    """Draw the array of a frame: valid, or with one or two fields changed, missing or added."""
     kind = draw(st.sampled_from(kinds))
     array = [KINDS[kind], *(draw(field) for field in FIELDS[kind])]
     for _ in range(draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2]))):
@@ -198,12 +198,12 @@ def calls(draw: st.DrawFn) -> list[Any]:
 
 
 def replies() -> st.SearchStrategy[list[Any]]:
-    """Make strategies of what ends a call."""
+    """Make strategies of the frames that end a call."""
     return frames((Result, Failed, Cancel))
 
 
 def settled(value: Any, words: Mapping[str, Any]) -> Any:
-    """Put what the conversation knows in the place of its words."""
+    """Replace the placeholders by the conversation's values."""
     if isinstance(value, str):
         return words.get(value, value)
     if isinstance(value, list):

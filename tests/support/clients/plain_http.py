@@ -1,4 +1,4 @@
-"""What a server answers by plain HTTP: a page, and the numbers that Prometheus reads."""
+"""What a server answers to plain HTTP: a page, and the metrics that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["numbers_at", "read"]
 
 
 async def read(url: str, path: str, method: str = "GET", headers: str = "") -> Head:
-    """Ask by plain HTTP."""
+    """Send a plain HTTP request and return the answer."""
     async with raw_connection(url) as client:
         client.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
         return await client.read_head()
 
 
 async def numbers_at(url: str) -> dict[str, float]:
-    """Scrape: each sample's value, by its name and the values of its labels."""
+    """Scrape the metrics: the value of each sample, by its name and label values."""
     head = await read(url, "/metrics")
     assert (head.status, head.headers["content-type"]) == (
         200,

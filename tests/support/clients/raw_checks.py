@@ -1,4 +1,6 @@
-"""What a raw client says and hears in a room: a call of `echo.say`, refusals, a toolkit to host."""
+"""What a raw client sends and receives in a room: a call of `echo.say`, refusals, a toolkit to
+host.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from toolbus.wire import Call, Dispatch, Failed, Register, Result, pack_body, un
 
 TEXT_ARGUMENT = pack_body({"text": "hello"})
 SAY = Call(1, "c" * 32, "echo", "say", None, TEXT_ARGUMENT, None)
-"""A good call of the tool that `unharmed_server` hosts."""
+"""A valid call of the tool that `unharmed_server` hosts."""
 WAIT = Call(1, "a" * 32, "slow", "wait", None, b"\x80", None)
-"""A good call of the tool of `host_slow`."""
+"""A valid call of the tool of `host_slow`."""
 DONE = pack_body([2, "done"])
-"""A good answer to it."""
+"""A valid answer to it."""
 
 
 async def check_still_served(client: RawClient) -> None:
@@ -32,7 +34,7 @@ async def refused(client: RawClient, request_id: int) -> tuple[str, str, Any]:
 
 
 async def host_slow(client: RawClient) -> None:
-    """Let a raw client host `slow.wait`, which answers when the test says so."""
+    """Let a raw client host `slow.wait`, which answers when the test tells it to."""
     tool = {"name": "wait", "input_schema": {"type": "object"}}
     client.send_frame(Register(50, pack_body({"name": "slow", "tools": [tool]}), {}))
     assert isinstance(await client.reply_to(50), Result)

@@ -1,7 +1,7 @@
-"""A client made of bare bytes: it can say anything, also what no library would let it say.
+"""A client that sends raw bytes, also those that no library would send.
 
-It speaks just enough HTTP and RFC 6455 to be understood, frames by hand, and never corrects what it
-is told to send. It reads what the server says and answers no ping.
+It implements just enough HTTP and RFC 6455 to be understood, packs frames by hand, and never
+corrects what it is told to send. It reads what the server sends and answers no ping.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from toolbus_server.testing import TestServer
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 ABNORMAL = 1006
-"""What stands for a close code where the server ended the connection without a word."""
+"""Instead of a close code: the server ended the connection without one."""
 _MASK = b"\x01\x02\x03\x04"
 
 
@@ -61,7 +61,7 @@ def websocket_frame(
     rsv: int = 0,
     masked: bool = True,
 ) -> bytes:
-    """Write one frame, right or wrong."""
+    """Pack one websocket frame, valid or not."""
     head = bytes([(0x80 if fin else 0) | rsv << 4 | opcode])
     mask_bit = 0x80 if masked else 0
     size = len(payload)
@@ -80,7 +80,7 @@ def _masked(payload: bytes) -> bytes:
 
 
 def upgrade_request(path: str, headers: Sequence[tuple[str, str]] = ()) -> bytes:
-    """Write the request for a websocket; `headers` come on top of what every one needs."""
+    """Write the request for a websocket; `headers` are added to the required ones."""
     lines = [
         f"GET {path} HTTP/1.1",
         "Host: localhost",
@@ -107,8 +107,8 @@ class RawClient:
     """One TCP connection to a server.
 
     Args:
-        reader: What the server says.
-        writer: What it is told.
+        reader: What the server sends.
+        writer: What it receives.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,37 +118,37 @@ class RawClient:
 
     @classmethod
     async def connect(cls, url: str) -> Self:
-        """Open the TCP connection and say nothing."""
+        """Open the TCP connection and send nothing."""
         place = urlsplit(url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=2**22)
         return cls(reader, writer)
 
     def abort(self) -> None:
-        """Drop the connection with what it has not sent."""
+        """Drop the connection and what it has not sent."""
         self.writer.transport.abort()
 
     def stop_reading(self) -> None:
-        """Leave what the server sends where it is, until its buffers are full."""
+        """Stop reading, so that buffers on the way fill."""
         self.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's
 
     def read_again(self) -> None:
-        """Read on."""
+        """Read again."""
         self.writer.transport.resume_reading()  # type: ignore[attr-defined]  # a socket's
 
     async def flush(self) -> None:
-        """Wait until the system has taken nearly all that was written."""
+        """Wait until the system has accepted nearly all that was written."""
         async with asyncio.timeout(60):
             await self.writer.drain()
 
     # The handshake
 
     async def upgrade(self, path: str, headers: Sequence[tuple[str, str]] = ()) -> Head:
-        """Ask for a websocket and return the answer."""
+        """Request a websocket and return the answer."""
         self.writer.write(upgrade_request(path, headers))
         return await self.read_head()
 
     async def read_head(self) -> Head:
-        """Read an HTTP answer, with its body where one is announced."""
+        """Read an HTTP answer, with its body if one is announced."""
         async with asyncio.timeout(60):
             text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             status, *lines = text.strip().split("\r\n")
@@ -159,10 +159,10 @@ class RawClient:
             body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return Head(int(status.split(" ")[1]), headers, body.decode())
 
-    # Saying
+    # Sending
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self.writer.write(data)
 
     def send_message(self, data: bytes) -> None:
@@ -174,13 +174,17 @@ class RawClient:
         self.send_message(msgpack.packb(fields))
 
     def send_frame(self, frame: Frame) -> None:
-        """Send a frame of our protocol that is well formed."""
+        """Send a well-formed frame of our protocol."""
         self.send_message(encode(frame))
 
     # Reading
 
     async def read_raw(self) -> Raw:
-        """Read one websocket frame. Raises IncompleteReadError where there are no more."""
+        """Read one websocket frame.
+
+        Raises:
+            IncompleteReadError: There are no more.
+        """
         async with asyncio.timeout(60):
             first, second = await self.reader.readexactly(2)
             size = second & 0x7F
@@ -202,7 +206,7 @@ class RawClient:
                 return frame
 
     async def reply_to(self, request_id: int) -> Result | Failed:
-        """Read on until the answer with this id."""
+        """Read on until the reply with this id."""
         while True:
             frame = await self.read_frame()
             if isinstance(frame, Result | Failed) and frame.id == request_id:
@@ -216,7 +220,7 @@ class RawClient:
                 return frame
 
     async def close_code(self) -> int:
-        """Read to the end and return the code that the server closed with."""
+        """Read to the end and return the close code that the server sent."""
         try:
             while (raw := await self.read_raw()).opcode != CLOSE:
                 pass
@@ -225,9 +229,9 @@ class RawClient:
         return _code_of(raw.payload)
 
     async def closed_by_both(self) -> int:
-        """Read to the end, close too, and return the code that the server closed with.
+        """Read to the end, close too, and return the close code that the server sent.
 
-        A server whose peer keeps its socket waits for a while before it gives the connection up.
+        A server whose peer keeps its socket open waits for a while before it drops the connection.
         """
         code = await self.close_code()
         self.writer.close()
@@ -239,13 +243,13 @@ def _code_of(payload: bytes) -> int:
 
 
 def details_of(failed: Failed) -> Any:
-    """Read what a refusal says beside its words."""
+    """Return the details of a failure reply."""
     return None if failed.details is None else unpack_body(failed.details)
 
 
 @asynccontextmanager
 async def raw_connection(url: str) -> AsyncIterator[RawClient]:
-    """Open a TCP connection; whatever is left of it at the end is dropped."""
+    """Open a TCP connection; it is dropped when the block ends."""
     client = await RawClient.connect(url)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""Short words for raw participants: ask, be refused, host a toolkit by hand, call it."""
+"""Short helpers for raw participants: request, be refused, host a toolkit, call it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 
 def id_of(client: RawClient) -> ParticipantId:
-    """Give the participant's id, as its welcome said it."""
+    """Return the participant's id from its welcome."""
     assert client.welcome is not None
     return ParticipantId(client.welcome.participant)
 
 
 def stop_reading(client: RawClient) -> None:
-    """Take nothing more from the socket, as a process that is stuck."""
+    """Stop reading from the socket, as a process that hangs."""
     transport: Any = client.writer.transport
     transport.pause_reading()
 
@@ -51,7 +51,7 @@ async def ask(client: RawClient, request: Any) -> Any:
 
 
 async def refusal(client: RawClient, request: Any) -> Failed:
-    """Send a request and return why it failed."""
+    """Send a request that fails, and return the error."""
     client.send_frame(request)
     return await failure_of(client, request.id)
 
@@ -64,17 +64,17 @@ async def failure_of(client: RawClient, request_id: int) -> Failed:
 
 
 def offer(manifest: Any = None, request_id: int = 1, **options: Any) -> Register:
-    """Make a registration; of `echo.say` unless another manifest is given."""
+    """Make a registration: of `echo.say` unless another manifest is given."""
     return Register(request_id, pack_body(ECHO if manifest is None else manifest), options)
 
 
 def toolkit_of(name: str, *tools: str, **fields: Any) -> dict[str, Any]:
-    """Make a manifest whose tools take anything."""
+    """Make a manifest whose tools accept any arguments."""
     return {"name": name, "tools": [{"name": tool, "input_schema": {}} for tool in tools], **fields}
 
 
 def call_of(tool: str = "echo.say", request_id: int = 7, **fields: Any) -> Call:
-    """Make a call; fields that are no fields of the frame become options."""
+    """Make a call; keywords that are not fields of the frame become options."""
     toolkit, _, name = tool.partition(".")
     call_id = fields.pop("call_id", f"{request_id:032x}")
     timeout_ms = fields.pop("timeout_ms", None)
@@ -85,12 +85,12 @@ def call_of(tool: str = "echo.say", request_id: int = 7, **fields: Any) -> Call:
 
 
 async def call_through(caller: RawClient, host: RawClient, call: Call) -> Dispatch:
-    """Send a call and return what its host gets."""
+    """Send a call and return the dispatch that its host receives."""
     caller.send_frame(call)
     return await next_of(host, Dispatch)
 
 
 def answer(host: RawClient, dispatch: Dispatch, chunk: Any = None) -> None:
-    """Let a host end a call well."""
+    """Let a host complete a call with a result."""
     reply: Frame = Result(dispatch.id, pack_body([0] if chunk is None else [*chunk]))
     host.send_frame(reply)

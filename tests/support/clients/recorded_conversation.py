@@ -1,8 +1,8 @@
-"""A recorded conversation, said again to a server of now: what it must still answer.
+"""Replays a recorded conversation to the current server: its replies must be the same.
 
-What a server chooses itself may be another thing than it was then: ids, the generation and cursors
-(but always the same one in the place of the same one), times, limits, and words for people. It may
-say more than it did: fields at a frame's end, keys, kinds. All else must be as it was.
+What a server chooses may differ: ids, the generation and cursors (but one choice always replaces
+the same recorded one), times, limits, and texts for people. It may send more than it did: fields at
+a frame's end, keys, kinds. All else must be equal.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from toolbus_server.testing import TestServer
 WELCOME, RESULT, FAILED, EVENT = 1, 2, 3, 4
 DISPATCH, CANCEL, REGISTER, CALL = 17, 18, 32, 16
 OLD_KINDS = frozenset({WELCOME, RESULT, FAILED, EVENT, DISPATCH, CANCEL})
-"""What a client of the first release reads; it ignores all others."""
+"""The frames that a client of the first release reads; it ignores all others."""
 
-# Places in a frame, or keys in a map: what the server chooses, and what only has to be of its type.
+# Positions in a frame, or keys in a map: what the server chooses, and what must only have its type.
 _CHOSEN = {(WELCOME, 2), (WELCOME, 4), (DISPATCH, 1), (CANCEL, 1)}
 _CHOSEN_KEYS = frozenset({"id", "generation", "cursor"})
 _FREE = {(WELCOME, 1), (FAILED, 5), (FAILED, 7), (DISPATCH, 5)}
@@ -40,22 +40,22 @@ _FREE_KEYS = frozenset({"message", "since", "limits", "heartbeat_ms", "exp"})
 
 
 class ConversationDiffers(AssertionError):
-    """The server says something else than it did."""
+    """The server's frame differs from the recorded one."""
 
 
 @dataclass(slots=True)
 class Choices:
-    """What the server chose then, and what it chose now in the place of that."""
+    """What the server chose in the recording, and what it chose now instead."""
 
     now: dict[Any, Any] = field(default_factory=dict)
 
     def bind(self, then: Any, now: Any, place: str) -> None:
-        """Take a choice; one that was taken must be the same again."""
+        """Record a choice; one that was recorded must be the same again."""
         if type(then) is not type(now) or self.now.setdefault(then, now) != now:
             raise ConversationDiffers(f"{place}: {now!r} in the place of {then!r}")
 
     def translated(self, frame: list[Any]) -> list[Any]:
-        """Put today's choices into a frame that a client says."""
+        """Replace recorded choices in a frame that a client sends."""
         match frame:
             case [int(kind), number, *rest] if kind in (RESULT, FAILED):
                 return [kind, self.now[number], *rest]
@@ -71,7 +71,7 @@ class Choices:
 
 
 def conversations(folder: Path) -> Iterator[Path]:
-    """Give the files of all recorded conversations."""
+    """Return the files of all recorded conversations."""
     yield from sorted(folder.glob("*.json"))
 
 
@@ -79,7 +79,7 @@ class Replay:
     """One conversation with a server.
 
     Args:
-        server: Of now.
+        server: The current server.
         stack: Closes the connections.
     """
 
@@ -92,7 +92,11 @@ class Replay:
         """How many frames of the server's were as they had been."""
 
     async def run(self, talk: list[dict[str, Any]]) -> None:
-        """Go through it step by step. Raises Differs."""
+        """Replay it step by step.
+
+        Raises:
+            ConversationDiffers: A frame differs.
+        """
         for step in talk:
             match step:
                 case {"joins": who, "name": name, "path": path}:
@@ -108,12 +112,12 @@ class Replay:
                     if (now := await self._clients[who].close_code()) != code:
                         raise ConversationDiffers(f"{who} closed with {now} instead of {code}")
                 case {"leaves": _, "code": None}:
-                    pass  # the server is told nothing
+                    pass  # the server does not notice
                 case _:
                     raise ValueError(f"no step: {step}")
 
     def said(self, frame: list[Any]) -> bytes:
-        """Give the bytes of what a client says."""
+        """Return the bytes that a client sends."""
         return packed(self.choices.translated(self._with_tokens(frame)))
 
     def _with_tokens(self, frame: list[Any]) -> list[Any]:
@@ -143,7 +147,11 @@ class Replay:
 
 
 def same_frame(then: list[Any], now: list[Any], choices: Choices) -> None:
-    """Compare what a server said then and says now. Raises Differs."""
+    """Compare a frame of the server with the recorded one.
+
+    Raises:
+        ConversationDiffers: They differ.
+    """
     kind = then[0]
     if now[0] != kind or len(now) < len(then):
         raise ConversationDiffers(f"{now} instead of {then}")
@@ -169,7 +177,7 @@ def _same(then: Any, now: Any, place: str, choices: Choices) -> None:
             for index, (old, new) in enumerate(zip(then, now, strict=True)):
                 _same(old, new, f"{place}/{index}", choices)
         case str() if then in choices.now:
-            _equal(choices.now[then], now, place)  # as in `caller`, which is not named
+            _equal(choices.now[then], now, place)  # as in `caller`, which has no name
         case _:
             _equal(then, now, place)
 
@@ -203,7 +211,7 @@ def _equal(then: Any, now: Any, place: str) -> None:
 
 
 def packed(value: Any) -> bytes:
-    """Give the bytes that a recorded value was."""
+    """Return the bytes of a recorded value."""
     data = msgpack.packb(_bytes_in(value))
     assert isinstance(data, bytes)
     return data

@@ -1,4 +1,4 @@
-"""What a refused frame says, and what it costs to refuse it."""
+"""What refusing a frame costs, and the message of the refusal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 
 from toolbus.wire import BadFrame, decode_from_client
 
-# Limits for all refusals; more of both is allowed for more bytes, in proportion.
+# Limits for all refusals; both grow in proportion to the bytes.
 REFUSED_WITHIN_STEPS = 2_000
 REFUSED_WITHIN_BYTES = 4 * 1024 * 1024
 
 
 def refused(decode: Callable[[bytes], Any], data: bytes) -> None:
-    """Have bytes refused as a frame."""
+    """Decode bytes that must be refused as a frame."""
     with pytest.raises(BadFrame):
         decode(data)
 
@@ -28,7 +28,8 @@ def refused(decode: Callable[[bytes], Any], data: bytes) -> None:
 def steps_of(work: Callable[..., Any], *arguments: Any) -> int:
     """Count the lines of Python that work runs, here and in what it calls.
 
-    The cyclic garbage collector is off meanwhile: finalizers of what other tests left would count.
+    The cyclic garbage collector is off meanwhile: finalizers of objects that other tests left would
+    count.
     """
     steps = 0
 
@@ -49,7 +50,7 @@ def steps_of(work: Callable[..., Any], *arguments: Any) -> int:
 
 
 def code_of(data: bytes, decode: Callable[[bytes], Any] = decode_from_client) -> int:
-    """Return the close code of a refusal, after a look at what it cost."""
+    """Return the close code of a refusal, after a check of its cost."""
     with pytest.raises(BadFrame) as refusal:
         decode(data)
     assert len(refusal.value.reason.encode()) <= 123  # what a close frame can carry
@@ -63,6 +64,6 @@ def code_of(data: bytes, decode: Callable[[bytes], Any] = decode_from_client) ->
 
 
 def in_options(value: bytes) -> bytes:
-    """A call with raw bytes as the value of an option."""
+    """Make a call with raw bytes as the value of an option."""
     whole = msgpack.packb([16, 7, "c", "t", "t", None, b"", {"x": "HERE"}])
     return bytes(whole).replace(msgpack.packb("HERE"), value)

@@ -1,4 +1,4 @@
-"""A web server on loopback for pages, which remembers all that it was told."""
+"""A web server on loopback for pages, which records all requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Site", "serving"]
 
 
 class _Files(SimpleHTTPRequestHandler):
-    """Serves files and notes what was asked for."""
+    """Serves files and records the requests."""
 
     def __init__(self, *args: Any, asked: list[str], **options: Any) -> None:
         self._asked = asked
@@ -27,20 +27,20 @@ class _Files(SimpleHTTPRequestHandler):
 
 @dataclass(slots=True)
 class Site:
-    """A web server that runs."""
+    """A running web server."""
 
     port: int
     asked: list[str] = field(default_factory=list)
-    """What its log would have, with all headers."""
+    """The log of its requests, with all headers."""
 
     def origin(self, host: str = "127.0.0.1") -> str:
-        """The origin of its pages, under one of the names that loopback has."""
+        """The origin of its pages, under one of the names of loopback."""
         return f"http://{host}:{self.port}"
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Site]:
-    """Serve the files of a folder for as long as the block runs."""
+    """Serve the files of a folder until the block ends."""
     asked: list[str] = []
     handler = partial(_Files, directory=str(folder), asked=asked)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,4 +1,4 @@
-"""A TCP balancer: one address, and each new connection goes to a server chosen, in turn."""
+"""A TCP balancer: each new connection to its address goes to one of the chosen servers, in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Balancer:
-    """Passes bytes between those who connect to `url` and the servers that are chosen now."""
+    """Relays bytes between clients of `url` and the servers that are chosen now."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -20,9 +20,9 @@ class Balancer:
         self._pipes: set[asyncio.Task[None]] = set()
 
     def lead_to(self, *urls: str) -> None:
-        """Send new connections to these servers in turn; those that are there stay where they are.
+        """Send new connections to these servers in turn; existing connections stay where they are.
 
-        One that does not listen is left out.
+        A server that does not listen is skipped.
         """
         self._targets = deque(urls)
 
@@ -54,7 +54,7 @@ class Balancer:
             self._pipes.discard(task)
 
     async def stop(self) -> None:
-        """Drop what is left."""
+        """Drop all connections."""
         left = list(self._pipes)
         for pipe in left:
             pipe.cancel()
@@ -67,13 +67,13 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         while data := await reader.read(2**16):
             writer.write(data)
             await writer.drain()
-    with suppress(OSError, RuntimeError):  # the other side is gone already
+    with suppress(OSError, RuntimeError):  # the other side has already ended
         writer.write_eof()
 
 
 @asynccontextmanager
 async def balancer() -> AsyncIterator[Balancer]:
-    """Run one on loopback for as long as the block runs."""
+    """Run one on loopback until the block ends."""
     one = Balancer()
     listening = await asyncio.start_server(one.take, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]

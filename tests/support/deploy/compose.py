@@ -1,7 +1,7 @@
-"""A compose file's services as processes of this machine: our commands, with our variables.
+"""The services of a compose file as processes of this machine: our commands, with our variables.
 
-What differs is what a machine without containers must change: names of services become loopback,
-ports free ones, mounted folders temporary ones. Of an image itself only an engine can tell.
+Only what a machine without containers must change differs: names of services become loopback, ports
+free ones, mounted folders temporary ones. Only a container engine can test an image itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PORT = "7717"
 
 
 class ComposeFile:
-    """What a compose file of `deploy/` says."""
+    """The content of a compose file of `deploy/`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,12 +45,12 @@ class ComposeFile:
         }
 
     def needs(self, name: str) -> dict[str, str]:
-        """Which services one waits for, and until what."""
+        """Return which services one waits for, and for which condition."""
         needed = self.services[name].get("depends_on", {})
         return {other: each["condition"] for other, each in needed.items()}
 
     def in_order(self) -> list[str]:
-        """Services that are started by themselves, each behind those that it needs."""
+        """The services that Compose starts, each after those that it needs."""
         left = [name for name, service in self.services.items() if "profiles" not in service]
         found: list[str] = []
         while left:
@@ -62,7 +62,7 @@ class ComposeFile:
 
 
 def from_dockerfile(instruction: str) -> list[str]:
-    """The JSON list that an instruction of the Dockerfile ends with; the last one counts."""
+    """Return the JSON list of an instruction of the Dockerfile; the last one counts."""
     lines = _DOCKERFILE.replace("\\\n", " ").splitlines()
     (*_, last) = (line for line in lines if line.startswith(instruction))
     found: list[str] = json.loads(last[last.index("[") :])
@@ -76,11 +76,11 @@ class Composition:
     file: ComposeFile
     folder: Path
     places: dict[str, str]
-    """Of an address in the file: the one here."""
+    """This machine's address for each address in the file."""
     stack: ExitStack = field(default_factory=ExitStack)
 
     def here(self, service: dict[str, Any], text: str) -> str:
-        """Put this machine's addresses and folders into a text of the file."""
+        """Replace the file's addresses and folders by this machine's."""
         for there, place in self.places.items():
             text = text.replace(there, place)
         for volume in service.get("volumes", ()):
@@ -89,7 +89,7 @@ class Composition:
         return text
 
     def command_line(self, name: str, further: Mapping[str, str]) -> CommandLine:
-        """`toolbus` with the variables of a service, some of them others than the file says."""
+        """`toolbus` with the variables of a service; some of them may be replaced."""
         service = self.file.ours[name]
         variables = {
             key: self.here(service, value) for key, value in service.get("environment", {}).items()
@@ -97,7 +97,7 @@ class Composition:
         return CommandLine(self.folder, {**variables, **further})
 
     def start(self, name: str) -> None:
-        """Start a service when what it needs is there; wait until it says that it runs."""
+        """Start a service when what it needs is ready; wait until it reports that it runs."""
         for needed, condition in self.file.needs(name).items():
             if condition == "service_healthy" and needed in self.file.ours:
                 self.check_health(needed)
@@ -106,7 +106,7 @@ class Composition:
         if "entrypoint" in service:
             run_to_end([*service["entrypoint"], *command])
             return
-        # A server takes a free port, and says which.
+        # A server takes a free port and prints it.
         is_server = command[0] == "serve"
         further = {"TOOLBUS_LISTEN_PORT": "0"} if is_server else {}
         running = self.stack.enter_context(self.command_line(name, further).start(*command))
@@ -118,14 +118,14 @@ class Composition:
             self.places[f"{name}:{_PORT}"] = listening[1]
 
     def check_health(self, name: str) -> None:
-        """Run the health check that the image has, unless the service has its own."""
+        """Run the health check of the image, unless the service has its own."""
         assert "healthcheck" not in self.file.ours[name]
         here = self.places[f"{name}:{_PORT}"]
         check = from_dockerfile("HEALTHCHECK")
         run_to_end([each.replace(f"127.0.0.1:{_PORT}", here) for each in check])
 
     def type(self, typed: str) -> Outcome:
-        """Run what a person types behind `docker compose run`."""
+        """Run the command that a person types after `docker compose run`."""
         assert typed.startswith(BY_HAND)
         arguments = shlex.split(typed.removeprefix(BY_HAND))
         service = self.file.ours["toolbus"]
@@ -134,7 +134,7 @@ class Composition:
 
 
 def run_to_end(command: Sequence[str]) -> None:
-    """Run a command of the image that is Python's; it must end well."""
+    """Run a Python command of the image; it must exit with 0."""
     assert command[0] == "python"
     done = subprocess.run(
         [sys.executable, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S
@@ -153,14 +153,14 @@ def composed(
     key_command: str,
     others: _Starters = MappingProxyType({}),
 ) -> Iterator[Composition]:
-    """Make the key as the guide shows, and start everything of ours.
+    """Make the key as the guide shows, and start all our services.
 
     Args:
         file: What to start.
-        folder: Where the volumes lie.
-        places: Of addresses in the file: those here.
-        key_command: What makes the key.
-        others: How services are started that are not ours; those that are left out are not.
+        folder: The parent of the volumes.
+        places: This machine's address for each address in the file.
+        key_command: The command that makes the key.
+        others: How to start services that are not ours; services without an entry are left out.
     """
     for volume in file.content["volumes"]:
         (folder / volume).mkdir()

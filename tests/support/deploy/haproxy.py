@@ -1,7 +1,7 @@
 """haproxy with the configuration of `deploy/`, in front of nodes on this machine.
 
-Only what must be another one here is: the names of nodes become their addresses, and the port that
-it listens on is a free one, whose socket it inherits.
+Only this is replaced: names of nodes become their addresses, and it listens on a free port, whose
+socket it inherits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Haproxy:
-    """One that runs."""
+    """A running haproxy."""
 
     address: str
-    """Where it listens, as `127.0.0.1:4711`."""
+    """Its address, as `127.0.0.1:4711`."""
     service: Service
-    """Its process, and what it says."""
+    """Its process and output."""
 
     @property
     def url(self) -> str:
@@ -42,14 +42,14 @@ class Haproxy:
         return f"ws://{self.address}"
 
     async def says(self, node: str, state: str) -> None:
-        """Wait until it has said of a node that it is UP or DOWN."""
+        """Wait until it has reported that a node is UP or DOWN."""
         pattern = re.compile(rf"Server nodes/{re.escape(node)} is {state}\b.*")
         await asyncio.to_thread(self.service.wait_for, pattern)
         assert self.service.process.poll() is None
 
 
 def haproxy_program() -> str:
-    """Find the program; without one the test is not verified."""
+    """Find the program; without it the test is not verified."""
     found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if found is None:
         not_verified("nodes behind the balancer of deploy/", "no haproxy is here")
@@ -58,11 +58,11 @@ def haproxy_program() -> str:
 
 @contextmanager
 def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]:
-    """Run it for as long as the block runs.
+    """Run it until the block ends.
 
     Args:
         folder: Where its configuration is written.
-        nodes: Where each node that the configuration names is, as `127.0.0.1:4711`.
+        nodes: The address of each node that the configuration names, as `127.0.0.1:4711`.
     """
     program = haproxy_program()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -93,7 +93,7 @@ def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]
 
 
 def _here(listening: int, nodes: Mapping[str, str]) -> str:
-    """Put this machine's addresses into the configuration, each where it stands once."""
+    """Replace each address in the configuration by this machine's; each must occur once."""
     text = CONFIGURATION.read_text(encoding="utf-8")
     changes = {
         f"server {name} {name}:7717\n": f"server {name} {at}\n" for name, at in nodes.items()

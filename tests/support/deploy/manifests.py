@@ -1,4 +1,4 @@
-"""The manifests of `deploy/k8s`: what they say, and what their pods would run as processes."""
+"""The manifests of `deploy/k8s`: their content, and what their pods would run as processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ K8S = Path(__file__).parents[3] / "deploy" / "k8s"
 
 
 class Pod(NamedTuple):
-    """What a deployment makes pods of; each has one container."""
+    """The pod template of a deployment; it has one container."""
 
     name: str
     labels: dict[str, str]
@@ -68,7 +68,7 @@ def selected(selector: Mapping[str, str]) -> list[str]:
 
 
 def secrets_in(folder: Path) -> dict[str, dict[str, str]]:
-    """What the generators make of the files."""
+    """The secrets that the generators make of the files."""
     made: dict[str, dict[str, str]] = {}
     for each in KUSTOMIZATION["secretGenerator"]:
         values = {name: (folder / name).read_text() for name in each.get("files", ())}
@@ -88,7 +88,7 @@ def probes_of(pod: Pod) -> dict[str, dict[str, Any]]:
 
 
 def secret_at(pod: Pod, path: str) -> str:
-    """The secret that is mounted at a path, to be read alone."""
+    """The secret that is mounted at a path, with its mode."""
     (mount,) = (each for each in pod.container["volumeMounts"] if each["mountPath"] == path)
     assert mount["readOnly"] is True
     (volume,) = (each for each in pod.spec["volumes"] if each["name"] == mount["name"])
@@ -99,16 +99,16 @@ def secret_at(pod: Pod, path: str) -> str:
 
 @dataclass(slots=True)
 class Pods:
-    """What pods would run, with what they would see."""
+    """What pods would run, with the variables and files that they would have."""
 
     folder: Path
     secrets: Mapping[str, Mapping[str, str]]
     places: dict[str, str]
-    """Of an address in the manifests: the one here."""
+    """This machine's address for each address in the manifests."""
     stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self, pod: Pod, name: str) -> str:
-        """Start one under a name, and return the first line that it says."""
+        """Start one under a name, and return the first line that it prints."""
         variables = {key: self._value(pod, each, name) for key, each in pod.variables.items()}
         if pod is SERVER:
             variables["TOOLBUS_LISTEN_PORT"] = "0"

@@ -17,7 +17,7 @@ _TRACE_PORT = "4318"
 
 
 def is_service(command: str) -> bool:
-    """Tell whether a command runs until it is told to end."""
+    """Return whether a command runs until it is terminated."""
     bare = re.sub(r"^(?:\w+=\S+ )+", "", command)
     program = re.fullmatch(r"python (\S+)", bare)
     if program is not None:
@@ -26,7 +26,7 @@ def is_service(command: str) -> bool:
 
 
 def is_trace(block: Block) -> bool:
-    """Tell whether a block receives spans."""
+    """Return whether a block receives spans."""
     return steps_of(block)[0].command == "toolbus trace"
 
 
@@ -42,7 +42,7 @@ class Reader:
         self._ports: dict[str, str] = {}
 
     def trace_first(self, block: Block) -> None:
-        """Receive the spans of everything that is started afterwards."""
+        """Receive the spans of every process that is started afterwards."""
         (step,) = steps_of(block)
         service = self._terminals.start(f"{step.command} --port 0", step.prints)
         found = service.wait_for(re.compile(r"OTEL_EXPORTER_OTLP_ENDPOINT=(\S+:(\d+))"))
@@ -62,7 +62,7 @@ class Reader:
             self.start(step)
 
     def start(self, step: Step) -> None:
-        """Start a service, and wait until it has printed what it is to print."""
+        """Start a service, and wait until it has printed the expected lines."""
         if "toolbus serve" in step.command:
             self._serve(step)
         elif step.prints:
@@ -88,7 +88,7 @@ class Reader:
 
 
 async def _until_hosted(url: str, start: Callable[[], Service]) -> None:
-    """Start a service that prints nothing, and wait until the room has its toolkit."""
+    """Start a service that prints nothing, and wait until the room lists its toolkit."""
     async with RoomClient(url) as client, client.events(["toolkits"]) as events:
         start()
         async with asyncio.timeout(60):

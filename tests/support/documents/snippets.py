@@ -1,4 +1,4 @@
-"""The fenced blocks of a Markdown file, and what their console lines say a command prints."""
+"""The fenced blocks of a Markdown file, and the output that their console lines show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 _FENCE = re.compile(r"^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?$")
 _COMMENT = re.compile(r"<!-- (?P<text>.+) -->")
-# What is another one in each run: ids, ports, durations, their bars, and columns made for those.
+# What differs in each run: ids, ports, durations, their bars, and columns whose width depends on
+# them.
 _VARYING = (
     (re.compile(r"\b[0-9a-f]{8,}\b"), "#"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:#"),
@@ -47,7 +48,11 @@ class Step:
 
 
 def blocks_of(markdown: str) -> Iterator[Block]:
-    """Go through the fenced blocks. Raises ValueError for a broken fence."""
+    """Yield the fenced blocks.
+
+    Raises:
+        ValueError: A fence is broken.
+    """
     opened: re.Match[str] | None = None
     began, lines, note = 0, list[str](), ""
     for number, line in enumerate(markdown.splitlines(), 1):
@@ -68,7 +73,11 @@ def blocks_of(markdown: str) -> Iterator[Block]:
 
 
 def steps_of(block: Block) -> list[Step]:
-    """Read a console block. Raises ValueError where it does not begin with a command."""
+    """Read a console block.
+
+    Raises:
+        ValueError: It does not begin with a command.
+    """
     steps: list[tuple[str, list[str]]] = []
     for line in block.lines:
         if line.startswith("$ "):
@@ -81,14 +90,14 @@ def steps_of(block: Block) -> list[Step]:
 
 
 def settled(text: str) -> str:
-    """Take out of a text what is different in each run."""
+    """Remove from a text what differs in each run."""
     for varying, constant in _VARYING:
         text = varying.sub(constant, text)
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def pattern_of(prints: Sequence[str]) -> re.Pattern[str]:
-    """Compile what a command prints, to be found in a settled text whose lines all end."""
+    """Compile the expected output, to be found in a settled text whose lines all end."""
     parts = [
         r"(?:.*\n)*?" if line == "..." else _line_pattern(line) + r"\n"
         for line in settled("\n".join(prints)).splitlines()

@@ -1,4 +1,4 @@
-"""Terminals for the console blocks of a document: shells, and services that go on."""
+"""Terminals for the console blocks of a document: shells, and services that keep running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = "\x1e"
 
 @dataclass(slots=True, eq=False)
 class Service:
-    """A command that runs until it is told to end, and what it has printed so far."""
+    """A command that runs until it is terminated, and its output so far."""
 
     process: subprocess.Popen[str]
     _printed: str = ""
@@ -41,7 +41,7 @@ class Service:
         return found
 
     def shows(self, prints: Sequence[str]) -> None:
-        """Wait until lines have been printed as a document says them."""
+        """Wait until lines have been printed as a document shows them."""
         wanted = pattern_of(prints)
         with self._news:
             found = self._news.wait_for(
@@ -50,7 +50,7 @@ class Service:
             assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"
 
     def end(self) -> None:
-        """Ask it to end; it must do so well."""
+        """Terminate it; it must exit with 0."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(_PATIENCE_S) == 0, self._printed
 
@@ -60,7 +60,7 @@ class Terminals:
 
     Args:
         folder: Where commands run.
-        variables: What they see.
+        variables: Their environment.
     """
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
@@ -89,7 +89,7 @@ class Terminals:
         service = Service(process)
         reader = threading.Thread(target=service.read, daemon=True)
         reader.start()
-        # Undone from the last to the first: killed, read to its end, waited for.
+        # Undone from the last to the first: killed, read to the end, waited for.
         self._left.enter_context(process)
         self._left.callback(reader.join, _PATIENCE_S)
         self._left.callback(process.kill)
@@ -97,7 +97,7 @@ class Terminals:
         return service
 
     def type(self, steps: Sequence[Step]) -> None:
-        """Type commands into one shell; each must print what its step says, and no more."""
+        """Type commands into one shell; each must print what its step shows, and no more."""
         lines = [f"{each.command}\n_code=$?; printf '{_MARK}'; (exit $_code)" for each in steps]
         done = subprocess.run(
             ["bash", "-c", "\n".join(lines)],
@@ -116,7 +116,7 @@ class Terminals:
             assert wanted.fullmatch(text), f"$ {step.command}\n{printed}promised: {step.prints}"
 
     def end_all(self) -> None:
-        """Wait for what each service is still to print, and end them, the last one first."""
+        """Wait for the rest of each service's output, and terminate them, the last one first."""
         for service, prints in self.services:
             service.shows(prints)
         for service, _ in reversed(self.services):

@@ -22,7 +22,7 @@ async def nodes(
 ) -> AsyncIterator[list[TestServer]]:
     """Run servers that share a Redis, and wait until each has joined the others.
 
-    What is `more` are further settings.
+    `more` are further settings.
     """
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=drain_s, **more)
     async with running_nodes(redis.url, count, settings=settings) as servers:
@@ -40,7 +40,7 @@ async def hosted(
 
 
 async def until_listed(room: RoomClient, name: str) -> None:
-    """Wait until a toolkit is listed here."""
+    """Wait until a toolkit is listed at this node."""
     async with room.events(["toolkits"]) as events:
         if name in [each.name async for each in room.toolkits()]:
             return
@@ -50,7 +50,7 @@ async def until_listed(room: RoomClient, name: str) -> None:
 
 
 async def until_present(room: RoomClient, *names: str) -> None:
-    """Wait until participants are seen here."""
+    """Wait until participants are present at this node."""
     async with room.events(["participants"]) as events:
         seen = {each.name for each in await room.participants()}
         while not seen.issuperset(names):

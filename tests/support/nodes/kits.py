@@ -1,4 +1,6 @@
-"""What tests of nodes need at each: a host with a toolkit, a bad line, calls until one works."""
+"""What tests of nodes need at each: a host with a toolkit, a faulty connection to Redis, retried
+calls.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from toolbus_server.testing import FaultProxy, TestServer
 
 
 async def error_of(call: Awaitable[Any]) -> RoomException:
-    """Wait for what a call ends with."""
+    """Return the error that a call ends with."""
     with pytest.raises(RoomException) as raised:
         await call
     return raised.value
@@ -37,13 +39,13 @@ async def until_works(room: RoomClient, toolkit: str = "kit") -> None:
 
 @asynccontextmanager
 async def proxied(redis: RedisServer) -> AsyncIterator[tuple[FaultProxy, str]]:
-    """Put a bad line before Redis; with the URL for a node."""
+    """Put a fault proxy before Redis; yield it with the URL for a node."""
     async with FaultProxy(f"ws://127.0.0.1:{redis.port}") as proxy:
         yield proxy, f"redis://127.0.0.1:{urlsplit(proxy.url).port}/0"
 
 
 class Kit:
-    """A host at a node, with a tool that holds, and its own caller there."""
+    """A host at a node, with a tool that runs until it is released, and its own caller there."""
 
     def __init__(self, server: TestServer | ServerProcess, name: str) -> None:
         self.server = server

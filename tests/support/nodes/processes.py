@@ -1,4 +1,4 @@
-"""Nodes as people run them: each a `toolbus serve` in a process of its own."""
+"""Nodes as people run them: each a `toolbus serve` in its own process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from toolbus.__main__ import main
 main()
 """,
 )
-"""As `toolbus`, with leases that end sooner: nobody has to wait for the whole of one."""
+"""As `toolbus`, with shorter leases, so that tests need not wait for a whole one."""
 IMPATIENT = (
     "-c",
     """
@@ -41,14 +41,14 @@ from toolbus.__main__ import main
 main()
 """,
 )
-"""As `toolbus`, with less patience for participants that are silent."""
+"""As `toolbus`, with shorter timeouts for silent participants."""
 
 
 @asynccontextmanager
 async def node_processes(
     folder: Path, *urls: str, program: tuple[str, str] = _AS_TOOLBUS
 ) -> AsyncIterator[list[ServerProcess]]:
-    """Run a server for each URL of their Redis."""
+    """Run one server for each URL of their Redis."""
     async with AsyncExitStack() as stack:
         running = (server_process(folder, "--redis", url, program=program) for url in urls)
         yield [await stack.enter_async_context(each) for each in running]
@@ -63,13 +63,13 @@ class NamedServer:
         self.log: list[str] = []
 
     async def url(self) -> str:
-        """Wait until it listens, and return where."""
+        """Wait until it listens, and return its address."""
         assert self.process.stdout is not None
         url: str = json.loads(await self.process.stdout.readline())["url"]
         return url
 
     async def until_logged(self, words: str) -> None:
-        """Read its log until it says this."""
+        """Read its log until it contains this."""
         assert self.process.stderr is not None
         while not self.log or words not in self.log[-1]:
             line = await self.process.stderr.readline()
@@ -77,7 +77,7 @@ class NamedServer:
             self.log.append(line.decode())
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it, and return its exit code."""
+        """Terminate it, and return its exit code."""
         if self.process.returncode is None:
             self.process.send_signal(number)
         return await self.process.wait()

@@ -1,4 +1,4 @@
-"""Two servers that share a Redis, each with a relay of its own on its way there."""
+"""Two servers that share a Redis, each with its own relay to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RelayedNodes", "joined_nodes", "node_of", "relayed_nodes"]
 
 
 class RelayedNodes(NamedTuple):
-    """Two nodes, here and there, and their ways to Redis."""
+    """Two nodes, `here` and `there`, and their relays to Redis."""
 
     redis: RedisServer
     here: TestServer
@@ -27,7 +27,7 @@ class RelayedNodes(NamedTuple):
 
 
 def node_of(server: TestServer) -> Node:
-    """Find what makes a server one of many."""
+    """Return the cluster part of a server."""
     assert server.server.node is not None
     return server.server.node
 

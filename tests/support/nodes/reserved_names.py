@@ -23,13 +23,15 @@ RESERVED_S = 3
 
 
 async def until_published(server: TestServer, room: str = "lab") -> None:
-    """Wait until Redis has been told all that there is to tell of a room."""
+    """Wait until Redis has all that a node publishes about a room."""
     replication: Any = server.server.hub.rooms[room].room.replication
     await replication.wait_until_published()
 
 
 async def kept_in(redis: RedisServer) -> list[bytes]:
-    """Give what Redis still has of kept names: it would be freed whoever has it then."""
+    """Return the reserved names that Redis holds: they would be released by any node that reads
+    them.
+    """
     async with Redis.from_url(redis.url) as client:
         facts = [key for key in await client.hkeys("toolbus:{r:lab}:facts") if key[:1] == b"k"]
         return [*facts, *await client.zrange("toolbus:{r:lab}:kept", 0, -1)]

@@ -59,12 +59,12 @@ async def keep_one_owner_of_a_public_name(redis: RedisPlace) -> None:
             with pytest.raises(AlreadyExists):
                 await RemoteToolkit("kit", [add]).start(other)
         async with here.room("other") as other:
-            kit = RemoteToolkit("kit", [add])  # its first owner took it back
+            kit = RemoteToolkit("kit", [add])  # its first owner registered it again
             await kit.start(other)
 
 
 async def see_participants_and_messages(redis: RedisPlace) -> None:
-    """See attributes and messages of a participant at another node."""
+    """Receive attributes and messages of a participant at another node."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with there.room("ann") as ann, ann.events(["messages"]) as heard:
             async with here.room("bob") as bob:
@@ -116,7 +116,7 @@ async def kick_and_revoke(redis: RedisPlace) -> None:
 
 
 async def take_up_a_reserved_name(redis: RedisServer) -> None:
-    """Register a name at a node where its last host was not."""
+    """Register a name at another node than its last host's."""
     async with lost_name(redis) as (here, _, witness):
         async with raw_participant(here, "host") as host:
             assert (await ask(host, offer(generation=1)))["generation"] == 1
@@ -133,13 +133,13 @@ async def take_up_a_reserved_name(redis: RedisServer) -> None:
 
 
 def chief_of(server: TestServer, *rooms: str) -> RoomClient:
-    """Make somebody who looks after rooms."""
+    """Make an administrator of rooms."""
     token = ParticipantToken(name="chief", room=list(rooms), api=ApiScope.full())
     return RoomClient(server.url, room="lab", token=token.to_jwt(server.key))
 
 
 async def all_rooms(chief: RoomClient, **options: Any) -> list[dict[str, Any]]:
-    """Ask for pages until there are no more."""
+    """List all pages of rooms."""
     page = await chief.admin("rooms", **options)
     rooms: list[dict[str, Any]] = page["rooms"]
     while page["cursor"] is not None:

@@ -47,13 +47,13 @@ async def size(attachment: FileChunk) -> int:
 
 @tool
 async def who(context: ToolContext) -> list[str | None]:
-    """Tell on whose account this runs."""
+    """Return the principal of this call."""
     principal = context.on_behalf_of
     return [context.caller.name, None if principal is None else principal.name]
 
 
 class Holding:
-    """A tool that runs until it is cancelled, or all is over, and tells of both."""
+    """A tool that runs until it is cancelled, or released; it reports both."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()

@@ -25,7 +25,7 @@ def connections_of(worker: int, url: str) -> int:
 
 
 async def until_listens_at(process: int, url: str, count: int) -> None:
-    """Wait until a process has so many listening sockets of this port."""
+    """Wait until a process has this many listening sockets of this port."""
     while _sockets(process, url, psutil.CONN_LISTEN) != count:  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.01)
 
@@ -54,7 +54,7 @@ async def lengthen_leases(redis: RedisServer, seconds: float) -> None:
 
 
 async def until_others_work(parent: int, gone: Iterable[int], count: int) -> set[int]:
-    """Wait for so many workers other than these, and return their process ids."""
+    """Wait until this many other workers run, and return their process ids."""
     before = set(gone)
     while len(now := workers_of(parent) - before) < count:  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.01)

@@ -1,1 +1,1 @@
-"""Single parts without a server: routers, hosts and transports, on clocks of their own."""
+"""Single parts without a server: routers, hosts and transports, with clocks of the test."""

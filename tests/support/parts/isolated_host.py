@@ -36,7 +36,7 @@ ALICE = pack_body(["p1", "alice", "user", "acme"])
 
 
 class Wire:
-    """A connection that is behind as long as a test says so; `take` gets every frame."""
+    """A connection whose buffer is full until the test empties it; `take` gets every frame."""
 
     def __init__(self, take: Callable[[Frame], None]) -> None:
         self._take = take
@@ -67,7 +67,7 @@ class Wire:
 
 
 class ScriptedPeer:
-    """The other end: dispatches, and takes the answers and what comes before them."""
+    """The server side: it dispatches calls and receives the answers and the chunks before them."""
 
     def __init__(self, max_inflight: int, tracing: Tracing) -> None:
         self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
@@ -96,7 +96,7 @@ class ScriptedPeer:
     def dispatch(
         self, number: int, tool: str, /, *, packed: bytes | None = None, **more: Any
     ) -> None:
-        """Hand over a call; `more` are its arguments, but for `header`."""
+        """Dispatch a call; `more` are its arguments, besides `header`."""
         header = {"caller": ALICE, **more.pop("header", {})}
         arguments = pack_body(more) if packed is None else packed
         call_id = CallId(str(number))
@@ -106,30 +106,30 @@ class ScriptedPeer:
         self.runner.cancel(Cancel(RequestId(number), "cancelled"))
 
     def credit(self, number: int, chunks: int, total_bytes: int) -> None:
-        """Let a call send more."""
+        """Give a call credit."""
         self.runner.on_stream_frame(Credit(RequestId(number), False, chunks, total_bytes))
 
     def input(self, call: int, number: int, *fields: Any, last: bool = False) -> None:
-        """Send a chunk of a call's input, or its end alone."""
+        """Send a chunk of a call's input, or only the end of the input."""
         body = pack_body([*fields]) if fields else None
         self.runner.on_stream_frame(Input(RequestId(call), number, body, last))
 
     async def next_of(self, kind: type[T]) -> T:
-        """Take what the host says next beside answers, which is of this kind."""
+        """Return the next frame besides answers, which must be of this kind."""
         async with asyncio.timeout(60):
             frame = await self.news.get()
         assert isinstance(frame, kind), frame
         return frame
 
     async def fields_of(self, number: int) -> list[Any]:
-        """Take the next chunk of call 1, which has this number."""
+        """Return the fields of the next chunk of call 1, which must have this number."""
         frame = await self.next_of(StreamChunk)
         assert (frame.id, frame.number) == (1, number)
         fields: list[Any] = unpack_body(frame.body, binary=True)
         return fields
 
     async def is_quiet(self) -> bool:
-        """Let everything run that can; tell whether the host says nothing."""
+        """Let everything run that can; return whether the host sends nothing."""
         done, waiting = await asyncio.wait(
             [asyncio.ensure_future(self.answers.get())], timeout=0.05
         )
@@ -138,7 +138,7 @@ class ScriptedPeer:
         return not done and self.news.empty()
 
     async def answer(self) -> Any:
-        """Take the next answer: a value, or the error it stands for."""
+        """Return the next answer: a value, or the error that it stands for."""
         async with asyncio.timeout(60):
             frame = await self.answers.get()
         if isinstance(frame, Failed):
@@ -151,7 +151,7 @@ class ScriptedPeer:
         return answer
 
     async def idle(self) -> None:
-        """Wait until nothing runs, queues or was left behind."""
+        """Wait until nothing runs, waits in a queue or was left behind."""
         async with asyncio.timeout(60):
             while tasks := [run.task for run in self.runner._running if run.task]:
                 await asyncio.wait(tasks)
@@ -160,7 +160,7 @@ class ScriptedPeer:
 
 
 class HostStage:
-    """Makes servers with tools on them, and lets go of everything at the end."""
+    """Makes hosts with tools, and stops all of them at the end."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -213,7 +213,7 @@ def hold(host_stage: HostStage, **options: Any) -> Callable[..., Any]:
 
 
 def hold_thread(host_stage: HostStage, **options: Any) -> Callable[..., Any]:
-    """Make a sync tool that waits until the gate is open, whatever it is told."""
+    """Make a sync tool that waits until the gate is open, and ignores cancels."""
 
     @tool(name="hold_thread", **options)
     def hold_thread(context: ToolContext, number: int = 0) -> str:

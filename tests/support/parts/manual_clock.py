@@ -1,4 +1,4 @@
-"""A loop that is only a clock, and ports that only write down: what the router needs, no more."""
+"""A loop that is only a clock, and ports that only record: what the router needs, and no more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Timer:
 
 
 class ManualClock:
-    """Time that moves when it is told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -32,7 +32,7 @@ class ManualClock:
         """How many timers have run."""
 
     def as_loop(self) -> asyncio.AbstractEventLoop:
-        """Pass for a loop; nothing but the clock and its timers is there."""
+        """Use it as an event loop, which has only the clock and its timers."""
         return cast(asyncio.AbstractEventLoop, self)
 
     def time(self) -> float:
@@ -45,11 +45,11 @@ class ManualClock:
 
     @property
     def waiting(self) -> int:
-        """How many timers are set."""
+        """The number of timers that are set."""
         return sum(not timer.cancelled for timer in self._timers)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and run what is due."""
+        """Advance the clock, and run the timers that are due."""
         self.now += seconds
         for timer in [each for each in self._timers if each.when <= self.now]:
             self._timers.remove(timer)
@@ -59,7 +59,7 @@ class ManualClock:
 
 
 class RecordingPort:
-    """A port. It writes at once, or holds what it is given, or has no room for it."""
+    """A port that writes at once, holds what it is given, or has no room for it."""
 
     def __init__(self) -> None:
         self.sent: list[Frame | Unknown] = []
@@ -102,11 +102,11 @@ class RecordingPort:
 
     @property
     def held(self) -> list[Frame | Unknown]:
-        """What waits."""
+        """The number of frames that it holds."""
         return [decode_from_server(data) for data, _ in self._held]
 
     def release(self) -> None:
-        """Write what was held and is still wanted."""
+        """Write the held frames that are still wanted."""
         self.holds = False
         held, self._held = self._held, []
         for data, ticket in held:
@@ -114,7 +114,7 @@ class RecordingPort:
                 self._write(data, ticket)
 
     def take(self, kind: type[F]) -> F:
-        """Take the oldest frame, which is of this kind."""
+        """Return the oldest frame, which must be of this kind."""
         frame = self.sent.pop(0)
         assert isinstance(frame, kind), frame
         return frame

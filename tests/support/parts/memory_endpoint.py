@@ -1,7 +1,7 @@
 """One end of a websocket connection in memory: ours, and websockets' own reader as its oracle.
 
-Both answer each whole message with itself. What they say and what becomes of them is an `Outcome`,
-to be compared.
+Both answer each whole message with itself. What they send, and how they end, is an `Outcome`, which
+tests compare.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from support.clients.raw_client import upgrade_request
 from toolbus.transport.websocket import ClientTransport, MessageConnection, ServerTransport
 
 Limit = int | tuple[int, int] | None
-"""Of messages, or of messages and of the fragments they come in; in bytes."""
+"""Of messages, or of messages and of their fragments; in bytes."""
 TEXT_REFUSED = (1003, "only binary messages")
 
 
 @dataclass
 class Outcome:
-    """What became of a connection, to one end of it."""
+    """What one end of a connection received and sent, and how it ended."""
 
     messages: list[bytes]
     said: list[tuple[int, bytes]]
@@ -40,7 +40,7 @@ class Outcome:
     close_sent: Close | None
     close_rcvd: Close | None
     error: str
-    """What the reader found wrong with what it was told."""
+    """The error that the reader reported."""
 
 
 def outcome_of(protocol: Protocol, messages: list[bytes], written: bytes) -> Outcome:
@@ -56,7 +56,7 @@ def outcome_of(protocol: Protocol, messages: list[bytes], written: bytes) -> Out
 
 
 def frames_in(data: bytes, *, masked: bool) -> list[tuple[int, bytes]]:
-    """Read frames by websockets' reader of one frame, which does not stop at a close frame."""
+    """Read frames with websockets' reader of single frames, which goes on after a close frame."""
     reader = StreamReader()
     reader.feed_data(data)
     frames: list[Frame] = []
@@ -94,7 +94,7 @@ def by_websockets(side: Side, frames: Iterable[bytes], max_bytes: Limit) -> Outc
 
 
 class MemoryTransport(asyncio.Transport):
-    """A transport that keeps what is written, and never has too much of it."""
+    """A transport that keeps what is written, and is never full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class MemoryTransport(asyncio.Transport):
         self.writes += 1
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget what was written."""
         self.written.clear()
         self.writes = 0
 
@@ -116,7 +116,7 @@ class MemoryTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Nothing more comes: what is written yet would show in `written`."""
+        """Do nothing: later writes would show in `written`."""
 
     def is_closing(self) -> bool:
         return False
@@ -128,14 +128,14 @@ class MemoryTransport(asyncio.Transport):
         self.reading.set()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It has no limits."""
+        """Do nothing: it has no limits."""
 
     def abort(self) -> None:
-        """There is nothing to drop."""
+        """Do nothing: there is nothing to drop."""
 
 
 class Echo:
-    """A receiver that keeps what it is told and says it back."""
+    """A receiver that keeps each message and sends it back."""
 
     def __init__(self, connection: MessageConnection) -> None:
         self.messages: list[bytes] = []
@@ -146,11 +146,11 @@ class Echo:
         self._connection.send_message(data)
 
     def on_close(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nothing waits for the end."""
 
 
 class MemoryEndpoint:
-    """Our end of a connection that has shaken hands."""
+    """Our end of a connection after the handshake."""
 
     def __init__(self, connection: MessageConnection, *, batches: bool) -> None:
         self.wire = MemoryTransport()
@@ -162,7 +162,7 @@ class MemoryEndpoint:
     @classmethod
     async def server(cls, max_bytes: Limit, *, batches: bool = False) -> MemoryEndpoint:
         async def handler(_: object) -> None:
-            """It is the test that reads."""
+            """Wait: the test reads."""
 
         protocol = ServerProtocol(max_size=max_bytes)
         door: Any = SimpleNamespace(handler=handler, handler_tasks=set())
@@ -192,13 +192,13 @@ class MemoryEndpoint:
         return end
 
     async def read(self, data: bytes) -> None:
-        """Tell it bytes, as one piece, and let it work on all of them."""
+        """Feed it bytes in one piece, and let it handle all of them."""
         self.connection.data_received(data)
         async with asyncio.timeout(60):
             await self.wire.reading.wait()
 
     async def outcome(self) -> Outcome:
-        """Tell what has become of it, once it has written what it holds for a turn."""
+        """Return its state, once it has written what it holds until the end of a turn."""
         turn = self.connection.loop.create_future()
         self.connection.loop.call_soon(turn.set_result, None)
         await turn

@@ -1,4 +1,4 @@
-"""Members and definitions without a server: what the pure parts of one work on."""
+"""Members and definitions without a server: the input of its pure parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolbus_server.registry.toolkit_definition import Definition, read_definiti
 
 
 def scope(**agents: Any) -> ApiScope:
-    """Grant exactly this over toolkits and tools."""
+    """Grant exactly this for toolkits and tools."""
     return ApiScope(agents=AgentsGrant(**agents))
 
 
@@ -37,7 +37,7 @@ def member(
 def definition(
     name: str = "t", *tools: str, version: str = "", idempotent: bool = False, **words: str
 ) -> Definition:
-    """Make what a host registers; another version is another digest."""
+    """Make the definition that a host registers; another version has another digest."""
     schema = {"type": "object"}
     described = [
         {"name": tool, "input_schema": schema, "idempotent": idempotent}

@@ -1,4 +1,4 @@
-"""A router with people around it, and neither sockets nor time of its own."""
+"""A router with participants, and with neither sockets nor real time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARGUMENTS = pack_body({})
 
 
 class RouterHarness:
-    """A room with people in it, and a router."""
+    """A room with participants, and a router."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.clock = ManualClock()
@@ -37,7 +37,7 @@ class RouterHarness:
         return connection
 
     def named(self, name: str) -> Connection:
-        """The connection of this name, made if there is none."""
+        """Return the connection of this name; make it if there is none."""
         for connection in self.room.connections.values():
             if connection.member.identity.name == name:
                 return connection

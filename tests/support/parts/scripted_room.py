@@ -1,4 +1,4 @@
-"""A room whose server is the test: what it is told of a call, and what it makes come of it."""
+"""A room whose server is the test: the test reads what the room sends and chooses the replies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def piece(data: bytes, *, more: bool, name: str = "") -> bytes:
 
 
 class ScriptedRoom:
-    """The server's side of one connection, with the room on the other side of it."""
+    """The server's side of one connection, and the room on its other side."""
 
     def __init__(self, room: RoomClient, line: Line) -> None:
         self.room = room
@@ -49,7 +49,7 @@ class ScriptedRoom:
         self.number = 0
 
     async def call(self) -> Call:
-        """Wait for the next call; what follows is said of that one."""
+        """Wait for the next call; later frames belong to that one."""
         frame = await self.line.next_of(Call)
         self.id, self.number = frame.id, 0
         return frame
@@ -76,7 +76,9 @@ class ScriptedRoom:
         await self.line.send(Credit(self.id, True, chunks, size))
 
     async def received(self) -> list[Frame]:
-        """All that the room has said of calls, after it has read all that it was sent."""
+        """Return all frames about calls that the room has sent, after it has read all that it
+        received.
+        """
         async with asyncio.timeout(60):
             return await self._told_until_asked() + await self._told_until_asked()
 
@@ -98,12 +100,12 @@ class ScriptedRoom:
 
     @property
     def dropped(self) -> int:
-        """How many frames reached nobody."""
+        """The number of frames that no request received."""
         assert self.room._parts is not None
         return self.room._parts.table.dropped
 
     def at_chunk(self, act: Callable[[], Any]) -> None:
-        """Do something in the very turn in which the next chunk reaches the room."""
+        """Run an action in the same event loop turn in which the room receives the next chunk."""
         assert self.room._parts is not None
         table = self.room._parts.table
         (line,) = self.room._parts.calls._runners
@@ -118,13 +120,13 @@ class ScriptedRoom:
 
     @property
     def shares_left(self) -> int:
-        """How many bytes of memory no stream has, of those that all of them share."""
+        """The free bytes of the memory that all streams share."""
         assert self.room._parts is not None
         return self.room._parts.table.budget.free_bytes
 
     @property
     def pending(self) -> set[int]:
-        """The ids that are under way."""
+        """The ids of unanswered requests."""
         assert self.room._parts is not None
         return set(self.room._parts.table._pending)
 
@@ -134,7 +136,7 @@ async def values(chunks: ChunkStream) -> list[Any]:
 
 
 async def error_of(chunks: ChunkStream) -> tuple[list[Any], RoomException]:
-    """Read to the end, which is an error."""
+    """Read a stream that must end with an error; return its values and the error."""
     seen: list[Any] = []
 
     async def go_on() -> None:
@@ -143,13 +145,13 @@ async def error_of(chunks: ChunkStream) -> tuple[list[Any], RoomException]:
 
     with pytest.raises(RoomException) as caught:
         await go_on()
-    assert [chunk async for chunk in chunks] == []  # it is told once
+    assert [chunk async for chunk in chunks] == []  # it is raised once
     return seen, caught.value
 
 
 @asynccontextmanager
 async def scripted_room(tracing: Tracing | None = None) -> AsyncIterator[ScriptedRoom]:
-    """Join a room of a server that does what the test says, for as long as the block runs."""
+    """Join a room of a server that the test controls, until the block ends."""
     async with (
         asyncio.timeout(60),
         scripted_server(ApiScope.full()) as server,

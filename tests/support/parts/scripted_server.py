@@ -1,4 +1,4 @@
-"""A server that does nothing but what a test tells it, to see what a client makes of that."""
+"""A server that sends only what a test tells it to send, to test clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Line:
-    """One connection of a client, welcomed."""
+    """One client's connection, which was welcomed."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
@@ -50,14 +50,14 @@ class Line:
                     return frame
 
     async def answer(self, kind: type[Any], body: dict[str, Any]) -> Any:
-        """Answer the next request of a kind well, and return it."""
+        """Answer the next request of a kind with success, and return it."""
         request = await self.next_of(kind)
         await self.send(Result(request.id, pack_body(body)))
         return request
 
 
 class ScriptedServer:
-    """Welcomes whoever comes, with the grants `api`, and hands the connections to the test."""
+    """Welcomes every client, with the grants `api`, and hands the connections to the test."""
 
     def __init__(self, api: ApiScope) -> None:
         self.api = api.to_claims()
@@ -84,7 +84,7 @@ class ScriptedServer:
 
 @asynccontextmanager
 async def scripted_server(api: ApiScope | None = None) -> AsyncIterator[ScriptedServer]:
-    """Run one on loopback for as long as the block runs; it grants nothing unless told."""
+    """Run one on loopback until the block ends; without `api` it grants nothing."""
     server = ScriptedServer(api or ApiScope())
     async with serve(
         server.handle, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)], compression=None

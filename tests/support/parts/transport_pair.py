@@ -1,4 +1,6 @@
-"""A server on our connections with nothing on top: a raw client at one end, a reader behind it."""
+"""A server on our connections with nothing on top: a raw client at one end, a receiver at the
+other.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class PlainTicket:
 
 
 class RecordingReceiver:
-    """A receiver that keeps what it is told."""
+    """A receiver that keeps each message."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
@@ -54,7 +56,7 @@ class RecordingReceiver:
 
 
 class RecordingTransport(ServerTransport):
-    """A connection that keeps every event, as websockets hands it over."""
+    """A connection that records every event that websockets passes to it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,7 +68,7 @@ class RecordingTransport(ServerTransport):
 
 
 class TransportServer:
-    """A server, and the server's end of whatever connects to it."""
+    """A server, and its end of each connection."""
 
     def __init__(
         self, url: str, arrived: asyncio.Queue[tuple[RecordingTransport, RecordingReceiver]]
@@ -78,7 +80,7 @@ class TransportServer:
     async def raw_pair(
         self,
     ) -> AsyncIterator[tuple[RawClient, RecordingTransport, RecordingReceiver]]:
-        """A raw client, and the connection and its reader at the server's end."""
+        """A raw client, and the server's connection and receiver."""
         async with raw_connection(self.url) as client:
             assert (await client.upgrade("/", PROTOCOL)).status == 101
             connection, reader = await self._arrived.get()
@@ -115,7 +117,7 @@ async def transport_server(
 
 
 def fill(connection: ServerTransport, size: int = 64 * KIB) -> int:
-    """Send until the transport can take no more; return how many messages that took."""
+    """Send until the transport is full; return the number of messages."""
     count = 0
     while not connection.paused:
         connection.send_message(bytes(size))

@@ -1,4 +1,4 @@
-"""An event loop on which waiting takes no time: seconds pass when nothing else is left to do."""
+"""An event loop on which waiting takes no time: the clock jumps when nothing else is left to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Instead of sleeping until the next timer, lets the clock jump there."""
+    """Instead of sleeping until the next timer, advances the clock to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +37,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def on_virtual_clock(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; return what comes of it."""
+    """Run to the end; return the result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

@@ -1,1 +1,1 @@
-"""Programs as processes of their own: servers, hosts, clients, commands."""
+"""Programs in their own processes: servers, hosts, clients, commands."""

@@ -1,4 +1,4 @@
-"""`toolbus` as people run it: processes with an empty home of their own, ended by their id."""
+"""`toolbus` as people run it: processes with an empty home, ended by their process id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from toolbus.cli.app import make_app
 
 PATIENCE_S = 60.0
-"""Processes on a busy machine: far above what any of them takes."""
+"""A guard against hanging, far above what any process takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Outcome:
 
     @property
     def value(self) -> Any:
-        """What stdout says, as JSON."""
+        """The JSON value on stdout."""
         return json.loads(self.out)
 
     @property
     def error(self) -> dict[str, Any]:
-        """What stderr says, as JSON."""
+        """The JSON error on stderr."""
         found: dict[str, Any] = json.loads(self.err)
         return found
 
@@ -66,7 +66,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """Runs `toolbus` in a folder, with variables of its own and no others of toolbus."""
+    """Runs `toolbus` in a folder, with the given variables and no other variables of toolbus."""
 
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class CommandLine:
             return running.ended()
 
     def run_here(self, *arguments: str, **variables: str) -> Outcome:
-        """Run a command to its end in this process: without half a second for an interpreter.
+        """Run a command to its end in this process, which saves half a second for an interpreter.
 
-        For what a command says and how it ends. Signals, terminals, spans and what it leaves behind
-        need a process; and each command is run as one somewhere.
+        For the output of a command and how it ends. Signals, terminals, spans and leftovers need a
+        process; and each command is run as a process by at least one test.
         """
         wanted = self.environment(variables)
         assert not [name for name in wanted if name.startswith("OTEL_")], "spans are for a process"
@@ -94,14 +94,14 @@ class CommandLine:
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
     def value_here(self, *arguments: str) -> Any:
-        """Run a command here that must end well, and read what it says as JSON."""
+        """Run a command here that must succeed, and read its output as JSON."""
         outcome = self.run_here(*arguments)
         assert outcome.code == 0, outcome.err
         return outcome.value
 
     @contextmanager
     def start(self, *arguments: str, **variables: str) -> Iterator[Running]:
-        """Run a command for as long as the block runs; what is left then is killed."""
+        """Start a command; what still runs when the block ends is killed."""
         with heard_interrupts():
             process = subprocess.Popen(
                 [sys.executable, "-m", "toolbus", *arguments],
@@ -121,14 +121,14 @@ class CommandLine:
 
     @contextmanager
     def serving(self, *arguments: str) -> Iterator[tuple[Running, str]]:
-        """Run a development server; gives it and its address."""
+        """Run a development server; yield it and its address."""
         options: Sequence[str] = arguments or ("--dev",)
         with self.start("serve", "--port", "0", "--json", *options) as server:
             yield server, json.loads(server.line())["url"]
 
     @contextmanager
     def hosting(self, *arguments: str) -> Iterator[Running]:
-        """Host toolkits, once the first of them can be called."""
+        """Host toolkits; yield once the first of them can be called."""
         with self.start("host", *arguments) as host:
             line = host.line()
             assert line, host.ended().err
@@ -151,7 +151,7 @@ class CommandLine:
 
 @contextmanager
 def heard_interrupts() -> Iterator[None]:
-    """Let processes that start here hear Ctrl-C, which one in the background ignores."""
+    """Let processes that are started here receive Ctrl-C, which a background process ignores."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

@@ -1,8 +1,8 @@
-"""A host whose tools make its end hard: they tell stdout that they began, and then do not end.
+"""A host whose tools are hard to stop: each prints that it began, and then does not end.
 
 Run as `python ending_host.py run`, hosted by `RemoteToolkit.run`, or as `python ending_host.py
-around`, by a program of its own with `asyncio.run` around `room.host`. As a module it has `work`,
-for `toolbus host`.
+around`, by a program with `asyncio.run` around `room.host`. As a module it has `work`, for `toolbus
+host`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def swallow() -> str:
 
 @tool
 async def turn() -> str:
-    """Make an answer of its cancel."""
+    """Return a result when it is cancelled."""
     _say("entered")
     try:
         await asyncio.Event().wait()
@@ -55,7 +55,7 @@ def in_thread() -> str:
 
 @tool
 async def beside() -> str:
-    """Leave a thread that the host knows nothing of."""
+    """Leave a thread that the host does not know."""
     await asyncio.to_thread(in_thread)
     return ""
 
@@ -64,7 +64,7 @@ async def beside() -> str:
 async def block() -> str:
     """Block the event loop."""
     _say("entered")
-    time.sleep(60)  # noqa: ASYNC251 - as somebody might by mistake
+    time.sleep(60)  # noqa: ASYNC251 - a mistake that authors make
     return ""
 
 

@@ -1,7 +1,7 @@
-"""A host of streams and files, as a process of its own: `python flow_host.py WITNESS`.
+"""A host of streams and files, in its own process: `python flow_host.py WITNESS`.
 
-Its toolkit is `flow`. What runs without end writes to the witness's file that it began and that it
-was left, a line each, so that what was written before a SIGKILL stays written.
+Its toolkit is `flow`. A tool without an end writes two lines to the witness file: that it began,
+and that it was closed. Each line is one write, so that lines written before a SIGKILL persist.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PIECE_BYTES = 1024 * 1024
 
 
 class Flow:
-    """The tools, and how far each has come."""
+    """The tools, and the number of items that each has handled."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -70,7 +70,7 @@ class Flow:
     def _inputs(self) -> list[Any]:
         @tool
         async def hoard(rows: InputStream[dict[str, Any]], first: int) -> int:
-            """Take some, and the rest once told to go on."""
+            """Take some items, and the rest once told to go on."""
             async with self.run("hoard"):
                 async for _ in rows:
                     self.taken += 1

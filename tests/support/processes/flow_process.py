@@ -1,4 +1,4 @@
-"""Where streams and files are tested: a host of its own process, its witness, and whose memory."""
+"""Starts the host of `flow_host`, and measures the memory of processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.005
 
 
 class RunningServer(Protocol):
-    """A server, here or in a process of its own."""
+    """A server, in this process or in its own."""
 
     @property
     def url(self) -> str: ...
@@ -35,7 +35,7 @@ class FlowHost:
 
     Args:
         child: The process.
-        witness: The file in which its tools write that they began and were left.
+        witness: The file in which its tools write that they began and were closed.
     """
 
     def __init__(self, child: ChildProcess, witness: Path) -> None:
@@ -47,11 +47,11 @@ class FlowHost:
         return self.child.process.pid
 
     def count(self, line: str) -> int:
-        """Tell how often a line stands in the witness's file."""
+        """Count how often a line is in the witness file."""
         return self._witness.read_text().splitlines().count(line) if self._witness.exists() else 0
 
     async def wrote(self, line: str, times: int = 1) -> None:
-        """Wait until a line stands there so often."""
+        """Wait until a line is there this often."""
         async with asyncio.timeout(60):
             while self.count(line) < times:  # noqa: ASYNC110 - a file of another process has no event
                 await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ class FlowHost:
 async def flow_host(
     server: RunningServer, caller: RoomClient, folder: Path, *, url: str | None = None
 ) -> AsyncIterator[FlowHost]:
-    """Run a host until the block is left; `caller` sees when it is there."""
+    """Run a host until the block ends; yield once `caller` can call it."""
     witness = folder / "flow"
     variables = {"TOOLBUS_URL": url or server.url, "TOOLBUS_TOKEN": server.token("host")}
     command = [sys.executable, str(PROGRAM), str(witness)]
@@ -76,7 +76,7 @@ async def flow_host(
 async def command(
     server: RunningServer, *words: str, name: str = "cli", stdout: Any = asyncio.subprocess.DEVNULL
 ) -> asyncio.subprocess.Process:
-    """Run `toolbus` as a participant of the room "lab", in a process of its own."""
+    """Run `toolbus` as a participant of the room "lab", in its own process."""
     mine = {"TOOLBUS_URL": server.url, "TOOLBUS_ROOM": "lab", "TOOLBUS_TOKEN": server.token(name)}
     clean = {key: text for key, text in os.environ.items() if not key.startswith("TOOLBUS_")}
     return await asyncio.create_subprocess_exec(
@@ -85,16 +85,16 @@ async def command(
 
 
 def number_of(chunk: Chunk) -> int:
-    """Read the number of an item of the host's."""
+    """Return the number of one of the host's items."""
     value: Any = chunk.value
     return int(value["n"])
 
 
 class Memory:
-    """The most that processes have of the machine's memory meanwhile: `async with Memory(...)`.
+    """Measures the peak memory of processes: `async with Memory(...)`.
 
     Args:
-        pids: Which processes, by name.
+        pids: The processes, by name.
     """
 
     def __init__(self, **pids: int) -> None:
@@ -115,7 +115,7 @@ class Memory:
         self.look()
 
     def grown(self, name: str) -> int:
-        """Tell by how many bytes a process had grown at most."""
+        """Return by how many bytes a process grew at most."""
         return self.most[name] - self.before[name]
 
     def look(self) -> None:
@@ -125,6 +125,6 @@ class Memory:
                 self.most[name] = max(self.most.get(name, 0), now)
 
     async def _look_often(self) -> None:
-        while True:  # a process tells nobody of its memory
+        while True:  # a process has no event for its memory
             await asyncio.sleep(_LOOK_EVERY_S)
             self.look()

@@ -1,4 +1,4 @@
-"""A host in a process of its own, which a test can kill without asking."""
+"""A host in its own process, which a test can kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HostProcess:
     """A process that hosts the toolkit `work`.
 
     Args:
-        process: The process, which has said that it is ready.
+        process: The process, which has printed that it is ready.
         witness: The file in which its tools write that they began and ended.
     """
 
@@ -33,19 +33,19 @@ class HostProcess:
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
-        """Ask it to leave, and return its exit code."""
+        """End it with SIGTERM, and return its exit code."""
         return await self._end(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Suspend it."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it run again."""
+        """Resume it."""
         self._process.send_signal(signal.SIGCONT)
 
     async def ended(self) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it ends without a signal, and return its exit code."""
         async with asyncio.timeout(60):
             return await self._process.wait()
 
@@ -56,11 +56,11 @@ class HostProcess:
             return await self._process.wait()
 
     def count(self, line: str) -> int:
-        """Tell how often a line stands in the witness's file."""
+        """Count how often a line is in the witness file."""
         return self._witness.read_text().splitlines().count(line) if self._witness.exists() else 0
 
     async def wrote(self, line: str) -> None:
-        """Wait until a line stands there."""
+        """Wait until a line is there."""
         async with asyncio.timeout(60):
             while not self.count(line):  # noqa: ASYNC110 - a file of another process has no event
                 await asyncio.sleep(0.01)
@@ -75,7 +75,7 @@ async def host_process(
     token: str | None = None,
     via: FaultProxy | None = None,
 ) -> AsyncIterator[HostProcess]:
-    """Start a host and wait until its toolkit is registered; at the end it is gone."""
+    """Start a host and wait until its toolkit is registered; it is stopped when the block ends."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TOOLBUS_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(_PROGRAM), str(witness), *(["hold"] if hold else [])),

@@ -1,7 +1,7 @@
-"""What a host process of a test serves: tools that tell a file when they begin and when they end.
+"""The tools of a test's host process: they write to a file when they begin and when they end.
 
 Run as `python hosted_tools.py WITNESS [hold]`; it prints "ready" once its toolkit is registered.
-With `hold`, `wait` and `wait_again` come back only by a cancel, of which they tell too.
+With `hold`, `wait` and `wait_again` return only when they are cancelled, and write that too.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def toolkit_of(witness: Path, hold: bool) -> RemoteToolkit:
 
 
 class _Announced(RoomClient):
-    """Says when it hosts something."""
+    """Prints "ready" once it hosts something."""
 
     @asynccontextmanager
     async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:

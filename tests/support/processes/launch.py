@@ -1,4 +1,4 @@
-"""Processes of their own, without the `TOOLBUS_*` variables around, ended by their id."""
+"""Child processes, without the `TOOLBUS_*` variables of this one, ended by their process id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 
 def clean_environment() -> dict[str, str]:
-    """Give the variables around, without those that are for toolbus and OpenTelemetry."""
+    """Return this process's variables, without those for toolbus and OpenTelemetry."""
     ours = ("TOOLBUS_", "OTEL_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
@@ -32,11 +32,11 @@ class ChildProcess:
         return cls(process)
 
     async def kill(self) -> None:
-        """End it without asking."""
+        """End it with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
-        """Ask it to end, and return its exit code."""
+        """End it with SIGTERM, and return its exit code."""
         return await self._end(signal.SIGTERM)
 
     async def _end(self, number: signal.Signals) -> int:

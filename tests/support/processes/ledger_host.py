@@ -1,7 +1,7 @@
-"""A host whose tools write down that they ran: a process of its own, to be killed at any moment.
+"""A host whose tools record that they ran, in its own process, to be killed at any moment.
 
 Each tool appends one line when its function is entered and one when it ends, with a single write to
-a file opened for appending, so that what was written before a SIGKILL stays written.
+a file opened for appending, so that lines written before a SIGKILL persist.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def ledger(path: str) -> RemoteToolkit:
 
     @tool
     async def nest(context: ToolContext, key: int, inner_key: int, good: bool) -> int:
-        """Its inner call's error escapes: here the function ran, there it did not."""
+        """Propagate the inner call's error: this function ran, the inner one did not."""
         with witness.run(key):
             value = inner_key if good else "no number"
             inner = await context.room.call("ledger.count", key=value)

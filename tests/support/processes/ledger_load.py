@@ -1,4 +1,4 @@
-"""Calls that go on and on at the hosts of `ledger_host`, each with a key that runs at most once."""
+"""Repeated calls of the tools of `ledger_host`, each with a key that runs at most once."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ _PROGRAM = Path(__file__).with_name("ledger_host.py")
 
 
 async def start_ledger(url: str, token: str, witness: Path, **variables: str) -> ChildProcess:
-    """Start a host of the toolkit `ledger` in the room "lab"; it is not there yet on return."""
+    """Start a host of the toolkit `ledger` in the room "lab"; it may not be registered yet on
+    return.
+    """
     environment = {"TOOLBUS_URL": url, "TOOLBUS_ROOM": "lab", "TOOLBUS_TOKEN": token, **variables}
     return await ChildProcess.start([sys.executable, str(_PROGRAM), str(witness)], environment)
 
 
 class Load:
-    """Lanes of one caller, each of which makes one call after the other.
+    """Concurrent calls of one caller, each followed by the next one.
 
     Args:
         room: The caller.
         tool: One of `ledger`: "count", or "count_again", which is idempotent.
-        keys: What the calls are told apart by, not to be used by any other load.
-        retry: Whether calls are tried again.
+        keys: Identify the calls; no other load may use them.
+        retry: Whether calls are retried.
     """
 
     def __init__(
@@ -48,19 +50,19 @@ class Load:
 
     @property
     def done(self) -> int:
-        """How many calls have ended."""
+        """The number of calls that have ended."""
         return len(self.succeeded) + len(self.failed)
 
     @asynccontextmanager
-    async def running(self, lanes: int = 8) -> AsyncIterator[None]:
-        """Call for as long as the block runs; at its end all calls have ended."""
+    async def running(self, tasks: int = 8) -> AsyncIterator[None]:
+        """Call until the block ends; at its end all calls have ended."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(lanes):
-                group.create_task(self._lane())
+            for _ in range(tasks):
+                group.create_task(self._call_repeatedly())
             yield
             self._is_over = True
 
-    async def _lane(self) -> None:
+    async def _call_repeatedly(self) -> None:
         while not self._is_over:
             key = next(self._keys)
             arguments = {"key": key, "work_s": 0.01}
@@ -78,12 +80,12 @@ class Load:
                 self._progress.notify_all()
 
     async def succeeds(self, more: int = 50) -> None:
-        """Wait until so many further calls have ended well."""
+        """Wait until this many further calls have succeeded."""
         wanted = len(self.succeeded) + more
         await self._until(lambda: len(self.succeeded) >= wanted)
 
     async def fails(self, more: int = 1) -> None:
-        """Wait until so many further calls have failed."""
+        """Wait until this many further calls have failed."""
         wanted = len(self.failed) + more
         await self._until(lambda: len(self.failed) >= wanted)
 
@@ -92,7 +94,7 @@ class Load:
             await self._progress.wait_for(is_so)
 
     def check(self, witness: Path) -> None:
-        """Compare what the callers were told with what the hosts wrote down."""
+        """Compare the callers' results with the lines of the hosts."""
         entered, ended = runs_of(witness)
         for key in self.succeeded:
             assert ended[key], f"call {key} ended well, and never ran to its end"

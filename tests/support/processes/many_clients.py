@@ -1,4 +1,4 @@
-"""A thousand participants in one process, and a caller whose calls go on meanwhile."""
+"""A thousand participants in one process, and a caller whose calls must not fail meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ManyClients:
         self._process = process
 
     async def say(self, word: str) -> None:
-        """Tell it what to do; once it waits, it has said so."""
+        """Send an order; return once the process waits, if it does."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{word}\n".encode())
@@ -37,7 +37,7 @@ class ManyClients:
             assert await self._process.stdout.readline() == b"waiting\n"
 
     async def until_reconnected(self) -> list[float]:
-        """Wait until all are back; say how long each took."""
+        """Wait until all have reconnected; return how many seconds each took."""
         assert self._process.stdout is not None
         took: list[float] = json.loads(await self._process.stdout.readline())
         return took
@@ -47,7 +47,7 @@ class ManyClients:
 async def many_clients(
     server: ServerProcess, people: int = PEOPLE, url: str | None = None
 ) -> AsyncIterator[ManyClients]:
-    """Run so many participants in a process of their own, where the server is or the URL leads."""
+    """Run this many participants in their own process, connected to the server or to `url`."""
     place = {"TOOLBUS_URL": url or server.url, "TOOLBUS_ROOM": "lab"}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(_PROGRAM), str(people)),

@@ -1,9 +1,9 @@
 """A thousand participants in one process, which lose their connections and reconnect together.
 
-Run as `python many_clients_process.py COUNT`, with `TOOLBUS_*` set. It prints "ready" when all
-have joined. The line "again" on stdin drops all connections; at "wait" it prints "waiting", and
-the test drops them. When all have reconnected it prints the seconds that each took, as JSON. It
-ends when stdin does.
+Run as `python many_clients_process.py COUNT`, with `TOOLBUS_*` set. It prints "ready" when all have
+joined. The line "again" on stdin drops all connections; after "wait" it prints "waiting", and the
+test drops them. When all have reconnected it prints the seconds that each took, as JSON. It ends
+when stdin does.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def _line_of(room: RoomClient) -> Connection:
 
 
 async def _is_back(room: RoomClient, line: Connection, began: float) -> float:
-    """Say how many seconds it took until calls could be sent again."""
+    """Return how many seconds it took until calls could be sent again."""
     assert room._parts is not None
     await line.closed.wait()
     await room._parts.link.ready()

@@ -30,7 +30,7 @@ _LINE_BYTES = 2**24
 
 
 def node_command() -> tuple[str, list[str]]:
-    """Find node and npm: this machine's, else those that a package of the tests brings."""
+    """Find node and npm: this machine's, or those of a package of the tests."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is not None and npm is not None and _major(node) >= OLDEST_NODE:
         return node, [npm]
@@ -47,7 +47,7 @@ def _major(node: str) -> int:
 
 
 def installed_client(folder: Path) -> Path:
-    """Copy the client into a folder in which its packages are found, and return that."""
+    """Copy the client into a folder in which its packages are found, and return that folder."""
     _, npm = node_command()
     packages = _packages(npm)
     for path in SOURCES.iterdir():
@@ -86,7 +86,7 @@ def _install(npm: Sequence[str], folder: Path) -> None:
 
 
 class NodeProgram:
-    """A process that says JSON objects, one a line, and may be told what to do in the same way."""
+    """A process that prints JSON objects, one a line, and accepts orders in the same way."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -103,7 +103,9 @@ class NodeProgram:
                 self._news.notify_all()
 
     async def said(self, *keys: str, **wanted: Any) -> dict[str, Any]:
-        """Wait until it has said something with these keys and values, and take that away."""
+        """Wait until it has printed an object with these keys and values; remove and return that
+        one.
+        """
 
         def found() -> dict[str, Any] | None:
             for each in self._said:
@@ -118,7 +120,7 @@ class NodeProgram:
             return line
 
     def tell(self, what: str, **rest: Any) -> int:
-        """Tell it what to do, and return the number of that."""
+        """Send an order, and return its number."""
         assert self.process.stdin is not None
         number = next(self._numbers)
         line = json.dumps({"n": number, "do": what, **rest})
@@ -126,15 +128,15 @@ class NodeProgram:
         return number
 
     async def answer(self, number: int) -> dict[str, Any]:
-        """Wait for what became of that."""
+        """Wait for the reply to an order."""
         return await self.said(n=number)
 
     async def ask(self, what: str, **rest: Any) -> dict[str, Any]:
-        """Tell it what to do, and wait for what becomes of that."""
+        """Send an order, and wait for its reply."""
         return await self.answer(self.tell(what, **rest))
 
     def kill(self) -> None:
-        """End it without asking."""
+        """End it with SIGKILL."""
         if self.process.returncode is None:
             self.process.kill()
 

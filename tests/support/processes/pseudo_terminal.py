@@ -1,4 +1,4 @@
-"""A command that has a terminal of its own, and what it has drawn there."""
+"""A command in a pseudo-terminal, and what it has drawn there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Terminal:
         self._ours = ours
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait until what was drawn has this in it."""
+        """Wait until what was drawn contains this."""
         ends_at = time.monotonic() + PATIENCE_S
         while (found := re.search(pattern, self.drawn)) is None:
             assert self._read(ends_at - time.monotonic()), f"not drawn: {pattern}\n{self.drawn}"
@@ -52,11 +52,11 @@ class Terminal:
         return self.process.wait(PATIENCE_S)
 
     def _read(self, timeout_s: float) -> bool:
-        """Read what is drawn next; False at the end, or where nothing comes."""
+        """Read what is drawn next; False at the end, or if nothing comes."""
         readable, _, _ = select.select([self._ours], [], [], max(0.0, timeout_s))
         try:
             data = os.read(self._ours, 65_536) if readable else b""
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             data = b""
         self.drawn += data.decode(errors="replace")
         return bool(data)
@@ -64,7 +64,7 @@ class Terminal:
 
 @contextmanager
 def in_terminal(toolbus: CommandLine, *arguments: str) -> Iterator[Terminal]:
-    """Run a command with a terminal for as long as the block runs; what is left then is killed."""
+    """Run a command in a terminal; if it still runs when the block ends, it is killed."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     variables = {**toolbus.environment(), "TERM": "xterm-256color"}

@@ -1,4 +1,4 @@
-"""A server in a process of its own: stopped or killed, and started anew in its place."""
+"""A server in its own process, which a test stops or kills and starts again at the same address."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from toolbus.auth.grants import ApiScope
 
 
 class ServerProcess:
-    """`toolbus serve`, always at one address once it was started there.
+    """`toolbus serve`, always at the address of its first start.
 
     Args:
-        folder: Where its keys lie; those of one that lies there already are used.
-        flags: More of the command line.
-        program: What Python runs.
+        folder: The folder of its keys; existing keys are used.
+        flags: Further options.
+        program: The program that Python runs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ServerProcess:
             self.url = json.loads(await self._process.stdout.readline())["url"]
 
     async def end(self, number: signal.Signals) -> int:
-        """End it with a signal, and return its exit code; 0 where it was never started."""
+        """End it with a signal, and return its exit code; 0 if it was never started."""
         if self._process is None:
             return 0
         if self._process.returncode is None:
@@ -63,7 +63,7 @@ class ServerProcess:
             return await self._process.wait()
 
     async def ended(self) -> int:
-        """Wait for its end without asking for it, and return its exit code."""
+        """Wait until it ends without a signal, and return its exit code."""
         assert self._process is not None
         async with asyncio.timeout(60):
             return await self._process.wait()
@@ -92,7 +92,7 @@ class ServerProcess:
 async def server_process(
     folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
 ) -> AsyncIterator[ServerProcess]:
-    """Run one on loopback for as long as the block runs."""
+    """Run one on loopback until the block ends."""
     server = ServerProcess(folder, *flags, program=program)
     try:
         await server.start()

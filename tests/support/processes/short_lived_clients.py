@@ -1,7 +1,7 @@
 """A process of clients that join, do something, and leave or drop the connection, many times.
 
-Run as `python short_lived_clients.py URL TOKEN FIRST CYCLES LANES`. It ends with 0 when each
-cycle went as expected.
+Run as `python short_lived_clients.py URL TOKEN FIRST CYCLES TASKS`. It exits with 0 when each cycle
+went as expected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def join(url: str, token: str) -> RawClient:
 
 
 async def leave(client: RawClient, kit: str) -> None:
-    """Called and answered, it takes its toolkit back and says goodbye."""
+    """Host, be called, call, unregister, and leave."""
     answer(client, await call_through(client, client, call_of(f"{kit}.run", OWN_CALL)))
     assert isinstance(await client.reply_to(OWN_CALL), Result)
     await ask(client, Unregister(2, kit, True))
@@ -50,26 +50,28 @@ async def leave(client: RawClient, kit: str) -> None:
 
 
 async def drop_connection(client: RawClient, kit: str) -> None:
-    """Called and answered, it is gone."""
+    """Host, be called, call, and drop the connection."""
     answer(client, await call_through(client, client, call_of(f"{kit}.run", OWN_CALL)))
     assert isinstance(await client.reply_to(OWN_CALL), Result)
 
 
 async def drop_connection_as_caller(client: RawClient, kit: str) -> None:
-    """It is gone while another's tool runs for it; an answer tells that the call was read."""
+    """Drop the connection while a call runs at another's host; a reply shows that the call was
+    read.
+    """
     client.send_frame(call_of("slow.wait", OTHERS_CALL))
     await ask(client, Participants(3, {"limit": 1}))
 
 
 async def drop_connection_as_host(client: RawClient, kit: str) -> None:
-    """It is gone while it runs a call, and has cancelled another."""
+    """Drop the connection while this host runs a call, and after it has cancelled another."""
     await call_through(client, client, call_of(f"{kit}.run", OWN_CALL))
     client.send_frame(call_of(f"{kit}.missing", 9))
     assert (await failure_of(client, 9)).code == "not_found"
 
 
 async def drop_connection_as_subscriber(client: RawClient, kit: str) -> None:
-    """It is gone while others hear of it, and it of others."""
+    """Drop the connection while others receive its events, and it receives theirs."""
     await ask(client, Subscribe(2, ["toolkits", "participants", "messages"]))
     await ask(client, Attributes(3, {"status": "busy"}))
 
@@ -81,11 +83,11 @@ WAYS: tuple[Callable[[RawClient, str], Awaitable[None]], ...] = (
     drop_connection_as_host,
     drop_connection_as_subscriber,
 )
-"""How one comes and goes; each is as frequent as the others."""
+"""What a client does; each is as frequent as the others."""
 
 
 async def run_clients(url: str, token: str, numbers: Iterator[int], kit: str) -> None:
-    """Come and go, one after the other."""
+    """Run clients one after the other."""
     for number in numbers:
         client = await join(url, token)
         try:
@@ -95,11 +97,11 @@ async def run_clients(url: str, token: str, numbers: Iterator[int], kit: str) ->
             client.abort()
 
 
-async def main(url: str, token: str, first: int, cycles: int, lanes: int) -> None:
-    """Come and go in some lanes at a time."""
+async def main(url: str, token: str, first: int, cycles: int, tasks: int) -> None:
+    """Run clients in concurrent tasks."""
     numbers = iter(range(first, first + cycles))
     async with asyncio.timeout(270), asyncio.TaskGroup() as group:
-        for number in range(lanes):
+        for number in range(tasks):
             kit = f"kit-{first % 2}-{number}"
             group.create_task(run_clients(url, token, numbers, kit))
 

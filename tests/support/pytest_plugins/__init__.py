@@ -1,1 +1,1 @@
-"""What the test run itself uses: order of tests, parts that a machine may lack."""
+"""What the test run itself uses: the order of tests, and parts that a machine may lack."""

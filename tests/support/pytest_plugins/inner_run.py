@@ -1,4 +1,4 @@
-"""A run of pytest within a test, in a process of its own, with what `tests/conftest.py` does."""
+"""A run of pytest within a test, in its own process, with the hooks of `tests/conftest.py`."""
 
 from __future__ import annotations
 

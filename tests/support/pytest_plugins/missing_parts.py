@@ -1,7 +1,7 @@
-"""Parts that a machine may lack: what needs one says so, and nobody overlooks it.
+"""Parts that a machine may lack: a test that needs one is skipped, and the end of the run lists it.
 
-A test that cannot run is skipped with words that the end of the run repeats. In CI it fails, unless
-CI is not promised to have the part. `tests/conftest.py` prints the list.
+In CI such a test fails, unless CI is not promised to have the part. `tests/conftest.py` prints the
+list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PREFIX = "NOT VERIFIED: "
 
 
 def not_verified(name: str, why: str, *, ci_has_it: bool = True) -> NoReturn:
-    """End the test: something it needs is not here. The end of the run names it.
+    """Skip the test because a part is missing; the end of the run lists it.
 
     Args:
         name: What is not verified now.
@@ -32,7 +32,7 @@ def not_verified(name: str, why: str, *, ci_has_it: bool = True) -> NoReturn:
 
 
 def words_of_missing(reports: Iterable[object]) -> list[str]:
-    """Find what `not_verified` said among the reports of skipped tests, each once."""
+    """Return the texts of `not_verified` among the reports of skipped tests, each once."""
     said = [longrepr[2] for longrepr in map(_longrepr, reports) if longrepr is not None]
     found = (words[words.index(_PREFIX) :] for words in said if _PREFIX in words)
     return list(dict.fromkeys(found))

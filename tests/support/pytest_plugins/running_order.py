@@ -1,7 +1,7 @@
-"""In which order tests begin, so that at the end no worker waits for another.
+"""The order in which tests begin, so that at the end no worker waits for another.
 
-Workers take whole files, one after the other. Knows marks, numbers and folders, and nothing of
-time.
+Workers take whole files, one after the other. The order depends on marks, counts and folders, and
+on no measured time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import pytest
 __all__ = ["in_running_order"]
 
 _LONG_BEGIN_WITHIN = 0.5
-"""Of all: that they do not all run at once, and none is waited for."""
+"""So that they do not all run at the same time, and the run waits for none."""
 
 
 def in_running_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Sort the files of tests; within a file nothing is moved.
+    """Sort the files of tests; within a file the order stays.
 
-    Files of each folder are spread over the whole, so that at any time some workers wait for
-    something and others compute; those with a `long` test over the first half, since one that began
-    last would be waited for. Of two files of a folder the one with more tests comes first.
+    The files of each folder are spread over the run, so that at any time some workers wait for
+    something and others compute. Those with a `long` test are spread over the first half, because
+    the run would wait for one that begins last. Of two files of a folder the one with more tests
+    comes first.
     """
     many = Counter(item.path for item in items)
     long = {item.path for item in items if item.get_closest_marker("long") is not None}

@@ -1,4 +1,4 @@
-"""A Redis of a test's own for tests that are not async, as commands are run from them."""
+"""A test's own Redis for tests that are not async, as those that run commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from support.redis.server import redis_server
 
 @contextmanager
 def blocking_redis(password: str = "") -> Iterator[str]:
-    """Run one for as long as the block runs, and give its address, as `127.0.0.1:6379`.
+    """Run one until the block ends, and yield its address, as `127.0.0.1:6379`.
 
     Args:
-        password: What it asks for; nothing unless said.
+        password: The password that it requires; none by default.
     """
     context = redis_server()
     with asyncio.Runner() as runner:

@@ -1,4 +1,4 @@
-"""A Redis in a container, which tests may hurt as one that is a process of theirs."""
+"""A Redis in a container, which tests may stop and kill like a process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _INNER_PORT = 6379
 
 
 class RedisContainer(RedisServer):
-    """One Redis in a container; killed and started anew it is another one at the same port.
+    """One Redis in a container; killed and started again it is another container at the same port.
 
     Args:
-        image: What runs; a Redis or a Valkey.
-        folder: Not used: all that it writes is within.
-        password: What it asks for; nothing where empty.
+        image: The image: a Redis or a Valkey.
+        folder: Not used: the container keeps all that it writes.
+        password: The password that it requires; none if empty.
     """
 
     def __init__(self, image: str, folder: Path, *, password: str = "") -> None:
@@ -43,22 +43,22 @@ class RedisContainer(RedisServer):
             raise RuntimeError(f"{self._program} ended: {self._container.get_logs()}")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send what runs in the container a signal."""
+        """Send a signal to the container's process."""
         assert self._container is not None
         self._container.get_wrapped_container().kill(signal=int(number))
 
     def freeze(self) -> None:
-        """Let it stand still, with its connections open."""
+        """Suspend it, with its connections open."""
         assert self._container is not None
         self._container.get_wrapped_container().pause()
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         assert self._container is not None
         self._container.get_wrapped_container().unpause()
 
     async def kill(self) -> None:
-        """End it at once, with all that it holds."""
+        """Kill it, with all that it holds."""
         container, self._container = self._container, None
         if container is not None:
             await asyncio.to_thread(container.stop)

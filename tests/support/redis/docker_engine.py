@@ -13,7 +13,7 @@ __all__ = ["why_no_docker"]
 
 @cache
 def why_no_docker() -> str | None:
-    """Ask the engine itself, once: a socket or a command that is there proves nothing."""
+    """Ask the engine itself, once: an existing socket or command proves nothing."""
     try:
         import docker  # type: ignore[import-untyped, unused-ignore] # ships no types
         from docker.errors import DockerException  # type: ignore[import-untyped, unused-ignore]
@@ -29,7 +29,7 @@ def why_no_docker() -> str | None:
 
 @contextmanager
 def _unclosed_sockets_forgiven() -> Iterator[None]:
-    """Clean up after a client that leaves its sockets open when nobody answers."""
+    """Clean up after a client that leaves its sockets open when no engine answers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield

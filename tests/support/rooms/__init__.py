@@ -1,1 +1,1 @@
-"""Rooms of a running server: waits for events, participants, what a server still holds."""
+"""Rooms of a running server: waits for events and participants, and what a server still holds."""

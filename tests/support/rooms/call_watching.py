@@ -15,7 +15,7 @@ OBSERVER = ApiScope(observe=True)
 
 
 class Sum:
-    """What a watcher has been told in all."""
+    """The sum of all reports that a watcher has received."""
 
     def __init__(self) -> None:
         self.in_flight = -1
@@ -30,7 +30,7 @@ class Sum:
         self.calls += news.calls
 
     async def until(self, news: AsyncIterator[CallNews], ended: int) -> None:
-        """Read on until so many calls have ended in all."""
+        """Read on until this many calls have ended in all."""
         async with asyncio.timeout(60):
             while self.ended < ended or self.in_flight < 0:
                 self.add(await anext(news))

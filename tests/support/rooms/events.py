@@ -1,4 +1,4 @@
-"""Waiting for what happens in a room, by its events."""
+"""Waits for what happens in a room, by its events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolbus.room.toolkit_proxy import ToolkitInfo
 
 
 async def until_hosts(room: RoomClient, name: str, hosts: int) -> None:
-    """Wait until a toolkit has so many hosts; 0 is until it is gone."""
+    """Wait until a toolkit has this many hosts; 0 waits until it is gone."""
     async with asyncio.timeout(60), room.events() as events:
         while await _hosts_of(room, name) != hosts:
             await anext(events)
@@ -26,7 +26,7 @@ async def listed(room: RoomClient, search: str | None = None) -> list[ToolkitInf
 
 
 async def next_toolkit_event(events: EventStream[RoomEvent]) -> RoomEvent:
-    """Wait for the next event that is of a toolkit."""
+    """Wait for the next event about a toolkit."""
     while (event := await anext(events)).toolkit is None:
         pass
     return event
@@ -41,6 +41,6 @@ async def kits_of(room: RoomClient) -> dict[str, int]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so; the caller bounds the time."""
-    while not is_so():  # noqa: ASYNC110 - nothing tells of it
+    """Wait until a condition holds; the caller limits the time."""
+    while not is_so():  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)

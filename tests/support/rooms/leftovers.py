@@ -1,6 +1,6 @@
-"""What a process holds: the tasks, the objects of calls, descriptors, memory. To be compared.
+"""What a process holds: its tasks, the objects of calls, descriptors and memory, to be compared.
 
-A process that `answer_looks` serves writes it as one line of JSON for each line that it reads.
+A process that runs `report_holdings` prints it as one line of JSON for each line that it reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toolbus.hosting.input_receiver import InputReceiver
 from toolbus.hosting.output_stream import OutputStream
 from toolbus_server.calls.call_state import CallStreams, InFlightCall, StreamDirection
 
-__all__ = ["CALL_TYPES", "answer_looks", "entries_of", "forget_ended", "look"]
+__all__ = ["CALL_TYPES", "entries_of", "forget_ended", "holdings", "report_holdings"]
 
 CALL_TYPES: frozenset[type] = frozenset(
     {
@@ -56,8 +56,8 @@ CALL_TYPES: frozenset[type] = frozenset(
 """Types of toolbus that have no instances while no call is in flight."""
 
 
-def look() -> dict[str, Any]:
-    """Count what this process has; what is garbage goes first."""
+def holdings() -> dict[str, Any]:
+    """Count what this process holds, after a garbage collection."""
     gc.collect()
     everything = gc.get_objects()
     objects = Counter(map(type, everything))
@@ -77,7 +77,7 @@ def _name_of(task: asyncio.Task[Any]) -> str:
 
 
 def entries_of(room: RoomClient) -> int:
-    """Count what waits for an answer in one participant's table."""
+    """Count the unanswered requests in one participant's table."""
     parts = room._parts
     if parts is None:
         return 0
@@ -85,19 +85,19 @@ def entries_of(room: RoomClient) -> int:
 
 
 def forget_ended(deadlines: Deadlines[Any]) -> None:
-    """Drop now what has ended; by itself that is done when it is much."""
+    """Drop ended entries now; normally that is done when there are many."""
     deadlines._remove_ended()
 
 
-async def answer_looks(more: Callable[[], dict[str, Any]] = dict) -> None:
-    """Write what is here for each line on stdin, until that ends.
+async def report_holdings(more: Callable[[], dict[str, Any]] = dict) -> None:
+    """Print what this process holds for each line on stdin, until stdin ends.
 
     Args:
-        more: What else to write.
+        more: Further entries.
     """
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.readline():
         facts = more()
-        print(json.dumps({**look(), **facts}), flush=True)  # noqa: T201 - the parent reads it
+        print(json.dumps({**holdings(), **facts}), flush=True)  # noqa: T201 - the parent reads it

@@ -12,7 +12,7 @@ ROUNDS = 40
 
 
 class Listener:
-    """A participant that keeps the numbers of the broadcasts named "tick" that reach it."""
+    """A participant that keeps the numbers of the broadcasts named "tick" that it receives."""
 
     def __init__(self, room: RoomClient) -> None:
         self.room = room
@@ -27,7 +27,7 @@ class Listener:
 
 
 async def broadcast_to(sender: RoomClient, listeners: list[Listener]) -> None:
-    """Broadcast again and again; each time wait until all of these have received it."""
+    """Broadcast repeatedly; each time wait until all of these have received it."""
     for number in range(ROUNDS):
         await sender.broadcast("tick", {"number": number, "words": "w" * 2_000})
         assert {await each.received.get() for each in listeners} == {number}

@@ -1,4 +1,4 @@
-"""Toolkits with several hosts, which count or return where a call ran."""
+"""Toolkits with several hosts, which count calls or return where a call ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REPLICAS = ("one", "two", "three")
 
 
 def carts(instance: str, by: str = "customer") -> Toolkit:
-    """Make a toolkit whose tools say at which replica they ran."""
+    """Make a toolkit whose tools return the replica at which they ran."""
 
     @tool(affinity=by)
     async def add(item: str, customer: str | dict[str, int] | None = None) -> str:
@@ -31,7 +31,7 @@ def carts(instance: str, by: str = "customer") -> Toolkit:
 
 
 class Pair:
-    """Two hosts of one toolkit: a quick one, and one whose calls each take a while or for ever."""
+    """Two hosts of one toolkit: a fast one, and one whose calls each take a while or never end."""
 
     def __init__(self, slow_s: float | None = None) -> None:
         self.served = {"quick": 0, "slow": 0}

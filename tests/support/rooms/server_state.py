@@ -17,7 +17,7 @@ def connection_of(server: TestServer, name: str) -> Any:
 
 async def until_in_flight(server: TestServer, count: int) -> None:
     async with asyncio.timeout(60):
-        while server.server.hub.router.in_flight != count:  # noqa: ASYNC110 - nothing tells of it
+        while server.server.hub.router.in_flight != count:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""People who do nothing wrong, and what must be true of them after somebody else did."""
+"""Participants who behave well, and what must hold for them after another one misbehaved."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from toolbus_server.testing import TestServer, running_server
 
 @tool
 async def say(text: str) -> str:
-    """Say it again."""
+    """Return the text."""
     return text
 
 
-class _Complaints(logging.Handler):
-    """Whatever is logged as an error, by us, by websockets or by asyncio."""
+class _ErrorRecords(logging.Handler):
+    """Collects what is logged as an error, by us, by websockets or by asyncio."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -32,23 +32,26 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def no_logged_errors() -> Iterator[None]:
-    """Fail if anything is logged as an error meanwhile: a client's bytes are nobody's bug."""
-    complaints = _Complaints()
-    logging.getLogger().addHandler(complaints)
+    """Fail if anything is logged as an error meanwhile: bad bytes of a client are not a server
+    error.
+    """
+    errors = _ErrorRecords()
+    logging.getLogger().addHandler(errors)
     try:
         yield
     finally:
-        logging.getLogger().removeHandler(complaints)
-    assert complaints.records == []
+        logging.getLogger().removeHandler(errors)
+    assert errors.records == []
 
 
 @asynccontextmanager
 async def unharmed_server(
     *, settings: ServerSettings | None = None, key: Key | None = None
 ) -> AsyncIterator[TestServer]:
-    """Run a server on which alice calls `echo.say` of a host, before, and just so afterwards.
+    """Run a server on which alice calls `echo.say` of a host, before the block and after it.
 
-    At the end nobody else may be left: no task, no connection, no call in flight, no logged error.
+    At the end nothing of others may be left: no task, no connection, no call in flight, no logged
+    error.
     """
     with no_logged_errors():
         async with (
@@ -69,26 +72,26 @@ async def unharmed_server(
 
 
 async def check_call(caller: RoomClient) -> None:
-    """Make a call as anybody would."""
+    """Make an ordinary call."""
     async with asyncio.timeout(60):
         assert await caller.call("echo.say", text="hello") == "hello"
 
 
 async def _quiet_tasks() -> set[asyncio.Task[Any]]:
-    """Give the tasks that are there when the host has finished with its last call."""
+    """Return the tasks that exist when the host has finished its last call."""
     await asyncio.sleep(0)
     return asyncio.all_tasks()
 
 
 async def until_new_tasks_end(before: set[asyncio.Task[Any]]) -> None:
-    """Wait until every task that was not there before has ended."""
-    while strangers := asyncio.all_tasks() - before:
-        _, left = await asyncio.wait(strangers, timeout=10)
+    """Wait until every task that did not exist before has ended."""
+    while new_tasks := asyncio.all_tasks() - before:
+        _, left = await asyncio.wait(new_tasks, timeout=10)
         assert not left, f"still running: {left}"
 
 
 def connections_of(server: TestServer) -> dict[str, list[str]]:
-    """Tell who sits in which room."""
+    """Return the names of each room's participants."""
     rooms = server.server.hub.rooms
     return {
         name: sorted(

@@ -1,4 +1,4 @@
-"""The callers of a storm: lanes that make one call after the other and note how each ended."""
+"""The callers of a storm: tasks that make one call after the other and record how each ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from support.storm.verdict import LEFT, OK, CallReport
 from support.storm.witness import pattern
 from toolbus import FileChunk, RoomClient, RoomException
 
-__all__ = ["Ledger", "Pulse", "lane", "own_failures_unlogged"]
+__all__ = ["Ledger", "Pulse", "make_calls", "own_failures_unlogged"]
 
 _PULSE_S = 0.05
 
 
 class Ledger:
-    """What was asked for, and what callers were told."""
+    """The calls that were made, and how they ended for their callers."""
 
     def __init__(self) -> None:
         self.asked: dict[int, PlannedCall] = {}
@@ -30,19 +30,20 @@ class Ledger:
         self.pulse = Pulse()
 
     def ask(self, planned: PlannedCall) -> None:
-        """Note that a call is made."""
+        """Record that a call is made."""
         self.asked[planned.key] = planned
 
 
 class _InputFailed(Exception):
-    """What an input raises that was told to."""
+    """Raised by an input that was planned to fail."""
 
 
 @contextmanager
 def own_failures_unlogged() -> Iterator[None]:
-    """Drop what is logged of an input that was to fail, and did as its call had just ended.
+    """Drop the log records of inputs that were planned to fail and failed after their call had
+    ended.
 
-    Else who keeps the log would keep the call.
+    A log handler that keeps such a record would keep the call.
     """
     logger = logging.getLogger("toolbus.client.input_sender")
     logger.addFilter(_is_not_own)
@@ -57,14 +58,14 @@ def _is_not_own(record: logging.LogRecord) -> bool:
 
 
 class Pulse:
-    """How late the callers' own loop is: what it lacks the time for is no fault of the bus."""
+    """How late the callers' event loop is: what it lacks the time for is no fault of the bus."""
 
     def __init__(self) -> None:
         self._late_s = 0.0
         self._due_at = 0.0
 
     async def run(self) -> None:
-        """Count until cancelled."""
+        """Measure until cancelled."""
         while True:
             self._due_at = time.monotonic() + _PULSE_S
             await asyncio.sleep(_PULSE_S)
@@ -72,7 +73,7 @@ class Pulse:
 
     @property
     def late_s(self) -> float:
-        """Seconds, of all that it ran, with those of the beat that is due."""
+        """Seconds that the loop was late in all, the current period included."""
         return self._late_s + max(0.0, time.monotonic() - self._due_at)
 
 
@@ -88,7 +89,7 @@ class _Reading:
         self.value: Any = None
 
     async def pause(self) -> None:
-        """Take the time that this caller takes for each value."""
+        """Wait for as long as this caller takes for each value."""
         began_at = time.monotonic()
         await asyncio.sleep(self.planned.reads_s)
         self.paused_s += time.monotonic() - began_at
@@ -99,10 +100,10 @@ class _Reading:
         self.got += 1
 
 
-async def lane(
+async def make_calls(
     room: RoomClient, planned_calls: Iterator[PlannedCall], ledger: Ledger, is_over: asyncio.Event
 ) -> None:
-    """Make one call after the other until it is over."""
+    """Make one call after the other until the storm is over."""
     while not is_over.is_set():
         planned = next(planned_calls)
         ledger.ask(planned)
@@ -200,7 +201,7 @@ async def _rows(planned: PlannedCall) -> AsyncIterator[list[Any]]:
 
 
 async def _send_rows(room: RoomClient, planned: PlannedCall, reading: _Reading) -> None:
-    """A sum is no stream of values; its input is one."""
+    """Send rows of values as an input; a sum has no stream of values."""
     options = _options(planned)
     stream = room.stream("storm.total", {"key": planned.key}, input=_rows(planned), **options)
     async with stream as chunks:

@@ -1,6 +1,6 @@
-"""A host of a storm, a process of its own: `python host.py WITNESS`, until SIGTERM.
+"""A host of a storm in its own process: `python host.py WITNESS`, until SIGTERM.
 
-Its tools write to the witness that they began and how they ended, with all that they took in.
+Its tools write to the witness that they began and how they ended, with a digest of their input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
-from support.rooms.leftovers import answer_looks, entries_of
+from support.rooms.leftovers import entries_of, report_holdings
 from support.storm.witness import Run, Witness, pattern
 from toolbus import (
     FileChunk,
@@ -34,7 +34,7 @@ __all__ = ["storm_toolkit"]
 
 
 class _Notes:
-    """Tells the witness which call runs, as its dispatch names it."""
+    """Records in the witness which call runs, by the key in its dispatch."""
 
     def __init__(self, witness: Witness) -> None:
         self._witness = witness
@@ -169,7 +169,7 @@ def storm_toolkit(witness: Witness) -> Toolkit:
 
 
 class _Announced(RoomClient):
-    """Says when it hosts something."""
+    """Prints "ready" once it hosts something."""
 
     @asynccontextmanager
     async def host(self, toolkit: Toolkit, **options: Any) -> AsyncIterator[Toolkit]:
@@ -179,23 +179,23 @@ class _Announced(RoomClient):
 
 
 async def main(path: str) -> None:
-    """Host until SIGTERM, and answer looks meanwhile."""
+    """Host until SIGTERM, and report what this process holds meanwhile."""
     room = _Announced()
 
     def of_room() -> dict[str, Any]:
         return {"entries": entries_of(room)}
 
-    looks = asyncio.create_task(answer_looks(of_room))
+    reporting = asyncio.create_task(report_holdings(of_room))
     toolkit = storm_toolkit(Witness(path))
     while True:
         try:
             await serve_toolkits([toolkit], room)
             break
-        except Cancelled:  # told to end before it could host
+        except Cancelled:  # it was terminated before it could host
             break
-        except Unavailable:  # it came while the line or the server was away
+        except Unavailable:  # it came while the connection or the server was down
             await asyncio.sleep(0.1)
-    looks.cancel()
+    reporting.cancel()
 
 
 if __name__ == "__main__":

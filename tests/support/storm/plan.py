@@ -1,7 +1,7 @@
-"""What a storm does, drawn from a seed: the calls of each lane, and the troubles. Data alone.
+"""What a storm does, drawn from a seed: the calls of each caller, and the faults. Data alone.
 
-The same seed draws the same calls and troubles in the same order. When each of them falls, and so
-what meets what, is the machine's business and does not repeat.
+The same seed draws the same calls and faults in the same order. When each of them happens, and so
+what coincides, depends on the machine and does not repeat.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = [
 IDEMPOTENT = frozenset({"again"})
 """Tools that may run more than once for one call."""
 STREAMS = frozenset({"count", "count_in_thread", "echo"})
-"""Tools that give their values one by one."""
-_KEYS_OF_A_LANE = 10_000_000
+"""Tools that yield values one by one."""
+_KEYS_PER_CALLER = 10_000_000
 _WEIGHTS = {
     "once": 16,
     "again": 12,
@@ -45,48 +45,48 @@ _UNARY = frozenset({"once", "again", "nest", "thread", "fail"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCall:
-    """One call, with all that its caller and its tool shall do."""
+    """One call, with all that its caller and its tool are to do."""
 
     key: int
-    """Names it everywhere; the call within it, if it makes one, has the negative."""
+    """Identifies the call everywhere; the nested call, if it makes one, has the negative."""
     tool: str
     count: int = 0
-    """How many values go out, or come in."""
+    """The number of values of its output or input."""
     size: int = 0
-    """Bytes of each of them, or of the file."""
+    """Bytes of each value, or of the file."""
     work_s: float = 0.0
-    """How long the tool takes, for each value where there are some."""
+    """Seconds that the tool takes, for each value if there are any."""
     fails_at: int | None = None
-    """Behind how many values the tool raises; of what takes input, the input does."""
+    """The number of values after which the tool raises; if it takes input, the input raises."""
     timeout_s: float | None = None
-    """Its deadline; None is none, of streams alone."""
+    """Its deadline; None is no deadline, only for streams."""
     gives_up_s: float | None = None
-    """When its caller gives it up."""
+    """Seconds after which its caller cancels it."""
     leaves_at: int | None = None
-    """Behind how many values its caller leaves the stream."""
+    """The number of values after which its caller leaves the stream."""
     reads_s: float = 0.0
-    """How long its caller takes for each value."""
+    """Seconds that its caller takes for each value."""
     progress: bool = False
     retry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong, and for how long."""
+    """One fault, and how long it lasts."""
 
     kind: str
     target: int
-    """Whom it meets, counted on and on."""
+    """The number of the process or connection; numbers wrap around."""
     lasts_s: float
     calm_s: float
-    """How long all is well behind it."""
+    """Seconds without a fault after it."""
 
 
-def planned_calls(seed: str, lane: int) -> Iterator[PlannedCall]:
-    """Draw the calls of one lane, without an end."""
-    random = Random(f"{seed} lane {lane}")
+def planned_calls(seed: str, caller: int) -> Iterator[PlannedCall]:
+    """Draw the calls of one caller, endlessly."""
+    random = Random(f"{seed} caller {caller}")
     tools, weights = [*_WEIGHTS], [*_WEIGHTS.values()]
-    key = lane * _KEYS_OF_A_LANE
+    key = caller * _KEYS_PER_CALLER
     while True:
         key += 1
         tool = random.choices(tools, weights)[0]
@@ -132,11 +132,11 @@ def _long(random: Random, key: int, tool: str) -> PlannedCall:
 
 
 def planned_faults(seed: str, *, server: bool) -> Iterator[Fault]:
-    """Draw what happens to processes, without an end.
+    """Draw the faults of processes, endlessly.
 
     Args:
         seed: The storm's.
-        server: Whether it happens to the server too.
+        server: Whether servers fail too.
     """
     random = Random(f"{seed} processes {server}")
     of_hosts = ("kill host", "stop host", "drain host")
@@ -150,7 +150,7 @@ def planned_faults(seed: str, *, server: bool) -> Iterator[Fault]:
 
 
 def connection_faults(seed: str, part: int) -> Iterator[Fault]:
-    """Draw what happens to lines in one part of a storm, without an end."""
+    """Draw the faults of connections in one part of a storm, endlessly."""
     random = Random(f"{seed} lines {part}")
     kinds = ["late", "crumbs", "stall", "reset", "lose", "half open", "refuse", "slow"]
     while True:
@@ -160,7 +160,7 @@ def connection_faults(seed: str, part: int) -> Iterator[Fault]:
 
 
 def node_faults(seed: str) -> Iterator[Fault]:
-    """Draw what happens to nodes, without an end; they may stand still for longer than a lease."""
+    """Draw the faults of nodes, endlessly; a node may be suspended for longer than a lease."""
     random = Random(f"{seed} nodes")
     while True:
         kind = random.choice(["drain server", "drain server", "kill server", "stop server"])
@@ -169,7 +169,7 @@ def node_faults(seed: str) -> Iterator[Fault]:
 
 
 def redis_faults(seed: str, part: int) -> Iterator[Fault]:
-    """Draw what happens to the Redis of many nodes in one part of a storm, without an end."""
+    """Draw the faults of the Redis of many nodes in one part of a storm, endlessly."""
     random = Random(f"{seed} redis {part}")
     while True:
         kind = random.choice(["kill redis", "stop redis"])

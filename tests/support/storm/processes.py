@@ -1,7 +1,8 @@
-"""Who takes part in a storm: servers, hosts, lines that can be hurt, and what happens to them.
+"""The processes of a storm: servers, hosts, fault proxies, and the faults that they suffer.
 
-Mostly there is one server. With a Redis there are three nodes, each with participants that know it
-alone, and the lines lead to all of them in turn, so that who comes by one moves between nodes.
+Usually there is one server. With a Redis there are three nodes, each with participants that know
+only that node. The fault proxies connect to all nodes in turn, so that their clients move between
+nodes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _HERE = Path(__file__).parent
 
 
 class StormProcess:
-    """A process of a storm, which says what it holds when it is asked.
+    """A process of a storm, which reports what it holds.
 
     Args:
         process: The process; its stdin and stdout are pipes.
-        first: The line that it began with.
+        first: Its first line.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, first: bytes) -> None:
@@ -50,13 +51,13 @@ class StormProcess:
     ) -> StormProcess:
         """Start one and wait for its first line."""
         path = os.pathsep.join(sys.path)
-        with log.open("ab") as complaints:
+        with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, str(_HERE / program), *arguments),
                 env={**clean_environment(), "PYTHONPATH": path, **variables},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=complaints,
+                stderr=errors,
             )
         assert process.stdout is not None
         try:
@@ -68,14 +69,14 @@ class StormProcess:
         assert first, f"{program} ended before it began, see {log}"
         return cls(process, first)
 
-    async def look(self) -> dict[str, Any]:
+    async def holdings(self) -> dict[str, Any]:
         """Ask what it holds."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(b"look\n")
+        self.process.stdin.write(b"report\n")
         async with asyncio.timeout(60):
-            looked: dict[str, Any] = json.loads(await self.process.stdout.readline())
-        return looked
+            report: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return report
 
     async def end(self, number: signal.Signals) -> int:
         """End it with a signal, and return its exit code."""
@@ -86,16 +87,16 @@ class StormProcess:
 
 
 class StormProcesses:
-    """All that a storm can hurt.
+    """All processes and connections that a storm disturbs.
 
     Args:
-        folder: Where keys, witness and complaints lie.
-        redis: What makes several servers one bus; None where there is one server.
+        folder: The folder of keys, witness and error log.
+        redis: The Redis that several servers share; None for one server.
     """
 
     def __init__(self, folder: Path, redis: RedisServer | None = None) -> None:
         self.witness = folder / "witness"
-        self.log = folder / "complaints"
+        self.log = folder / "errors.log"
         self._keys = folder / "keys.toml"
         self._key = Key.generate(kid="test", iss="acme")
         KeyRing([self._key]).save(self._keys)
@@ -103,16 +104,16 @@ class StormProcesses:
         self._ports = [0] * (1 if redis is None else NODES)
         self.servers: list[StormProcess] = []
         self.hosts: list[StormProcess] = []
-        self.lines: list[FaultProxy] = []
+        self.proxies: list[FaultProxy] = []
         self.happened: list[str] = []
 
     def url(self, number: int) -> str:
-        """Where a server listens, counted on and on."""
+        """The address of a server; numbers wrap around."""
         return f"ws://127.0.0.1:{self._ports[number % len(self._ports)]}"
 
     @property
     def urls(self) -> list[str]:
-        """Where all of them listen."""
+        """The addresses of all servers."""
         return [self.url(number) for number in range(len(self._ports))]
 
     def token(self, name: str) -> str:
@@ -121,12 +122,12 @@ class StormProcesses:
         return token.to_jwt(self._key, ttl_s=3600)
 
     def caller(self, number: int) -> RoomClient:
-        """Make a caller; every other one comes by a line that is hurt."""
-        url = self.lines[0].url if number % 2 else self.url(number)
+        """Make a caller; every other one connects through a fault proxy."""
+        url = self.proxies[0].url if number % 2 else self.url(number)
         return RoomClient(url, room=ROOM, token=self.token(f"caller-{number}"))
 
     async def start_server(self, number: int) -> StormProcess:
-        """Start a server, always at the same place."""
+        """Start a server, always at the same address."""
         arguments = [str(self._keys), str(self._ports[number])]
         if self.redis is not None:
             arguments.append(self.redis.url)
@@ -140,8 +141,8 @@ class StormProcesses:
         self.servers = list(await asyncio.gather(*starting))
 
     async def start_host(self, number: int) -> StormProcess:
-        """Start a host; the last one comes by a line that is hurt."""
-        url = self.lines[1].url if number == HOSTS - 1 else self.url(number)
+        """Start a host; the last one connects through a fault proxy."""
+        url = self.proxies[1].url if number == HOSTS - 1 else self.url(number)
         variables = {
             "TOOLBUS_URL": url,
             "TOOLBUS_ROOM": ROOM,
@@ -152,25 +153,25 @@ class StormProcesses:
 
     async def end(self) -> None:
         """End all processes."""
-        for actor in [*self.hosts, *self.servers]:
-            if actor.process.returncode is None:
-                actor.process.send_signal(signal.SIGCONT)
-            await actor.end(signal.SIGKILL)
+        for each in [*self.hosts, *self.servers]:
+            if each.process.returncode is None:
+                each.process.send_signal(signal.SIGCONT)
+            await each.end(signal.SIGKILL)
 
     async def leave(self) -> None:
-        """Let all processes leave well."""
-        for actors in (self.hosts, self.servers):
-            codes = await asyncio.gather(*(each.end(signal.SIGTERM) for each in actors))
+        """Let all processes leave; they must exit with 0."""
+        for processes in (self.hosts, self.servers):
+            codes = await asyncio.gather(*(each.end(signal.SIGTERM) for each in processes))
             assert set(codes) == {0}, f"left with {codes}: {self.log.read_text()}"
 
-    # Troubles
+    # Faults
 
     async def make_faults(self, planned_faults: Iterator[Fault], is_over: asyncio.Event) -> None:
-        """Let one trouble after the other happen, and heal each, until it is over."""
+        """Cause one fault after the other, and heal each, until the storm is over."""
         for fault in planned_faults:
             if is_over.is_set():
                 return
-            await _TROUBLES[fault.kind](self, fault)
+            await _FAULT_METHODS[fault.kind](self, fault)
             self.happened.append(fault.kind)
             await _pause(is_over, fault.calm_s)
 
@@ -230,34 +231,34 @@ class StormProcesses:
         finally:
             self.redis.signal(signal.SIGCONT)
 
-    async def _hurt(self, fault: Fault) -> None:
-        line = self.lines[fault.target % len(self.lines)]
+    async def _disturb(self, fault: Fault) -> None:
+        proxy = self.proxies[fault.target % len(self.proxies)]
         faults = _FAULTS[fault.kind]
         ways = ("to_server", "to_participant", "both")
-        way = ways[fault.target // len(self.lines) % len(ways)]
+        way = ways[fault.target // len(self.proxies) % len(ways)]
         if way != "to_participant":
-            line.to_server = faults
+            proxy.to_server = faults
         if way != "to_server":
-            line.to_participant = faults
+            proxy.to_participant = faults
         await asyncio.sleep(fault.lasts_s)
         if faults.lost:
-            line.reset()  # what was lost within a connection no TCP would go on without
-        await line.heal()
+            proxy.reset()  # TCP would not continue a connection that has lost data
+        await proxy.heal()
 
     async def _reset(self, fault: Fault) -> None:
-        self.lines[fault.target % len(self.lines)].reset()
+        self.proxies[fault.target % len(self.proxies)].reset()
 
     async def _half_open(self, fault: Fault) -> None:
-        line = self.lines[fault.target % len(self.lines)]
-        is_far = fault.target // len(self.lines) % 2
-        line.leave_half_open(closed="server" if is_far else "participant")
+        proxy = self.proxies[fault.target % len(self.proxies)]
+        is_far = fault.target // len(self.proxies) % 2
+        proxy.leave_half_open(closed="server" if is_far else "participant")
 
     async def _refuse(self, fault: Fault) -> None:
-        line = self.lines[fault.target % len(self.lines)]
-        await line.refuse()
-        line.reset()
+        proxy = self.proxies[fault.target % len(self.proxies)]
+        await proxy.refuse()
+        proxy.reset()
         await asyncio.sleep(fault.lasts_s)
-        await line.heal()
+        await proxy.heal()
 
 
 _FAULTS = {
@@ -267,7 +268,7 @@ _FAULTS = {
     "stall": Faults(stalled=True),
     "lose": Faults(lost=True),
 }
-_TROUBLES: dict[str, Callable[[StormProcesses, Fault], Awaitable[None]]] = {
+_FAULT_METHODS: dict[str, Callable[[StormProcesses, Fault], Awaitable[None]]] = {
     "kill host": StormProcesses._kill_host,
     "stop host": StormProcesses._stop_host,
     "drain host": StormProcesses._drain_host,
@@ -279,7 +280,7 @@ _TROUBLES: dict[str, Callable[[StormProcesses, Fault], Awaitable[None]]] = {
     "reset": StormProcesses._reset,
     "half open": StormProcesses._half_open,
     "refuse": StormProcesses._refuse,
-    **dict.fromkeys(_FAULTS, StormProcesses._hurt),
+    **dict.fromkeys(_FAULTS, StormProcesses._disturb),
 }
 
 
@@ -292,7 +293,7 @@ async def _pause(is_over: asyncio.Event, seconds: float) -> None:
 async def storm_processes(
     folder: Path, redis: RedisServer | None = None
 ) -> AsyncIterator[StormProcesses]:
-    """Start everybody, for as long as the block runs."""
+    """Start all processes; they end with the block."""
     made = StormProcesses(folder, redis)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(made.end)
@@ -303,7 +304,7 @@ async def storm_processes(
             address.lead_to(*made.urls)
             target = address.url
         for number in range(2):
-            line = FaultProxy(target, seed=number)
-            made.lines.append(await stack.enter_async_context(line))
+            proxy = FaultProxy(target, seed=number)
+            made.proxies.append(await stack.enter_async_context(proxy))
         made.hosts += await asyncio.gather(*(made.start_host(number) for number in range(HOSTS)))
         yield made

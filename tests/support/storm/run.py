@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from support.redis.server import RedisServer
-from support.rooms.leftovers import entries_of, look
+from support.rooms.leftovers import entries_of, holdings
 from support.rooms.unharmed_server import no_logged_errors
-from support.storm.callers import Ledger, lane, own_failures_unlogged
+from support.storm.callers import Ledger, make_calls, own_failures_unlogged
 from support.storm.plan import (
     Fault,
     PlannedCall,
@@ -31,27 +31,28 @@ from support.storm.verdict import BETWEEN_NODES, NEVER, problems
 from support.storm.witness import witness_of
 from toolbus import RoomClient
 
-# Read here: each test takes such variables away.
+# Read here: each test removes such variables.
 SEED = os.environ.get("TOOLBUS_LEDGER_SEED")
 SECONDS = os.environ.get("TOOLBUS_STORM_S")
-CALLERS, LANES = 4, 6
+CALLERS, TASKS = 4, 6
 STRETCHES = (1 / 3, 1 / 3, 1 / 3)
-"""Of all the time; in the first of them servers fail too."""
+"""Of all the time; servers fail only in the first of them."""
 PEOPLE = [*(f"caller-{number}" for number in range(CALLERS)), *["host"] * HOSTS]
-"""Who takes part, by name."""
+"""The participants, by name."""
 MOST_MEMORY = 1.1
-"""What servers have at the end, in times what they had after the second of three stretches."""
+"""The server's memory at the end, as a multiple of its memory after the second of three stretches.
+"""
 SETTLE_S = 25
 
 
 class Storm:
-    """One run: who calls, and what all held before.
+    """One run: its callers, and what all processes held before.
 
     Args:
-        seed: Of all that is drawn.
-        made: Who takes part.
-        callers: Who calls.
-        of_others: Objects of calls that tests before this one have left in this process.
+        seed: The seed of all that is drawn.
+        made: The processes.
+        callers: The callers.
+        of_others: Objects of calls that earlier tests have left in this process.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class Storm:
         self.processes = made
         self.callers = callers
         self.ledger = Ledger()
-        self._lanes: list[Iterator[PlannedCall]] = [
-            planned_calls(seed, number + 1) for number in range(CALLERS * LANES)
+        self._planned_calls: list[Iterator[PlannedCall]] = [
+            planned_calls(seed, number + 1) for number in range(CALLERS * TASKS)
         ]
         self._before: list[dict[str, Any]] = []
         self._sums: list[dict[str, Any]] = []
@@ -70,28 +71,28 @@ class Storm:
         self._of_others = collections.Counter(of_others)
 
     async def begin(self) -> None:
-        """Wait until all are there, and count what they hold."""
+        """Wait until all are connected, and count what they hold."""
         await self.settled()
         self._before = self._sums
 
     async def stretch(self, seconds: float, *, server: bool, part: int) -> None:
-        """Call while things happen, then let all end."""
+        """Call while faults happen, then let all calls end."""
         is_over = asyncio.Event()
         asyncio.get_running_loop().call_later(seconds, is_over.set)
         made = self.processes
         pulse = asyncio.create_task(self.ledger.pulse.run())
         async with asyncio.TaskGroup() as group:
-            for drawn in self._troubles(server=server, part=part):
+            for drawn in self._faults(server=server, part=part):
                 group.create_task(made.make_faults(drawn, is_over))
-            for number, calls in enumerate(self._lanes):
+            for number, calls in enumerate(self._planned_calls):
                 room = self.callers[number % CALLERS]
-                group.create_task(lane(room, calls, self.ledger, is_over))
+                group.create_task(make_calls(room, calls, self.ledger, is_over))
         pulse.cancel()
-        for line in made.lines:
-            await line.heal()
+        for proxy in made.proxies:
+            await proxy.heal()
 
-    def _troubles(self, *, server: bool, part: int) -> list[Iterator[Fault]]:
-        """Draw what happens side by side: where there are nodes, more."""
+    def _faults(self, *, server: bool, part: int) -> list[Iterator[Fault]]:
+        """Draw the faults that happen side by side; with nodes there are more."""
         has_nodes = self.processes.redis is not None
         drawn = [
             planned_faults(self.seed, server=server and not has_nodes),
@@ -104,23 +105,23 @@ class Storm:
         return drawn
 
     async def settled(self) -> None:
-        """Wait until all are there again and nothing of a call is left anywhere."""
-        left: list[str] = ["not looked yet"]
+        """Wait until all are connected again and nothing of a call is left anywhere."""
+        left: list[str] = ["not counted yet"]
         try:
             async with asyncio.timeout(SETTLE_S):
                 while left:
-                    left = self._left_in(await self._looks())
+                    left = self._left_in(await self._holdings())
                     await asyncio.sleep(0.2 if left else 0)
         except TimeoutError:
             pytest.fail(f"left behind: {left}")
 
-    async def _looks(self) -> list[dict[str, Any]]:
-        """Ask all for what they hold: callers, each server, each host."""
-        mine = {**look(), "entries": sum(map(entries_of, self.callers))}
+    async def _holdings(self) -> list[dict[str, Any]]:
+        """Ask all processes for what they hold: callers, each server, each host."""
+        mine = {**holdings(), "entries": sum(map(entries_of, self.callers))}
         mine["objects"] = dict(collections.Counter(mine["objects"]) - self._of_others)
         return [
             mine,
-            *[await each.look() for each in (*self.processes.servers, *self.processes.hosts)],
+            *[await each.holdings() for each in (*self.processes.servers, *self.processes.hosts)],
         ]
 
     def _left_in(self, looks: list[dict[str, Any]]) -> list[str]:
@@ -131,7 +132,7 @@ class Storm:
             if (each["connections"], each["hosts"]) != (HOSTS + CALLERS, HOSTS)
         ]
         left += _strangers([each["people"] for each in servers])
-        # Who moves takes its tasks along: servers are compared as one.
+        # A client that moves takes its tasks along: servers are compared in sum.
         sums = [looks[0], _added_up(servers), *looks[-HOSTS:]]
         names = ["callers", "servers", *(f"host {number}" for number in range(HOSTS))]
         self._sums = sums
@@ -141,7 +142,7 @@ class Storm:
         return left
 
     def check(self) -> None:
-        """Compare what was told with what was seen."""
+        """Compare the callers' reports with the witness."""
         ledger, seen = self.ledger, witness_of(self.processes.witness)
         never = NEVER if self.processes.redis is None else NEVER - BETWEEN_NODES
         found = problems(ledger.asked, ledger.reports, seen, never)
@@ -151,11 +152,11 @@ class Storm:
 
     @property
     def servers_memory(self) -> int:
-        """Bytes that all servers had when they were looked at last."""
+        """Return the bytes of memory of all servers at the last count."""
         return int(self._sums[1]["memory"])
 
     def summary(self) -> str:
-        """Tell what it was made of."""
+        """Describe the calls and faults of this run."""
         codes = collections.Counter(report.code for report in self.ledger.reports)
         executed = collections.Counter(report.executed for report in self.ledger.reports)
         happened = collections.Counter(self.processes.happened)
@@ -164,7 +165,7 @@ class Storm:
 
 
 def _strangers(people: list[list[list[str]]]) -> Iterator[str]:
-    """Say which servers know others than those who take part, or other connections of them."""
+    """Describe participants and connections at servers that are none of the storm's."""
     for number, there in enumerate(people):
         names = [name for name, _ in there]
         if names != PEOPLE:
@@ -174,7 +175,7 @@ def _strangers(people: list[list[list[str]]]) -> Iterator[str]:
 
 
 def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Take several processes as one."""
+    """Add up what several processes hold."""
     added: dict[str, Any] = {}
     for name, first in looks[0].items():
         every = [each[name] for each in looks]
@@ -186,7 +187,7 @@ def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _more(looked: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
-    """Name what is there and should not be: of calls anything, of other things more than before."""
+    """Name what is left over: any object of a call, and of other things more than before."""
     for name in ("entries", "in_flight", "inflight", "streams", "ahead"):
         if looked.get(name):
             yield f"{name} {looked[name]}"
@@ -207,7 +208,7 @@ def _more(looked: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str
 async def storm_of(
     seed: str, folder: Path, redis: RedisServer | None = None
 ) -> AsyncIterator[Storm]:
-    of_others = look()["objects"]
+    of_others = holdings()["objects"]
     async with storm_processes(folder, redis) as made, AsyncExitStack() as people:
         callers = [
             await people.enter_async_context(made.caller(number)) for number in range(CALLERS)
@@ -219,7 +220,7 @@ async def storm_of(
 
 @contextmanager
 def storm_seed() -> Iterator[str]:
-    """Draw a seed, or take the one that is given, and say what it is."""
+    """Draw a seed, or take the given one, and print it."""
     seed = SEED or secrets.token_hex(4)
     print(f"storm seed: {seed}")  # noqa: T201 - shown when the test fails, to repeat it
     with no_logged_errors(), own_failures_unlogged():
@@ -227,10 +228,10 @@ def storm_seed() -> Iterator[str]:
 
 
 async def run_storm(storm: Storm, seconds: float, shares: Sequence[float] = STRETCHES) -> None:
-    """Let a storm rage in three stretches, and judge it."""
+    """Run a storm in three stretches, and check it."""
     memory = []
     for part, share in enumerate(shares):
-        # A new server has new memory: it is compared where there is one for long.
+        # A new server has new memory: memory is compared if a server lived through the storm.
         await storm.stretch(share * float(SECONDS or seconds), server=part == 0, part=part)
         print(storm.summary())  # noqa: T201 - shown when the test fails
         await storm.settled()

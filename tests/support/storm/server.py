@@ -1,7 +1,7 @@
-"""A server of a storm, a process of its own: `python server.py KEYS PORT [REDIS]`.
+"""A server of a storm in its own process: `python server.py KEYS PORT [REDIS]`.
 
-With a Redis it is one of several nodes, whose leases are shorter than they would be. It prints
-where it listens, then what it holds, for each line that it reads, until SIGTERM.
+With a Redis it is one of several nodes, whose leases are shorter than usual. It prints its address,
+then what it holds for each line that it reads, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.rooms.leftovers import answer_looks, forget_ended
+from support.rooms.leftovers import forget_ended, report_holdings
 from toolbus import KeyRing
 from toolbus.concurrency import event_loop
 from toolbus_server import RoomServer, ServerSettings
@@ -27,7 +27,9 @@ HEARTBEAT_S, LEASE_S = 1.0, 4.0
 
 
 def held_by(server: RoomServer) -> dict[str, Any]:
-    """Count what a server holds of calls and participants, and name these, by name and id."""
+    """Count what a server holds of calls and participants, and list the participants by name and
+    id.
+    """
     hub = server.hub
     forget_ended(hub.router._deadlines)
     forget_ended(hub.router.streams._stalls)
@@ -56,7 +58,7 @@ def held_by(server: RoomServer) -> dict[str, Any]:
 
 
 def shorten_leases() -> None:
-    """Let nodes notice each other's ends sooner, and take themselves for ended sooner."""
+    """Let nodes notice each other's ends sooner, and give up their own lease sooner."""
     from toolbus_server.cluster import node
 
     node.HEARTBEAT_S, node.LEASE_S = HEARTBEAT_S, LEASE_S
@@ -78,9 +80,9 @@ async def main(keys: str, port: str, redis: str | None = None) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with RoomServer(settings) as server:
         print(json.dumps({"url": server.url}), flush=True)  # noqa: T201 - the parent reads it
-        looks = asyncio.create_task(answer_looks(lambda: held_by(server)))
+        reporting = asyncio.create_task(report_holdings(lambda: held_by(server)))
         await stop.wait()
-        looks.cancel()
+        reporting.cancel()
 
 
 if __name__ == "__main__":

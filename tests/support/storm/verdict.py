@@ -1,6 +1,6 @@
-"""Judges a storm: what was asked for, what callers were told, and what the witness saw.
+"""Checks a storm: the calls that were made, how they ended for callers, and what the witness saw.
 
-Pure: the same three give the same problems, and no problem is what a good storm gives.
+A pure function: the same input gives the same problems, and a correct run gives none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "CallReport", "pro
 
 OK, LEFT = "ok", "left"
 GRACE_S = 2.5
-"""Ten times what a caller waits past a deadline: others run on this machine too."""
+"""Ten times what a caller waits after a deadline: other processes use this machine too."""
 ENDLESS_S = 40.0
-"""How long a call without a deadline may last: troubles end long before that."""
+"""How long a call without a deadline may last: faults end long before that."""
 MOST_ATTEMPTS = 3
 NEVER = frozenset(
     {
@@ -34,38 +34,38 @@ NEVER = frozenset(
         "too_large",
     }
 )
-"""Codes that no trouble of one server explains."""
+"""Codes that no fault of one server explains."""
 BETWEEN_NODES = frozenset({"stream_broken"})
-"""Codes of those that what is lost between nodes explains."""
+"""Codes of those that a loss between nodes explains."""
 _BY_ITSELF = frozenset({"fail", "count", "count_in_thread"})
-"""Tools that raise where they were asked to."""
+"""Tools that raise if their call asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReport:
-    """How one call ended at its caller."""
+    """How one call ended for its caller."""
 
     key: int
     code: str
-    """An error's code, or `OK`; `LEFT` where the caller gave the call up, or left the stream."""
+    """An error's code, or `OK`; `LEFT` if the caller cancelled the call or left the stream."""
     executed: str = "yes"
     took_s: float = 0.0
     paused_s: float = 0.0
-    """Of that, what its reader took for itself."""
+    """Of these, the seconds that its reader took."""
     late_s: float = 0.0
-    """By how much the callers' own loop was late meanwhile."""
+    """By how many seconds the callers' own loop was late meanwhile."""
     got: int = 0
     """Values of a stream."""
     in_order: bool = True
     """Whether these were the first ones, each of them, and nothing else."""
     chunks: int | None = None
-    """How many there were, as the error says."""
+    """The number of values, as the error tells it."""
     value: object = None
-    """What a call that is no stream gave; of a file its hash."""
+    """The result of a unary call; of a file its hash."""
     words: str = ""
-    """What the error says."""
+    """The message of the error."""
     own: bool = False
-    """Whether what was raised is the caller's own, out of its input."""
+    """Whether the caller's own input raised the error."""
 
 
 def problems(
@@ -74,7 +74,7 @@ def problems(
     seen: Mapping[int, Runs],
     never: frozenset[str] = NEVER,
 ) -> list[str]:
-    """List what is wrong, each with the key of its call; codes in `never` are."""
+    """List the problems, each with the key of its call; error codes in `never` are problems."""
     found: list[str] = []
     by_key: dict[int, list[CallReport]] = {}
     for report in reports:

@@ -1,7 +1,7 @@
 """The witness of a storm: a file to which hosts write a line before a tool's effect and one after.
 
-Each line is one write to a file that is open for appending, so that what was written before a
-SIGKILL stays written, whichever process wrote it.
+Each line is one write to a file that is open for appending, so that lines written before a SIGKILL
+persist, whichever process wrote them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _BLOCK = 4_096
 
 
 def pattern(key: int, size: int) -> bytes:
-    """Make the bytes of a file, the same wherever they are made."""
+    """Make the bytes of a file, the same in every process."""
     block = Random(key).randbytes(_BLOCK)
     return (block * (size // _BLOCK + 1))[:size]
 
 
 class Run:
-    """One run of a tool, and what it took in.
+    """One run of a tool, and its input.
 
     Args:
         key: The call's.
@@ -43,7 +43,7 @@ class Run:
         self._hash = hashlib.sha256()
 
     def take(self, number: int) -> None:
-        """Count a value of the input by the number that it says it has."""
+        """Count a value of the input by the number that it contains."""
         self.in_order = self.in_order and number == self.got
         self.got += 1
 
@@ -53,7 +53,7 @@ class Run:
         self._hash.update(piece)
 
     def close_file(self) -> str:
-        """Compare what came with the beginning of what was to come; return its hash."""
+        """Compare the received bytes with the beginning of the expected file; return their hash."""
         self.digest = self._hash.hexdigest()
         expected = hashlib.sha256(pattern(self.key, self.got)).hexdigest()
         self.in_order = self.in_order and self.digest == expected
@@ -64,20 +64,20 @@ class Witness:
     """Writes the file.
 
     Args:
-        path: Where it is.
+        path: The path of the file.
     """
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def say(self, *words: Any) -> None:
+    def write(self, *words: Any) -> None:
         """Write a line."""
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
     @contextmanager
     def run(self, key: int, call_id: str, attempt: int) -> Iterator[Run]:
-        """Say that a tool begins, and how it ended."""
-        self.say("B", key, call_id, attempt)
+        """Record that a tool begins, and how it ended."""
+        self.write("B", key, call_id, attempt)
         run, how = Run(key), "ended"
         try:
             yield run
@@ -89,7 +89,7 @@ class Witness:
             raise
         finally:
             order = "ordered" if run.in_order else "disordered"
-            self.say("E", key, how, run.got, order, run.digest)
+            self.write("E", key, how, run.got, order, run.digest)
 
 
 @dataclass(slots=True)
@@ -97,9 +97,11 @@ class Runs:
     """What the witness saw of one call."""
 
     began: list[tuple[str, int]] = field(default_factory=list)
-    """The call's id and the attempt, for each time."""
+    """The call's id and the attempt of each run."""
     ended: list[tuple[str, int, bool, str]] = field(default_factory=list)
-    """How, what was taken in, whether in order, and a file's hash; for each time."""
+    """For each run: how it ended, the number of values, whether they were in order, and a file's
+    hash.
+    """
 
 
 def read_witness(lines: Iterable[str]) -> dict[int, Runs]:

@@ -1,1 +1,1 @@
-"""Traced processes, and a collector of spans that is not ours."""
+"""Traced processes, and a collector of spans that does not use our code."""

@@ -1,6 +1,7 @@
-"""A collector that is not ours: the standard library takes the bytes, OpenTelemetry decodes them.
+"""A collector without our code: the standard library receives the bytes, OpenTelemetry decodes
+them.
 
-It keeps every body as it was sent, so that a test can also say what is in none of them.
+It keeps every body unchanged, so that a test can also check what no body contains.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
 PATIENCE_S = 60.0
-"""Three processes on a busy machine send what they have within far less."""
+"""A guard against hanging: three processes send their spans within far less."""
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.decompress,
@@ -89,7 +90,7 @@ def _decode(group: ResourceSpans) -> Iterator[Sent]:
 
 @dataclass(slots=True)
 class Collector:
-    """What has come so far."""
+    """The spans and bodies received so far."""
 
     endpoint: str = ""
     spans: list[Sent] = field(default_factory=list, repr=False)
@@ -97,7 +98,7 @@ class Collector:
     _news: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     def take(self, body: bytes) -> None:
-        """Keep a body and what it says."""
+        """Keep a body and its spans."""
         request = ExportTraceServiceRequest.FromString(body)
         spans = [span for group in request.resource_spans for span in _decode(group)]
         with self._news:
@@ -106,13 +107,13 @@ class Collector:
             self._news.notify_all()
 
     def trace(self, trace_id: str) -> list[Sent]:
-        """Give what has come of a trace, in order of start."""
+        """Return the received spans of a trace, in order of start."""
         with self._news:
             found = [span for span in self.spans if span.trace_id == trace_id]
         return sorted(found, key=lambda span: span.start_ns)
 
     def wait_for(self, trace_id: str, count: int) -> list[Sent]:
-        """Wait until a trace has so many spans."""
+        """Wait until a trace has this many spans."""
         until = time.monotonic() + PATIENCE_S
         with self._news:
             while sum(span.trace_id == trace_id for span in self.spans) < count:
@@ -123,7 +124,7 @@ class Collector:
 
     @property
     def raw(self) -> bytes:
-        """All that was ever sent."""
+        """All bytes that were ever sent."""
         with self._news:
             return b"\n".join(self.bodies)
 
@@ -144,7 +145,7 @@ def draw(spans: Sequence[Sent]) -> list[str]:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Collect on a free port for as long as the block runs."""
+    """Collect on a free port until the block ends."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -163,7 +164,7 @@ def collecting() -> Iterator[Collector]:
             self.wfile.write(reply)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -180,14 +181,14 @@ def collecting() -> Iterator[Collector]:
 
 @contextmanager
 def slow_collector() -> Iterator[str]:
-    """Take connections and never answer: the system accepts them into the backlog."""
+    """Accept connections and never answer: the system accepts them into the backlog."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextmanager
 def dead_collector() -> Iterator[str]:
-    """Name a port where nobody listens."""
+    """Return a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     yield f"http://127.0.0.1:{port}"

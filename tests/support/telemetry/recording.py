@@ -1,4 +1,4 @@
-"""A process that records spans, by light spans or by the SDK's."""
+"""A process that records spans, as light spans or as the SDK's."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Process:
     """One process that records.
 
     Args:
-        light: With light spans, not with the SDK's alone.
-        sampler: Decides.
+        light: With light spans, or with the SDK's only.
+        sampler: The sampler.
     """
 
     def __init__(self, *, light: bool = True, sampler: Sampler | None = None) -> None:
@@ -86,7 +86,7 @@ class Process:
         self.tracing = Tracing(self.provider)
 
     def sent(self) -> list[Any]:
-        """What goes to a collector, apart from the times, in order of ids."""
+        """What is sent to a collector, except the times, in order of ids."""
         return fields_of(SpanEncoder().encode(self.watcher.taken))
 
     def sent_by_sdk(self) -> list[Any]:
@@ -95,7 +95,7 @@ class Process:
 
 
 def fields_of(request: bytes) -> list[Any]:
-    """Read the spans of a request, apart from the times, in order of ids."""
+    """Read the spans of a request, except the times, in order of ids."""
     sent = []
     for group in ExportTraceServiceRequest.FromString(request).resource_spans:
         for scope in group.scope_spans:

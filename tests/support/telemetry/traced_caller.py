@@ -1,8 +1,8 @@
-"""A caller in a process of its own: reads what to call as JSON lines, tells how it went.
+"""A caller in its own process: it reads calls as JSON lines, and prints how each went.
 
-An order has `tool`, `arguments`, and maybe `token` (join as somebody else), `parent` (the context
-that the call is made in), `within` (a span around it), `pipe` (give the call up when the tool says
-that it runs), `timeout_s`, `times`, and `caller_context`.
+An order has `tool`, `arguments`, and optionally `token` (join as another participant), `parent`
+(the context in which the call is made), `within` (a span around it), `pipe` (cancel the call when
+the tool reports that it runs), `timeout_s`, `times`, and `caller_context`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolbus.telemetry.tracing import configure
 
 @contextmanager
 def surroundings(order: dict[str, Any]) -> Iterator[str]:
-    """Make the context that the call is made in, and name its trace."""
+    """Make the context in which the call is made, and return its trace id."""
     token = context.attach(propagate.extract(order.get("parent", {})))
     try:
         if "within" in order:
@@ -62,7 +62,7 @@ async def invoke(room: RoomClient, order: dict[str, Any]) -> Any:
     return "given up"
 
 
-async def obey(home: RoomClient, order: dict[str, Any]) -> dict[str, Any]:
+async def carry_out(home: RoomClient, order: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"calls": 0}
     async with room_for(order, home) as room:
         with surroundings(order) as answer["trace_id"]:
@@ -77,10 +77,10 @@ async def obey(home: RoomClient, order: dict[str, Any]) -> dict[str, Any]:
 
 async def main() -> None:
     async with RoomClient() as room:
-        print("ready", flush=True)  # noqa: T201 - this is how it speaks
+        print("ready", flush=True)  # noqa: T201 - the parent reads it
         while line := await asyncio.to_thread(sys.stdin.readline):
-            answer = await obey(room, json.loads(line))
-            print(json.dumps(answer), flush=True)  # noqa: T201 - and this
+            answer = await carry_out(room, json.loads(line))
+            print(json.dumps(answer), flush=True)  # noqa: T201 - the parent reads it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The toolkit of the telemetry tests; it tells what trace context its tools see."""
+"""The toolkit of the telemetry tests; it returns the trace context that its tools see."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolbus import RemoteToolkit, ToolContext, ToolFailed, tool
 
 
 def _seen() -> dict[str, str]:
-    """Tell what a request that the tool made now would carry."""
+    """Return the headers that a request of the tool would carry now."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
@@ -27,7 +27,7 @@ async def forecast(city: str) -> dict[str, Any]:
 
 @tool
 async def look() -> dict[str, str]:
-    """Only look at the context."""
+    """Only read the context."""
     return _seen()
 
 
@@ -40,19 +40,19 @@ async def trip(context: ToolContext, cities: list[str]) -> dict[str, Any]:
 
 @tool
 async def fail(words: str) -> None:
-    """Fail with words that are for the caller."""
+    """Fail with a message for the caller."""
     raise ToolFailed(words)
 
 
 @tool
 async def crash(words: str) -> None:
-    """Fail with words that are not."""
+    """Fail with a message that the caller must not see."""
     raise ValueError(words)
 
 
 @tool
 async def linger(pipe: str = "") -> None:
-    """Run until somebody stops it; say through a named pipe that it runs."""
+    """Run until cancelled; report through a named pipe that it runs."""
     if pipe:
         await asyncio.to_thread(Path(pipe).write_text, "running", encoding="ascii")
     await asyncio.Event().wait()

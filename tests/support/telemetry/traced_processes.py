@@ -52,15 +52,15 @@ class TracedProcesses:
         return json.loads(line)
 
     def token(self, name: str, api: ApiScope) -> str:
-        """Mint a token for somebody with these grants."""
+        """Mint a token with these grants."""
         key = KeyRing.load(self.folder / "home" / DEV_KEYS_FILE).signing_key
         assert key is not None
         return ParticipantToken(name=name, room=["main"], api=api).to_jwt(key)
 
     def end(self) -> dict[str, ProcessEnd]:
-        """End the caller as its input ends, host and server as a service manager does.
+        """End the caller by the end of its input, host and server as a service manager does.
 
-        Caller and host are told at the same time, and have nothing to do with each other then.
+        Caller and host are stopped at the same time, and have no calls with each other then.
         """
         began_s = time.perf_counter()
         self.host.process.send_signal(signal.SIGTERM)
@@ -75,16 +75,16 @@ class TracedProcesses:
 
 
 NODES = ("first", "second")
-"""The names of the servers where there are two."""
+"""The names of the servers if there are two."""
 
 
 @contextmanager
 def traced_processes(
     folder: Path, endpoint: str, redis: str = "", **variables: str
 ) -> Iterator[TracedProcesses]:
-    """Run the three processes for as long as the block runs.
+    """Run the three processes until the block ends.
 
-    Where they share a Redis there are two servers: the caller is at the first, the host at the
+    With a shared Redis there are two servers: the caller is connected to the first, the host to the
     second.
     """
     line = CommandLine(

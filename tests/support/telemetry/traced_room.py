@@ -1,4 +1,4 @@
-"""Three traced processes and the collector that hears them, as the tests speak of them."""
+"""Three traced processes and the collector that receives their spans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORECAST = [
 
 
 class TracedRoom(NamedTuple):
-    """Three processes, and the collector that hears them."""
+    """Three processes, and the collector that receives their spans."""
 
     processes: TracedProcesses
     collector: Collector
@@ -32,7 +32,7 @@ class TracedRoom(NamedTuple):
         return self.collector.wait_for(answer["trace_id"], count)
 
     def outcomes(self, answer: Any, *hops: tuple[str, str]) -> list[tuple[Any, ...]]:
-        """Tell how each hop of one call ended: status, words, error and whether the tool ran."""
+        """Return how each hop of one call ended: status, message, error and whether it ran."""
         spans = self.spans_of(answer, len(hops) + 1)
         below = spans[1:]
         assert [(span.kind, span.service) for span in below] == list(hops)
@@ -55,13 +55,15 @@ class TracedRoom(NamedTuple):
 
 @contextmanager
 def traced_room(folder: Path, redis: str = "") -> Iterator[TracedRoom]:
-    """Run the processes and the collector for as long as the block runs; see `stage`."""
+    """Run the processes and the collector until the block ends; the options are
+    `traced_processes`'.
+    """
     with collecting() as collector, traced_processes(folder, collector.endpoint, redis) as running:
         yield TracedRoom(running, collector)
 
 
 def trace_id_of(seen: dict[str, str]) -> str:
-    """Name the trace that a tool saw."""
+    """Return the trace id that a tool saw."""
     return seen["traceparent"].split("-")[1]
 
 
