@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.pytest_plugins.missing_parts import words_of_missing
+from support.pytest_plugins.missing_parts import messages_of_missing
 from support.pytest_plugins.running_order import in_running_order
 from support.redis.server import RedisServer, redis_server
 
@@ -39,11 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    missing = words_of_missing(terminalreporter.stats.get("skipped", ()))
+    missing = messages_of_missing(terminalreporter.stats.get("skipped", ()))
     if missing:
         terminalreporter.section("not verified", yellow=True)
-        for words in missing:
-            terminalreporter.line(words, yellow=True)
+        for text in missing:
+            terminalreporter.line(text, yellow=True)
 
 
 @pytest.fixture

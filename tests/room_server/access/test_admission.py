@@ -43,7 +43,7 @@ def place(instance: str, epoch: object) -> str:
     return f"/rooms/lab?instance={instance}&epoch={epoch}"
 
 
-async def told_generation(client: RawClient) -> int:
+async def generation_of(client: RawClient) -> int:
     """Host `slow.wait` and return the generation it got."""
     client.send_frame(Register(50, pack_body({"name": "slow", "tools": [SLOW]}), {}))
     reply = await client.reply_to(50)
@@ -257,7 +257,7 @@ async def test_other_instances_and_other_identities_are_participants_of_their_ow
             raw_participant(server, "host2"),
             raw_participant(server, "host2"),
         ):
-            assert await told_generation(first) == await told_generation(second)
+            assert await generation_of(first) == await generation_of(second)
             assert await hosts_of_slow(second) == [2]
             assert connections_of(server)["lab"].count("host2") == 4
             assert connections_of(server)["lab"].count("host3") == 1

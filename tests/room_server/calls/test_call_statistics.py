@@ -211,9 +211,9 @@ def test_events_are_sent_only_for_changes_and_at_most_ten_times_a_second(
     assert sum(event.data["ended"] for event in events) == 100
 
 
-@pytest.mark.parametrize("trouble", ["is_full", "holds"])
+@pytest.mark.parametrize("fault", ["is_full", "holds"])
 def test_an_observer_without_room_misses_events_and_gets_right_counts_later(
-    harness: ObservedTable, trouble: str
+    harness: ObservedTable, fault: str
 ) -> None:
     """WATCH-5: also if no call starts or ends after it has room again."""
     host, alice = harness.host("host", "t"), harness.connection("alice")
@@ -221,7 +221,7 @@ def test_an_observer_without_room_misses_events_and_gets_right_counts_later(
     harness.clock.advance(FLUSH_S)
     for port in (port_of(slow), port_of(eve)):
         port.take(Event)
-    setattr(port_of(slow), trouble, True)
+    setattr(port_of(slow), fault, True)
     for number in range(3):
         harness.call(alice, number)
         harness.clock.advance(FLUSH_S)
@@ -230,12 +230,12 @@ def test_an_observer_without_room_misses_events_and_gets_right_counts_later(
         harness.clock.advance(FLUSH_S)
     assert len(port_of(eve).sent) == 5
     assert port_of(slow).sent == []
-    setattr(port_of(slow), trouble, False)
+    setattr(port_of(slow), fault, False)
     port_of(slow).release()
     harness.clock.advance(FLUSH_S)
     events = [port_of(slow).take(Event) for _ in range(len(port_of(slow).sent))]
     # At most one event is queued, however long it waits.
-    assert len(events) == (2 if trouble == "holds" else 1)
+    assert len(events) == (2 if fault == "holds" else 1)
     assert [event.number for event in events] == list(range(2, 2 + len(events)))
     assert events[-1].data["in_flight"] == 1
     assert sum(event.data["started"] for event in events) == 3

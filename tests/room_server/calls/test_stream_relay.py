@@ -45,7 +45,7 @@ def harness() -> Iterator[RouterHarness]:
         assert (connection.stream_count, connection.outstanding_bytes) == (0, 0)
 
 
-class Play:
+class StreamedCall:
     """A stream from a host to a caller, with the credit that each of them knows."""
 
     def __init__(self, harness: RouterHarness, number: int = 1, **options: Any) -> None:
@@ -100,29 +100,29 @@ class Play:
 
 
 def test_chunks_of_one_event_loop_iteration_may_be_written_together(harness: RouterHarness) -> None:
-    play = Play(harness)
+    streamed = StreamedCall(harness)
     for _ in range(3):
-        play.chunk()
-    assert (play.at_caller.gathered, len(play.at_caller.sent)) == (3, 3)
-    play.at_caller.holds = True
-    play.chunk()
-    assert play.at_caller.gathered == 3
-    play.at_caller.release()
-    play.end()
+        streamed.chunk()
+    assert (streamed.at_caller.gathered, len(streamed.at_caller.sent)) == (3, 3)
+    streamed.at_caller.holds = True
+    streamed.chunk()
+    assert streamed.at_caller.gathered == 3
+    streamed.at_caller.release()
+    streamed.end()
 
 
 def test_a_stream_delivers_its_chunks_in_order_and_then_its_end(harness: RouterHarness) -> None:
     """STREAM-1, STREAM-2: bodies are forwarded unread."""
-    play = Play(harness)
-    assert play.dispatch.remaining_ms is None
-    assert play.dispatch.header["credit_chunks"] == 256
-    assert play.dispatch.header["credit_bytes"] == FLOOR_BYTES
-    play.chunk(b"\xc1")
-    play.chunk(b"\xc2")
-    play.end()
-    assert play.at_caller.take(StreamChunk) == StreamChunk(1, 1, b"\xc1")
-    assert play.at_caller.take(StreamChunk) == StreamChunk(1, 2, b"\xc2")
-    assert play.at_caller.take_result() == Result(1, pack_body([0]))
+    streamed = StreamedCall(harness)
+    assert streamed.dispatch.remaining_ms is None
+    assert streamed.dispatch.header["credit_chunks"] == 256
+    assert streamed.dispatch.header["credit_bytes"] == FLOOR_BYTES
+    streamed.chunk(b"\xc1")
+    streamed.chunk(b"\xc2")
+    streamed.end()
+    assert streamed.at_caller.take(StreamChunk) == StreamChunk(1, 1, b"\xc1")
+    assert streamed.at_caller.take(StreamChunk) == StreamChunk(1, 2, b"\xc2")
+    assert streamed.at_caller.take_result() == Result(1, pack_body([0]))
 
 
 @pytest.mark.parametrize(
@@ -156,47 +156,47 @@ def test_a_host_gets_credit_as_its_chunks_are_written_and_never_more_than_the_ca
     harness: RouterHarness,
 ) -> None:
     """STREAM-3, STREAM-4."""
-    play = Play(harness, credit_chunks=9, credit_bytes=100_000)
-    play.chunk(b"x" * 30_000)
-    credit = play.at_host.take(Credit)
-    assert (credit.id, credit.of_input, credit.chunks) == (play.dispatch.id, False, 9)
+    streamed = StreamedCall(harness, credit_chunks=9, credit_bytes=100_000)
+    streamed.chunk(b"x" * 30_000)
+    credit = streamed.at_host.take(Credit)
+    assert (credit.id, credit.of_input, credit.chunks) == (streamed.dispatch.id, False, 9)
     assert credit.bytes == 30_000 + FLOOR_BYTES
-    play.chunk(b"x" * 60_000)  # the last one may go beyond its credit
-    assert play.at_host.take(Credit).bytes == 100_000
-    play.credit(12, 90_000)  # less than before is ignored
-    assert play.at_host.take(Credit) == Credit(play.dispatch.id, False, 12, 100_000)
-    play.credit(12, 300_000)
-    assert 100_000 < play.at_host.take(Credit).bytes <= 300_000
+    streamed.chunk(b"x" * 60_000)  # the last one may go beyond its credit
+    assert streamed.at_host.take(Credit).bytes == 100_000
+    streamed.credit(12, 90_000)  # less than before is ignored
+    assert streamed.at_host.take(Credit) == Credit(streamed.dispatch.id, False, 12, 100_000)
+    streamed.credit(12, 300_000)
+    assert 100_000 < streamed.at_host.take(Credit).bytes <= 300_000
 
 
 def test_smaller_credit_does_not_reduce_earlier_credit(harness: RouterHarness) -> None:
     """STREAM-3."""
-    play = Play(harness, credit_chunks=3)
-    play.credit(1, 1)
-    play.chunk(b"x" * 30_000)
-    assert play.at_host.take(Credit).bytes > FLOOR_BYTES
-    play.chunk()
-    play.chunk()
-    assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk] * 3
+    streamed = StreamedCall(harness, credit_chunks=3)
+    streamed.credit(1, 1)
+    streamed.chunk(b"x" * 30_000)
+    assert streamed.at_host.take(Credit).bytes > FLOOR_BYTES
+    streamed.chunk()
+    streamed.chunk()
+    assert [type(frame) for frame in streamed.at_caller.sent] == [StreamChunk] * 3
 
 
 def test_a_caller_that_gives_little_credit_is_sent_little(harness: RouterHarness) -> None:
     """STREAM-4."""
-    assert Play(harness, credit_bytes=5).dispatch.header["credit_bytes"] == 5
+    assert StreamedCall(harness, credit_bytes=5).dispatch.header["credit_bytes"] == 5
 
 
-@pytest.mark.parametrize(("streams", "most"), [(1, 1), (100, 8)])
+@pytest.mark.parametrize(("count", "most"), [(1, 1), (100, 8)])
 def test_a_sender_that_uses_its_credit_gets_a_larger_window_up_to_a_limit(
-    harness: RouterHarness, streams: int, most: int
+    harness: RouterHarness, count: int, most: int
 ) -> None:
     """STREAM-4: a fast stream needs a large window, and many share one budget."""
     many = {"credit_chunks": 10**6, "credit_bytes": 2**40}
-    plays = [Play(harness, number + 1, **many) for number in range(streams)]
+    streams = [StreamedCall(harness, number + 1, **many) for number in range(count)]
     for _ in range(30):
-        for play in plays:
-            play.chunk(b"x" * min(play.ahead, 200_000))
-    under_way = sum(play.ahead for play in plays)
-    assert (most - 1) * 2**20 < under_way <= most * 2**20 + (streams - 1) * FLOOR_BYTES
+        for streamed in streams:
+            streamed.chunk(b"x" * min(streamed.ahead, 200_000))
+    under_way = sum(streamed.ahead for streamed in streams)
+    assert (most - 1) * 2**20 < under_way <= most * 2**20 + (count - 1) * FLOOR_BYTES
 
 
 @pytest.mark.row(66)
@@ -205,14 +205,14 @@ def test_a_chunk_that_is_not_the_next_one_ends_the_call(
     harness: RouterHarness, number: int
 ) -> None:
     """STREAM-5."""
-    play = Play(harness)
-    stray = StreamChunk(play.dispatch.id, number, BODY)
-    harness.router.streams.chunk(play.host, stray)
-    failed = play.at_caller.take_failed()
+    streamed = StreamedCall(harness)
+    stray = StreamChunk(streamed.dispatch.id, number, BODY)
+    harness.router.streams.chunk(streamed.host, stray)
+    failed = streamed.at_caller.take_failed()
     assert (phase(failed), failed.retryable) == (("stream_broken", "maybe"), False)
-    assert play.at_host.take_cancel() == Cancel(play.dispatch.id, "broken")
-    play.chunk()
-    assert play.at_caller.sent == []
+    assert streamed.at_host.take_cancel() == Cancel(streamed.dispatch.id, "broken")
+    streamed.chunk()
+    assert streamed.at_caller.sent == []
 
 
 @pytest.mark.row(66)
@@ -221,13 +221,13 @@ def test_a_chunk_that_is_too_large_or_beyond_its_credit_ends_the_call(
     harness: RouterHarness, sizes: list[int]
 ) -> None:
     """STREAM-2, STREAM-5."""
-    play = Play(harness, credit_chunks=2, credit_bytes=FLOOR_BYTES)
+    streamed = StreamedCall(harness, credit_chunks=2, credit_bytes=FLOOR_BYTES)
     for size in sizes:
-        play.chunk(b"x" * size)
+        streamed.chunk(b"x" * size)
     chunks = len(sizes) - 1
-    assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk] * chunks + [Failed]
-    assert phase(play.at_caller.sent[-1]) == ("stream_broken", "maybe")  # type: ignore[arg-type]
-    assert play.at_host.take_cancel().reason == "broken"
+    assert [type(frame) for frame in streamed.at_caller.sent] == [StreamChunk] * chunks + [Failed]
+    assert phase(streamed.at_caller.sent[-1]) == ("stream_broken", "maybe")  # type: ignore[arg-type]
+    assert streamed.at_host.take_cancel().reason == "broken"
 
 
 @pytest.mark.row(65)
@@ -235,22 +235,22 @@ def test_frames_for_calls_not_in_flight_or_without_the_stream_are_dropped_and_co
     harness: RouterHarness,
 ) -> None:
     """STREAM-6."""
-    play = Play(harness)
+    streamed = StreamedCall(harness)
     streams = harness.router.streams
     other = harness.host("other", "other")
-    streams.chunk(other, StreamChunk(play.dispatch.id, 1, BODY))
-    streams.chunk(play.host, StreamChunk(play.dispatch.id + 1, 1, BODY))
+    streams.chunk(other, StreamChunk(streamed.dispatch.id, 1, BODY))
+    streams.chunk(streamed.host, StreamChunk(streamed.dispatch.id + 1, 1, BODY))
     streams.credit(other, Credit(1, False, 9, 9))
-    streams.credit(play.alice, Credit(play.dispatch.id, True, 9, 9))
-    streams.credit(play.host, Credit(play.dispatch.id, True, 9, 9))
-    streams.input(play.alice, Input(1, 1, BODY, False))
-    streams.progress(play.host, Progress(play.dispatch.id, BODY))
-    play.end()
-    play.chunk()
-    play.credit(999, 2**40)
+    streams.credit(streamed.alice, Credit(streamed.dispatch.id, True, 9, 9))
+    streams.credit(streamed.host, Credit(streamed.dispatch.id, True, 9, 9))
+    streams.input(streamed.alice, Input(1, 1, BODY, False))
+    streams.progress(streamed.host, Progress(streamed.dispatch.id, BODY))
+    streamed.end()
+    streamed.chunk()
+    streamed.credit(999, 2**40)
     assert streams.dropped == 9
-    assert [type(frame) for frame in play.at_caller.sent] == [Result]
-    assert [*play.at_host.sent, *port_of(other).sent] == []
+    assert [type(frame) for frame in streamed.at_caller.sent] == [Result]
+    assert [*streamed.at_host.sent, *port_of(other).sent] == []
 
 
 # Time
@@ -263,19 +263,19 @@ def test_a_host_that_has_credit_and_sends_nothing_has_stalled(
 ) -> None:
     """STREAM-7."""
     idle_s = options.get("idle_ms", 30_000) / 1000
-    play = Play(harness, **options)
+    streamed = StreamedCall(harness, **options)
     harness.clock.advance(idle_s - 1)
-    play.chunk()
+    streamed.chunk()
     harness.clock.advance(idle_s - 1)
-    harness.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
+    harness.router.streams.progress(streamed.host, Progress(streamed.dispatch.id, BODY))
     harness.clock.advance(idle_s - 1)
-    assert play.at_caller.take(StreamChunk)
-    assert play.at_caller.take(Progress)
-    assert play.at_caller.sent == []
+    assert streamed.at_caller.take(StreamChunk)
+    assert streamed.at_caller.take(Progress)
+    assert streamed.at_caller.sent == []
     harness.clock.advance(1)
-    failed = play.at_caller.take_failed()
+    failed = streamed.at_caller.take_failed()
     assert (phase(failed), failed.retryable) == (("stream_stalled", "maybe"), False)
-    assert play.at_host.take_cancel() == Cancel(play.dispatch.id, "stalled")
+    assert streamed.at_host.take_cancel() == Cancel(streamed.dispatch.id, "stalled")
 
 
 @pytest.mark.row(68)
@@ -283,8 +283,8 @@ def test_a_stream_that_waits_for_credit_or_has_no_idle_limit_does_not_stall(
     harness: RouterHarness,
 ) -> None:
     """STREAM-7: the host is idle only while it has credit."""
-    for_ever = Play(harness, 1, idle_ms=0)
-    waiting = Play(harness, 2, credit_chunks=1)
+    for_ever = StreamedCall(harness, 1, idle_ms=0)
+    waiting = StreamedCall(harness, 2, credit_chunks=1)
     waiting.chunk()
     harness.clock.advance(29)
     harness.clock.advance(200)
@@ -305,18 +305,18 @@ def test_a_host_waits_five_minutes_for_a_caller_that_gives_no_credit(
     harness: RouterHarness, options: dict[str, Any]
 ) -> None:
     """STREAM-7: and is checked rarely, however short its idle limit is."""
-    play = Play(harness, credit_chunks=1, **options)
-    play.chunk()
-    looks = 0
+    streamed = StreamedCall(harness, credit_chunks=1, **options)
+    streamed.chunk()
+    checks = 0
     for _ in range(2_990):
         harness.clock.advance(0.1)
-        looks += harness.clock.fired
+        checks += harness.clock.fired
         harness.clock.fired = 0
-    assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk]
-    assert looks <= 310
+    assert [type(frame) for frame in streamed.at_caller.sent] == [StreamChunk]
+    assert checks <= 310
     harness.clock.advance(31)  # it is checked every 30 s
-    assert phase(play.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
-    assert play.at_host.take_cancel().reason == "stalled"
+    assert phase(streamed.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
+    assert streamed.at_host.take_cancel().reason == "stalled"
 
 
 @pytest.mark.parametrize("kind", ["chunk", "progress"])
@@ -324,14 +324,14 @@ def test_a_host_that_sent_a_chunk_cannot_claim_that_nothing_ran(
     harness: RouterHarness, kind: str
 ) -> None:
     """ERR-4."""
-    play = Play(harness, progress=True)
+    streamed = StreamedCall(harness, progress=True)
     if kind == "chunk":
-        play.chunk()
+        streamed.chunk()
     else:
-        harness.router.streams.progress(play.host, Progress(play.dispatch.id, BODY))
-    refusal = Failed(play.dispatch.id, "overloaded", "no", True, "full", None, 250)
-    harness.router.answer(play.host, refusal)
-    failed = play.at_caller.sent[-1]
+        harness.router.streams.progress(streamed.host, Progress(streamed.dispatch.id, BODY))
+    refusal = Failed(streamed.dispatch.id, "overloaded", "no", True, "full", None, 250)
+    harness.router.answer(streamed.host, refusal)
+    failed = streamed.at_caller.sent[-1]
     assert isinstance(failed, Failed)
     assert (failed.code, failed.executed, failed.retryable) == ("overloaded", "maybe", False)
 
@@ -457,12 +457,12 @@ def test_progress_reaches_the_caller_that_asked_for_it_unless_its_queue_is_full(
     harness.call(alice, 1, progress=True)
     dispatch = port_of(host).take_dispatch()
     assert dispatch.header["progress"] is True
-    tell = harness.router.streams.progress
-    tell(host, Progress(dispatch.id, BODY))
+    send_progress = harness.router.streams.progress
+    send_progress(host, Progress(dispatch.id, BODY))
     assert port_of(alice).take(Progress) == Progress(1, BODY)
-    tell(host, Progress(dispatch.id, b"x" * (16 * 1024 + 1)))
+    send_progress(host, Progress(dispatch.id, b"x" * (16 * 1024 + 1)))
     port_of(alice).holds = True
-    tell(host, Progress(dispatch.id, BODY))
+    send_progress(host, Progress(dispatch.id, BODY))
     port_of(alice).release()
     assert port_of(alice).sent == []
 
@@ -475,45 +475,45 @@ def test_a_hundred_streams_of_a_caller_that_does_not_read_stay_within_the_budget
     harness: RouterHarness,
 ) -> None:
     """STREAM-4: at most 8 MiB and a little for each are on the way, whatever the credit."""
-    plays = [Play(harness, number + 1, credit_bytes=2**40) for number in range(100)]
-    port_of(plays[0].alice).holds = True
-    for play in plays:
-        credit = play.dispatch.header["credit_bytes"]
-        while sum(len(each) for each in play.bodies) < credit:
-            play.chunk(b"x" * 10_000)
-            given = [frame.bytes for frame in play.at_host.sent if isinstance(frame, Credit)]
+    streams = [StreamedCall(harness, number + 1, credit_bytes=2**40) for number in range(100)]
+    port_of(streams[0].alice).holds = True
+    for streamed in streams:
+        credit = streamed.dispatch.header["credit_bytes"]
+        while sum(len(each) for each in streamed.bodies) < credit:
+            streamed.chunk(b"x" * 10_000)
+            given = [frame.bytes for frame in streamed.at_host.sent if isinstance(frame, Credit)]
             credit = max([credit, *given])
-    held = sum(len(body) for play in plays for body in play.bodies)
+    held = sum(len(body) for streamed in streams for body in streamed.bodies)
     assert held <= 8 * 2**20 + 100 * (FLOOR_BYTES + MAX_CHUNK_BYTES)
-    port_of(plays[0].alice).release()
-    assert all(isinstance(play.at_host.sent[-1], Credit) for play in plays)
-    assert len(port_of(plays[0].alice).sent) == sum(play.sent for play in plays)
+    port_of(streams[0].alice).release()
+    assert all(isinstance(streamed.at_host.sent[-1], Credit) for streamed in streams)
+    assert len(port_of(streams[0].alice).sent) == sum(streamed.sent for streamed in streams)
 
 
 @pytest.mark.row(63)
 def test_the_number_of_queued_empty_chunks_is_bounded(harness: RouterHarness) -> None:
     """STREAM-4: they cost no bytes of credit."""
-    play = Play(harness, credit_chunks=2**53, credit_bytes=2**53)
-    port_of(play.alice).holds = True
-    assert play.dispatch.header["credit_chunks"] == 1_024
+    streamed = StreamedCall(harness, credit_chunks=2**53, credit_bytes=2**53)
+    port_of(streamed.alice).holds = True
+    assert streamed.dispatch.header["credit_chunks"] == 1_024
     for _ in range(1_024):
-        play.chunk(b"")
-    assert play.at_host.sent == []
-    port_of(play.alice).release()
-    given = [frame.chunks for frame in play.at_host.sent if isinstance(frame, Credit)]
+        streamed.chunk(b"")
+    assert streamed.at_host.sent == []
+    port_of(streamed.alice).release()
+    given = [frame.chunks for frame in streamed.at_host.sent if isinstance(frame, Credit)]
     assert max(given) == 2_048
-    play.chunk(b"")
-    assert len(play.at_caller.sent) == 1_025
+    streamed.chunk(b"")
+    assert len(streamed.at_caller.sent) == 1_025
 
 
 def test_the_end_of_a_call_follows_its_queued_chunks(harness: RouterHarness) -> None:
     """STREAM-1."""
-    play = Play(harness)
-    port_of(play.alice).holds = True
-    play.chunk()
-    play.end()
-    port_of(play.alice).release()
-    assert [type(frame) for frame in play.at_caller.sent] == [StreamChunk, Result]
+    streamed = StreamedCall(harness)
+    port_of(streamed.alice).holds = True
+    streamed.chunk()
+    streamed.end()
+    port_of(streamed.alice).release()
+    assert [type(frame) for frame in streamed.at_caller.sent] == [StreamChunk, Result]
 
 
 @pytest.mark.row(63)
@@ -553,13 +553,13 @@ def test_one_credit_is_queued_for_a_sender_that_does_not_read_and_holds_the_late
     harness: RouterHarness,
 ) -> None:
     """STREAM-3: a flood of credits costs the host nothing."""
-    play = Play(harness, credit_chunks=2)
-    play.at_host.holds = True
+    streamed = StreamedCall(harness, credit_chunks=2)
+    streamed.at_host.holds = True
     for number in range(3, 300):
-        play.credit(number, 2_000_000 + number)
-    assert len(play.at_host.held) == 1
-    play.at_host.release()
-    assert [frame.chunks for frame in play.at_host.sent] == [3, 299]  # type: ignore[union-attr]
+        streamed.credit(number, 2_000_000 + number)
+    assert len(streamed.at_host.held) == 1
+    streamed.at_host.release()
+    assert [frame.chunks for frame in streamed.at_host.sent] == [3, 299]  # type: ignore[union-attr]
 
 
 def test_files_count_among_the_streams_of_a_caller(harness: RouterHarness) -> None:
@@ -591,46 +591,48 @@ def test_a_caller_has_only_so_many_streams(harness: RouterHarness) -> None:
     assert isinstance(port_of(host).take_dispatch(), Dispatch)
 
 
-class Course:
+class RandomStreams:
     """Three streams of one caller, each until its end."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.harness = RouterHarness()
-        self.plays = [Play(self.harness, number + 1, credit_bytes=40_000) for number in range(3)]
-        self.live = [*self.plays]
-        self.alice = self.plays[0].alice
+        self.streams = [
+            StreamedCall(self.harness, number + 1, credit_bytes=40_000) for number in range(3)
+        ]
+        self.live = [*self.streams]
+        self.alice = self.streams[0].alice
         self._data = data
 
     def step(self) -> None:
-        play = self._data.draw(st.sampled_from(self.live))
+        streamed = self._data.draw(st.sampled_from(self.live))
         acts = [self.chunk] * 5 + [self.credit] * 3 + [self.hold, self.free]
-        self._data.draw(st.sampled_from([*acts, self.end, self.cancel, self.lose]))(play)
+        self._data.draw(st.sampled_from([*acts, self.end, self.cancel, self.lose]))(streamed)
 
-    def chunk(self, play: Play) -> None:
-        if play.may_send:
-            play.chunk(b"x" * self._data.draw(st.integers(0, 50_000)))
+    def chunk(self, streamed: StreamedCall) -> None:
+        if streamed.may_send:
+            streamed.chunk(b"x" * self._data.draw(st.integers(0, 50_000)))
 
-    def credit(self, play: Play) -> None:
+    def credit(self, streamed: StreamedCall) -> None:
         more = self._data.draw(st.integers(0, 100_000))
-        play.credit(256, sum(map(len, play.bodies)) + more)
+        streamed.credit(256, sum(map(len, streamed.bodies)) + more)
 
-    def hold(self, _: Play) -> None:
+    def hold(self, _: StreamedCall) -> None:
         port_of(self.alice).holds = True
 
-    def free(self, _: Play) -> None:
+    def free(self, _: StreamedCall) -> None:
         port_of(self.alice).release()
 
-    def end(self, play: Play) -> None:
-        self.live.remove(play)
-        play.end()
+    def end(self, streamed: StreamedCall) -> None:
+        self.live.remove(streamed)
+        streamed.end()
 
-    def cancel(self, play: Play) -> None:
-        self.live.remove(play)
-        self.harness.router.cancel(self.alice, Cancel(play.id, "cancelled"))
+    def cancel(self, streamed: StreamedCall) -> None:
+        self.live.remove(streamed)
+        self.harness.router.cancel(self.alice, Cancel(streamed.id, "cancelled"))
 
-    def lose(self, play: Play) -> None:
-        self.live.remove(play)
-        self.harness.leave(play.host)
+    def lose(self, streamed: StreamedCall) -> None:
+        self.live.remove(streamed)
+        self.harness.leave(streamed.host)
 
 
 @settings(max_examples=60, deadline=None)
@@ -639,16 +641,16 @@ def test_no_chunk_is_lost_or_reordered_and_all_counts_return_to_zero(
     data: st.DataObject,
 ) -> None:
     """STREAM-3, STREAM-4, STREAM-5: for random chunks, credits, pauses and ends."""
-    course = Course(data)
+    machine = RandomStreams(data)
     for _ in range(data.draw(st.integers(1, 40))):
-        if course.live:
-            course.step()
-    alice = port_of(course.alice)
+        if machine.live:
+            machine.step()
+    alice = port_of(machine.alice)
     alice.release()
-    for play in course.plays:
-        got = [f.number for f in alice.sent if isinstance(f, StreamChunk) and f.id == play.id]
+    for streamed in machine.streams:
+        got = [f.number for f in alice.sent if isinstance(f, StreamChunk) and f.id == streamed.id]
         assert got == list(range(1, len(got) + 1))
-        if play in course.live:
-            assert len(got) == play.sent
-            play.end()
-    assert (course.alice.outstanding_bytes, course.alice.stream_count) == (0, 0)
+        if streamed in machine.live:
+            assert len(got) == streamed.sent
+            streamed.end()
+    assert (machine.alice.outstanding_bytes, machine.alice.stream_count) == (0, 0)

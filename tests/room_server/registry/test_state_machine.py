@@ -130,8 +130,8 @@ class Person:
                 self.received = frame.number
             received.append(frame)
 
-    def facts(self, speaker: Connection) -> tuple[Any, ...]:
-        """State that no other participant may change; of its calls those without the speaker."""
+    def facts(self, sender: Connection) -> tuple[Any, ...]:
+        """State that no other participant may change; of its calls those without the sender."""
         connection, member = self.connection, self.connection.member
         return (
             connection,
@@ -139,8 +139,8 @@ class Person:
             pack_body(member.attributes),
             pack_body(member.offers),
             self.room.feeds._feeds.get(member.id),
-            {each.call_id for each in connection.calls.values() if each.host is not speaker},
-            {each.call_id for each in connection.dispatched.values() if each.caller is not speaker},
+            {each.call_id for each in connection.calls.values() if each.host is not sender},
+            {each.call_id for each in connection.dispatched.values() if each.caller is not sender},
         )
 
 
@@ -173,8 +173,8 @@ class Conversation(RuleBasedStateMachine):
         await check_call(self.carol)
         self.tasks, self.connections = asyncio.all_tasks(), connections_of(self.server)
         self.counted = dict(self.server.server.admission.quotas._counts)
-        self.speakers = [Person(name, self.server) for name in ("mallory", "trudy")]
-        for person in self.speakers:
+        self.senders = [Person(name, self.server) for name in ("mallory", "trudy")]
+        for person in self.senders:
             await person.join()
 
     def teardown(self) -> None:
@@ -186,19 +186,19 @@ class Conversation(RuleBasedStateMachine):
     # Steps
 
     @rule(who=st.integers(0, 1), array=frames())
-    def speaks(self, who: int, array: list[Any]) -> None:
-        self.run(self.speak(self.speakers[who], self.speakers[1 - who], array))
+    def send_frame(self, who: int, array: list[Any]) -> None:
+        self.run(self.send(self.senders[who], self.senders[1 - who], array))
 
     @rule(who=st.integers(0, 1), chance=st.integers(0, 5))
-    def may_come_again(self, who: int, chance: int) -> None:
+    def may_reconnect(self, who: int, chance: int) -> None:
         if chance == 5:
-            self.run(self.reconnect(self.speakers[who], self.speakers[1 - who]))
+            self.run(self.reconnect(self.senders[who], self.senders[1 - who]))
 
     @rule(who=st.integers(0, 1), array=calls(), reply=replies())
     def calls_and_is_answered(self, who: int, array: list[Any], reply: list[Any]) -> None:
         """A call, which the other may run, and a reply of the other, which may be for it."""
-        self.run(self.speak(self.speakers[who], self.speakers[1 - who], array))
-        self.run(self.speak(self.speakers[1 - who], self.speakers[who], reply))
+        self.run(self.send(self.senders[who], self.senders[1 - who], array))
+        self.run(self.send(self.senders[1 - who], self.senders[who], reply))
 
     async def reconnect(self, who: Person, other: Person) -> None:
         before, client = other.facts(who.connection), who.client
@@ -209,7 +209,7 @@ class Conversation(RuleBasedStateMachine):
         assert await client.close_code() in {4409, 1006}
         await self.check(other, before, older)
 
-    async def speak(self, who: Person, other: Person, array: list[Any]) -> None:
+    async def send(self, who: Person, other: Person, array: list[Any]) -> None:
         running = list(who.connection.dispatched)
         request_id = next(self.ids)
         values = {
@@ -219,8 +219,8 @@ class Conversation(RuleBasedStateMachine):
             OTHER_TOKEN: other.token,
         }
         data = msgpack.packb(settled(array, values))
-        speaker = who.connection
-        before = other.facts(speaker)
+        sender = who.connection
+        before = other.facts(sender)
         ends = ending_of(data)
         evict = sends_away(data)
         asks = not isinstance(ends, (int, *_UNANSWERED))
@@ -239,20 +239,20 @@ class Conversation(RuleBasedStateMachine):
         if evict == other.name:
             assert await close_code(other.client) == 4440
             await other.join()
-            before = other.facts(speaker)
-        await self.check(other, before, speaker)
+            before = other.facts(sender)
+        await self.check(other, before, sender)
 
     # Invariants
 
-    async def check(self, other: Person, before: tuple[Any, ...], speaker: Connection) -> None:
+    async def check(self, other: Person, before: tuple[Any, ...], sender: Connection) -> None:
         """No other participant was affected."""
         await other.receive(next(self.ids))
-        assert other.facts(speaker) == before
+        assert other.facts(sender) == before
         await check_call(self.carol)
 
     async def end(self) -> None:
         """Both leave, and nothing of them is left."""
-        for person in self.speakers:
+        for person in self.senders:
             await person.leave()
         current = asyncio.current_task()
         assert current is not None

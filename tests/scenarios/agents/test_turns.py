@@ -181,8 +181,8 @@ async def test_rules_for_models_reach_the_turn_from_local_and_remote_toolkits() 
                 ("far.look", "Look up"),
                 ("far.change", "Change"),
             ]
-            told = [(each.rules, each.read_only) for each in turn.tools]
-            assert told == [(("Ask for one city at a time.",), True), ((), False)] * 2
+            got = [(each.rules, each.read_only) for each in turn.tools]
+            assert got == [(("Ask for one city at a time.",), True), ((), False)] * 2
             together = {each.toolkit_rules for each in turn.tools}
             assert together == {("Use metric units.", "Be brief.")}
 
@@ -330,12 +330,12 @@ async def test_local_tools_fail_as_those_elsewhere_do() -> None:
     causes = {"key": KeyError, "itself": asyncio.CancelledError, "exit": SystemExit}
 
     @tool
-    async def fail(words: str | None = None, cause: str = "key") -> None:
-        raise ToolFailed(words) if words else causes[cause]("secret")
+    async def fail(message: str | None = None, cause: str = "key") -> None:
+        raise ToolFailed(message) if message else causes[cause]("secret")
 
     ends = []
-    asked: list[dict[str, Any]] = [{"words": "my words"}, {}, {"cause": "itself"}]
-    asked += [{"cause": "exit"}, {"words": 7}, {"more": 1}]
+    asked: list[dict[str, Any]] = [{"message": "my message"}, {}, {"cause": "itself"}]
+    asked += [{"cause": "exit"}, {"message": 7}, {"more": 1}]
     async with agent_and_host(Toolkit("far", [fail])) as (_, agent), asyncio.timeout(60):
         async with Turn(
             agent, always=[Toolkit("near", [fail])], required=[RequiredToolkit("far")]
@@ -610,7 +610,7 @@ async def test_sync_tool_keeps_its_slot_until_its_thread_has_ended() -> None:
 
 
 async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
-    told, began = threading.Event(), threading.Event()
+    got, began = threading.Event(), threading.Event()
 
     @tool
     def work(context: ToolContext) -> None:
@@ -620,7 +620,7 @@ async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
             pause.wait(0.01)
             patience -= 1
         if context.cancelled:
-            told.set()
+            got.set()
 
     async with room_of("agent") as (agent,), asyncio.timeout(60):
         async with Turn(agent, always=[Toolkit("near", [work])]) as turn:
@@ -629,7 +629,7 @@ async def test_sync_tool_sees_that_its_call_was_cancelled() -> None:
             calling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await calling
-            assert await asyncio.to_thread(told.wait, 5)
+            assert await asyncio.to_thread(got.wait, 5)
 
 
 async def test_call_within_a_local_call_has_no_more_time_than_that() -> None:
@@ -666,12 +666,12 @@ class Asking(ToolkitBuilder[ToolkitConfig]):
 
     def __init__(self) -> None:
         super().__init__("asking", ToolkitConfig)
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     async def make(self, room: Room, model: Any, config: ToolkitConfig) -> Toolkit:
-        self.heard.append(await room.call("greeter.greet", name=model))
+        self.received.append(await room.call("greeter.greet", name=model))
         plan = await room.explain("greeter.greet", {"name": "x"})
-        self.heard.append(f"would run: {plan.would_run}")
+        self.received.append(f"would run: {plan.would_run}")
 
         @tool
         async def ask(context: ToolContext) -> str:
@@ -693,7 +693,7 @@ async def test_what_a_message_asks_for_runs_on_the_senders_behalf() -> None:
             message=message_of("bob", {"name": "asking"}, builders=["ask*"]),
             model="m",
         ) as turn:
-            assert asking.heard == ["hello m, from agent for bob", "would run: True"]
+            assert asking.received == ["hello m, from agent for bob", "would run: True"]
             direct = await turn.call("greeter.greet", {"name": "x"})
             assert direct == "hello x, from agent for bob"
             assert await turn.call("asking.ask") == "hello bob, from agent for bob"
@@ -720,29 +720,32 @@ async def test_tools_that_were_built_are_started_for_the_sender_and_shared_ones_
         ):
             assert own.room is agent
             assert lent.room is agent
-            said = await built[0].room.call("greeter.greet", name="x")
-            assert said == "hello x, from agent for bob"
+            output = await built[0].room.call("greeter.greet", name="x")
+            assert output == "hello x, from agent for bob"
 
 
 async def test_tool_that_runs_in_process_gets_the_same_context_as_a_remote_one() -> None:
     @tool
-    async def tell(context: ToolContext) -> list[str]:
+    async def describe_context(context: ToolContext) -> list[str]:
         principal = context.on_behalf_of
         assert principal is None or principal.issuer == context.caller.issuer
         return [context.caller.id, context.caller.name, principal.name if principal else ""]
 
-    async with agent_and_host(Toolkit("far", [tell])) as (server, agent), server.room("bob"):
+    async with (
+        agent_and_host(Toolkit("far", [describe_context])) as (server, agent),
+        server.room("bob"),
+    ):
         own = Message(agent.me, "note", None, True)
         for message in (None, own, message_of("bob")):
             async with Turn(
                 agent,
-                always=[Toolkit("near", [tell])],
+                always=[Toolkit("near", [describe_context])],
                 required=[RequiredToolkit("far")],
                 message=message,
             ) as turn:
-                told = await turn.call("near.tell")
-                assert told == await turn.call("far.tell")
-                assert told == [agent.me.id, "agent", "bob" if message not in (None, own) else ""]
+                got = await turn.call("near.describe_context")
+                assert got == await turn.call("far.describe_context")
+                assert got == [agent.me.id, "agent", "bob" if message not in (None, own) else ""]
 
 
 async def test_turn_is_not_made_with_the_room_of_a_running_tool() -> None:
@@ -761,8 +764,8 @@ async def test_agent_that_is_the_sender_acts_for_itself() -> None:
         async with Turn(
             agent, required=[RequiredToolkit("greeter")], message=message_of("agent")
         ) as turn:
-            said = await turn.call("greeter.greet", {"name": "x"})
-            assert said == "hello x, from agent for agent"
+            output = await turn.call("greeter.greet", {"name": "x"})
+            assert output == "hello x, from agent for agent"
 
 
 async def test_sender_of_another_issuer_with_the_agents_name_is_refused() -> None:
@@ -795,7 +798,7 @@ async def test_sender_without_the_grant_for_a_builder_is_denied_and_nothing_is_b
         )
         with pytest.raises(PermissionDenied, match="/tools/1: no grant for builder asking"):
             await turn.__aenter__()
-    assert (asking.heard, diary) == ([], [])
+    assert (asking.received, diary) == ([], [])
 
 
 async def test_requests_outside_of_the_bodys_tools_need_the_senders_grant_too() -> None:
@@ -937,9 +940,11 @@ async def test_missing_toolkit_is_not_found_and_the_error_lists_the_available_on
     async with agent_and_host(greeter()) as (_, agent), asyncio.timeout(60):
         with pytest.raises(NotFound) as raised:
             await RequiredToolkit("gretter", timeout_s=timeout_s).find(agent)
-        words = str(raised.value)
-        assert words.startswith("toolkit gretter does not exist; available toolkits: greeter")
-        assert ("waited 0.1 s" in words) == (timeout_s > 0)
+        expected_message = str(raised.value)
+        assert expected_message.startswith(
+            "toolkit gretter does not exist; available toolkits: greeter"
+        )
+        assert ("waited 0.1 s" in expected_message) == (timeout_s > 0)
         assert raised.value.details == {"toolkit": "gretter", "tools": []}
         with pytest.raises(
             NotFound, match="greeter of bob does not exist; available toolkits of bob: no"
@@ -987,8 +992,8 @@ async def test_private_toolkit_of_an_owner_is_required_and_called_by_its_owner()
         async with host.host(greeter(), public=False, shared_with=["name:agent"]):
             needed = RequiredToolkit("greeter", participant="host", timeout_s=0)
             async with Turn(agent, required=[needed]) as turn:
-                said = await turn.call("greeter.greet", {"name": "x"})
-                assert said == "hello x, from agent for agent"
+                output = await turn.call("greeter.greet", {"name": "x"})
+                assert output == "hello x, from agent for agent"
 
 
 async def test_waiting_needs_the_grant_for_events_of_toolkits() -> None:
@@ -1011,25 +1016,25 @@ async def test_waiting_continues_after_a_connection_is_lost_during_a_request() -
     grants = ApiScope(agents=AgentsGrant(use_tools=True, call=True))
     async with scripted_server(grants) as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as agent:
-            line = await server.next_line()
+            connection = await server.next_connection()
             finding = asyncio.ensure_future(RequiredToolkit("greeter").find(agent))
-            asked = await line.next_of(Describe)
-            await line.send(Failed(asked.id, "not_found", "no", False, "nothing", None, None))
-            await line.answer(Subscribe, {"topics": ["toolkits"]})
-            await line.next_of(Describe)
-            await line.connection.close()
-            line = await server.next_line()
-            await line.answer(Subscribe, {"topics": ["toolkits"]})
-            await line.answer(Describe, {"toolkit": summary, "manifest": manifest})
-            await line.answer(Subscribe, {"topics": []})
+            asked = await connection.next_of(Describe)
+            await connection.send(Failed(asked.id, "not_found", "no", False, "nothing", None, None))
+            await connection.answer(Subscribe, {"topics": ["toolkits"]})
+            await connection.next_of(Describe)
+            await connection.websocket.close()
+            connection = await server.next_connection()
+            await connection.answer(Subscribe, {"topics": ["toolkits"]})
+            await connection.answer(Describe, {"toolkit": summary, "manifest": manifest})
+            await connection.answer(Subscribe, {"topics": []})
             assert (await finding).info.hosts == 1
-            await line.connection.close()
+            await connection.websocket.close()
 
 
 async def test_requirement_keeps_its_timeout_if_no_server_is_reachable() -> None:
-    async with AsyncExitStack() as people, asyncio.timeout(60):
+    async with AsyncExitStack() as exit_stack, asyncio.timeout(60):
         async with running_server() as server:
-            agent = await people.enter_async_context(server.room("agent"))
+            agent = await exit_stack.enter_async_context(server.room("agent"))
         with pytest.raises(Unavailable, match="no reply from a server about toolkit greeter"):
             await RequiredToolkit("greeter", timeout_s=0.1).find(agent)
 
@@ -1045,7 +1050,7 @@ async def test_waiting_ends_with_the_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected_message"),
     [
         ({"name": "A"}, "not a toolkit name"),
         ({"name": 7}, "not a toolkit name"),
@@ -1058,6 +1063,6 @@ async def test_waiting_ends_with_the_room() -> None:
         ({"name": "a", "timeout_s": "5"}, "seconds, 0 or more"),
     ],
 )
-def test_invalid_requirement_is_refused(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_invalid_requirement_is_refused(arguments: dict[str, Any], expected_message: str) -> None:
+    with pytest.raises(ValueError, match=expected_message):
         RequiredToolkit(**arguments)

@@ -61,11 +61,11 @@ async def test_calls_of_one_caller_meet_at_one_host_whatever_its_connection() ->
 async def test_an_affinity_outlives_a_restart_of_the_server() -> None:
     key = Key.generate(kid="test", iss="acme")
     customers = [f"customer-{n}" for n in range(12)]
-    async with AsyncExitStack() as people:
+    async with AsyncExitStack() as exit_stack:
         async with running_server(key=key) as first:
             settings = ServerSettings(keys=KeyRing([]), port=first.server.port)
-            await people.enter_async_context(replicas(first))
-            alice = await people.enter_async_context(first.room("alice"))
+            await exit_stack.enter_async_context(replicas(first))
+            alice = await exit_stack.enter_async_context(first.room("alice"))
             before = [await alice.call("carts.add", item="x", customer=each) for each in customers]
         async with running_server(key=key, settings=settings), asyncio.timeout(60):
             await until_hosts(alice, "carts", len(REPLICAS))
@@ -105,7 +105,7 @@ async def test_the_first_call_of_many_at_once_learns_it_without_an_error() -> No
 async def test_explain_names_the_host_that_a_call_with_these_arguments_meets() -> None:
     """EXPLAIN-1, CALL-23: a missing argument counts as null, as it does in a call."""
     async with running_server() as server, replicas(server), server.room("alice") as alice:
-        people = {each.id: each for each in await alice.participants()}
+        exit_stack = {each.id: each for each in await alice.participants()}
         met: set[str] = set()
         for customer in (None, *(f"customer-{n}" for n in range(12))):
             given = {} if customer is None else {"customer": customer}
@@ -117,14 +117,14 @@ async def test_explain_names_the_host_that_a_call_with_these_arguments_meets() -
                 assert plan.would_run
                 assert plan.affinity
                 assert plan.host is not None
-                assert plan.host.id in people
+                assert plan.host.id in exit_stack
                 met.add(f"{plan.host.id} {ran_at}")
         assert len(met) == len(REPLICAS)
 
 
-@pytest.mark.parametrize("told_by", ["description", "event", "refused pin"])
+@pytest.mark.parametrize("sent_by", ["description", "event", "refused pin"])
 async def test_new_definition_that_goes_by_another_argument_gets_no_text_of_the_old_one(
-    told_by: str,
+    sent_by: str,
 ) -> None:
     """CALL-23."""
     newer = ("four", "five", "six")
@@ -132,15 +132,15 @@ async def test_new_definition_that_goes_by_another_argument_gets_no_text_of_the_
         async with replicas(server), alice.events() as events:
             assert await alice.call("carts.add", item="x", customer="c") in REPLICAS
             old = (await alice.toolkit("carts")).info.digest
-            if told_by != "event":
+            if sent_by != "event":
                 await events.aclose()
             async with replicas(server, "item", newer):
-                if told_by == "description":
+                if sent_by == "description":
                     await alice.toolkit("carts")
-                if told_by == "refused pin":
+                if sent_by == "refused pin":
                     with pytest.raises(DefinitionChanged):
                         await alice.invoke("carts.anywhere", pin=old)
-                if told_by == "event":
+                if sent_by == "event":
                     while (event := await anext(events)).toolkit is None or (
                         event.toolkit.digest == old
                     ):

@@ -38,7 +38,7 @@ async def server() -> AsyncIterator[TestServer]:
         assert server.server.hub.router.in_flight == 0
 
 
-class Bench:
+class BlockingTools:
     """Tools that a test can observe and block."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Bench:
             return "held"
 
         @tool
-        async def deaf() -> str:
+        async def ignores_cancel() -> str:
             self.began.set()
             while not self.gate.is_set():
                 try:
@@ -74,7 +74,7 @@ class Bench:
                     self.cancelled.set()
             return "at last"
 
-        return Toolkit("t", [echo, hold, deaf])
+        return Toolkit("t", [echo, hold, ignores_cancel])
 
     async def wait_began(self) -> None:
         async with asyncio.timeout(60):
@@ -92,12 +92,12 @@ async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **argum
 
 @pytest.mark.row(46)
 async def test_what_is_missing_is_not_found_at_once(server: TestServer) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
         for name in ("x.echo", "t.fly"):
             error = await failure_of(alice, name, timeout_s=3_600)
             assert (type(error), error.executed) == (NotFound, "no")
-    assert bench.runs == 0
+    assert tools.runs == 0
 
 
 @pytest.mark.row(47)
@@ -130,13 +130,13 @@ async def test_a_host_that_serves_a_toolkit_no_more_is_no_host_and_may_be_tried_
 async def test_bad_arguments_are_refused_by_the_host_with_their_path(
     server: TestServer, arguments: dict[str, Any], path: str
 ) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
         error = await failure_of(alice, "t.echo", **arguments)
         assert (type(error), error.executed) == (InvalidArguments, "no")
         assert error.details["path"] == path
         assert error.details["message"]
-    assert bench.runs == 0
+    assert tools.runs == 0
 
 
 @pytest.mark.row(48)
@@ -144,8 +144,8 @@ async def test_bad_arguments_are_refused_by_the_host_with_their_path(
 async def test_arguments_that_cannot_travel_are_refused_before_they_do(
     server: TestServer, value: Any
 ) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
         error = await failure_of(alice, "t.echo", text=value)
         assert (type(error), error.executed) == (InvalidArguments, "no")
         assert await alice.call("t.echo", text="still here") == "still here"
@@ -242,44 +242,44 @@ async def test_a_host_that_never_answers_is_given_up_at_the_deadline(server: Tes
 
 @pytest.mark.row(53)
 async def test_a_cancelled_call_is_stopped_at_its_host(server: TestServer) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
         running, queued = (asyncio.ensure_future(alice.call("t.hold")) for _ in range(2))
-        await bench.wait_began()
+        await tools.wait_began()
         queued.cancel()
         running.cancel()
         async with asyncio.timeout(60):
             for call in (queued, running):
                 with pytest.raises(asyncio.CancelledError):
                     await call
-            await bench.cancelled.wait()
-        assert bench.runs == 1
-        bench.gate.set()
+            await tools.cancelled.wait()
+        assert tools.runs == 1
+        tools.gate.set()
         assert await alice.call("t.hold") == "held"
 
 
 @pytest.mark.row(54)
 async def test_a_host_that_ignores_cancel_delays_no_caller(server: TestServer) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
-        error = await failure_of(alice, "t.deaf", timeout_s=0.1)
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
+        error = await failure_of(alice, "t.ignores_cancel", timeout_s=0.1)
         assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
         async with asyncio.timeout(60):
-            await bench.cancelled.wait()
+            await tools.cancelled.wait()
         assert server.server.hub.router.in_flight == 0
         assert await alice.call("t.echo", text="on") == "on"
-        bench.gate.set()
+        tools.gate.set()
 
 
 @pytest.mark.row(55)
 async def test_a_caller_that_goes_takes_its_calls_with_it(server: TestServer) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()):
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()):
         async with server.room("alice") as alice:
             call = asyncio.ensure_future(alice.call("t.hold"))
-            await bench.wait_began()
+            await tools.wait_began()
         async with asyncio.timeout(60):
-            await bench.cancelled.wait()
+            await tools.cancelled.wait()
             with pytest.raises(ConnectionLost) as caught:
                 await call
         assert caught.value.executed == "maybe"
@@ -288,17 +288,17 @@ async def test_a_caller_that_goes_takes_its_calls_with_it(server: TestServer) ->
 
 @pytest.mark.row(61)
 async def test_a_full_host_answers_overloaded_and_keeps_running(server: TestServer) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("a") as alice:
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
         async with asyncio.TaskGroup() as calls:
             held = [calls.create_task(alice.call("t.hold")) for _ in range(256)]
-            await bench.wait_began()
+            await tools.wait_began()
             error = await failure_of(alice, "t.echo", text="x")
             assert (type(error), error.executed, error.retryable) == (Overloaded, "no", True)
             assert error.retry_after_s > 0
-            bench.gate.set()
+            tools.gate.set()
         assert {call.result() for call in held} == {"held"}
-    assert bench.runs == 256
+    assert tools.runs == 256
 
 
 async def test_a_context_tells_deadline_and_caller(server: TestServer) -> None:
@@ -321,14 +321,14 @@ LARGE = (1 << 20) - 4096
 async def test_many_large_calls_at_once_do_not_cost_their_caller_the_connection(
     server: TestServer,
 ) -> None:
-    bench = Bench()
-    async with server.room("host") as host, host.host(bench.toolkit()), server.room("me") as me:
+    tools = BlockingTools()
+    async with server.room("host") as host, host.host(tools.toolkit()), server.room("me") as me:
         arguments = {"text": "x" * LARGE, "times": 0}
         calls = [me.invoke("t.echo", arguments, retry=False) for _ in range(24)]
         ends = await asyncio.gather(*calls, return_exceptions=True)
         refused = [each for each in ends if isinstance(each, Exception)]
         assert {type(each) for each in refused} <= {Overloaded}
-        assert bench.runs == len(ends) - len(refused) > 0
+        assert tools.runs == len(ends) - len(refused) > 0
 
 
 async def test_many_large_answers_at_once_do_not_cost_their_host_the_connection(

@@ -32,7 +32,7 @@ def anything() -> int:
     return 1
 
 
-class PlayedHost:
+class ScriptedHost:
     """The frames of a scripted host: what it receives, and what it sends."""
 
     def __init__(self, room: RoomClient) -> None:
@@ -61,7 +61,7 @@ class PlayedHost:
 
 
 @asynccontextmanager
-async def played() -> AsyncIterator[tuple[PlayedHost, RoomClient]]:
+async def scripted_host() -> AsyncIterator[tuple[ScriptedHost, RoomClient]]:
     async with (
         asyncio.timeout(60),
         running_server() as server,
@@ -69,7 +69,7 @@ async def played() -> AsyncIterator[tuple[PlayedHost, RoomClient]]:
         server.room("ann") as ann,
         host.host(Toolkit("t", [anything])),
     ):
-        yield PlayedHost(host), ann
+        yield ScriptedHost(host), ann
 
 
 def window_of(dispatch: Dispatch) -> SendWindow:
@@ -80,7 +80,7 @@ def window_of(dispatch: Dispatch) -> SendWindow:
 async def test_stream_of_many_windows_comes_whole_and_in_order() -> None:
     """STREAM-3, STREAM-4."""
     count = 3_000
-    async with played() as (host, ann), ann.stream("t.anything") as chunks:
+    async with scripted_host() as (host, ann), ann.stream("t.anything") as chunks:
         dispatch = await host.next_of(Dispatch)
 
         async def produce() -> None:
@@ -96,7 +96,7 @@ async def test_stream_of_many_windows_comes_whole_and_in_order() -> None:
 
 async def test_slow_reader_slows_its_host_down() -> None:
     """STREAM-3, STREAM-4."""
-    async with played() as (host, ann), ann.stream("t.anything") as chunks:
+    async with scripted_host() as (host, ann), ann.stream("t.anything") as chunks:
         dispatch = await host.next_of(Dispatch)
         window, sent = window_of(dispatch), 0
         # The server and the reader have this much room in all; nothing is read meanwhile.
@@ -116,11 +116,11 @@ async def test_slow_reader_slows_its_host_down() -> None:
 
 async def test_upload_and_a_large_file_back_take_no_frame_too_large() -> None:
     """STREAM-8, INPUT-1, PROGRESS-1."""
-    told: list[Any] = []
+    received: list[Any] = []
     data = bytes(range(256)) * 8_192
-    async with played() as (host, ann):
+    async with scripted_host() as (host, ann):
         invoked = asyncio.create_task(
-            ann.invoke("t.anything", attachment=data, on_progress=told.append)
+            ann.invoke("t.anything", attachment=data, on_progress=received.append)
         )
         dispatch = await host.next_of(Dispatch)
         host.send(Progress(dispatch.id, pack_body([1, "begun"])))
@@ -145,12 +145,12 @@ async def test_upload_and_a_large_file_back_take_no_frame_too_large() -> None:
         assert isinstance(file, FileChunk)
         assert (file.name, await file.read()) == ("back", data + b".")
         await answering
-        assert told == ["begun"]
+        assert received == ["begun"]
 
 
 async def test_leaving_a_stream_cancels_it_at_its_host() -> None:
     """CALL-11."""
-    async with played() as (host, ann):
+    async with scripted_host() as (host, ann):
         async with ann.stream("t.anything", input=[1, 2]):
             dispatch = await host.next_of(Dispatch)
         cancel = await host.next_of(Cancel)

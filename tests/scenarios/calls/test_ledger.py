@@ -42,13 +42,13 @@ class Ledger:
     """The calls that were made, how they ended for their callers, and what the witness saw."""
 
     def __init__(self, calls: int) -> None:
-        self.told: list[str | None] = [None] * calls
+        self.outcomes: list[str | None] = [None] * calls
         self.idempotent = bytearray(calls)
         self.inner: dict[int, int] = {}
 
     def note(self, key: int, outcome: str) -> None:
-        assert self.told[key] is None, f"call {key} ended twice"
-        self.told[key] = outcome
+        assert self.outcomes[key] is None, f"call {key} ended twice"
+        self.outcomes[key] = outcome
 
     def insist(self, key: int, error: RoomException, code: str, executed: str) -> None:
         """Check that an error of this code has the `executed` that the rules give it."""
@@ -60,14 +60,14 @@ class Ledger:
         for line in witness.read_text().splitlines():
             mark, number = line.split()
             (entered if mark == "S" else ended)[int(number)] += 1
-        for key, outcome in enumerate(self.told):
+        for key, outcome in enumerate(self.outcomes):
             assert outcome is not None, f"call {key} never ended"
             problem = self._problem(key, outcome, entered[key], ended[key])
             assert problem is None, f"call {key}, told {outcome}: {problem}"
         for key, runs in entered.items():
-            if key >= len(self.told):
+            if key >= len(self.outcomes):
                 assert runs <= 1, f"inner call {key} ran {runs} times"
-        return collections.Counter(outcome for outcome in self.told if outcome)
+        return collections.Counter(outcome for outcome in self.outcomes if outcome)
 
     def _problem(self, key: int, outcome: str, entered: int, ended: int) -> str | None:
         if outcome == NO and entered:
@@ -241,12 +241,12 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
     async with running_server() as server, AsyncExitStack() as stack:
         storm = Storm(seed, server, tmp_path / "witness", CALLS)
         before = asyncio.all_tasks()
-        async with AsyncExitStack() as people:
+        async with AsyncExitStack() as exit_stack:
             for _ in range(2):
                 await storm.start_host()
             stack.push_async_callback(stop_all, storm)
             callers = [
-                await people.enter_async_context(server.room(f"caller-{number}"))
+                await exit_stack.enter_async_context(server.room(f"caller-{number}"))
                 for number in range(CALLERS)
             ]
             await serving(callers[0])
@@ -257,9 +257,9 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
             second = memory_bytes()
             await settled(storm, callers)
         await stop_all(storm)
-        told = storm.ledger.check(storm.witness)
+        received = storm.ledger.check(storm.witness)
         assert second <= first * 1.05, f"memory grew from {first} to {second} bytes"
-        assert min(told[outcome] for outcome in (OK, CANCELLED, NO, MAYBE, YES)) > 0, told
+        assert min(received[outcome] for outcome in (OK, CANCELLED, NO, MAYBE, YES)) > 0, received
         assert server.server.hub.router.in_flight == 0
         leaked = {task for task in asyncio.all_tasks() - before if not task.done()}
         assert not any("toolbus" in repr(task.get_coro()) for task in leaked), leaked

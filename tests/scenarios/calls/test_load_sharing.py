@@ -29,11 +29,11 @@ async def where_calls_go(alice: RoomClient, pair: Pair) -> list[str]:
 async def test_no_call_goes_to_a_host_that_is_behind_and_a_restart_changes_nothing() -> None:
     """CALL-21, REG-10."""
     pair = Pair()
-    async with AsyncExitStack() as people, asyncio.timeout(60):
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
         async with running_server(key=KEY) as first:
             settings = ServerSettings(keys=KeyRing([]), port=first.server.port)
-            await pair.join(first, people)
-            alice = await people.enter_async_context(first.room("alice"))
+            await pair.join(first, stack)
+            alice = await stack.enter_async_context(first.room("alice"))
             assert await where_calls_go(alice, pair) == ["quick"] * 50
         async with running_server(key=KEY, settings=settings):
             await until_hosts(alice, "work", 2)
@@ -47,9 +47,9 @@ async def test_of_two_hosts_the_faster_one_serves_most_calls() -> None:
         while pair.served["slow"] < 20:
             await alice.call("work.run")
 
-    async with AsyncExitStack() as people, asyncio.timeout(60):
-        server = await people.enter_async_context(running_server(key=KEY))
-        await pair.join(server, people)
-        alice = await people.enter_async_context(server.room("alice"))
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        server = await stack.enter_async_context(running_server(key=KEY))
+        await pair.join(server, stack)
+        alice = await stack.enter_async_context(server.room("alice"))
         await asyncio.gather(*(keep_calling(alice) for _ in range(8)))
     assert pair.served["quick"] > 3 * pair.served["slow"]

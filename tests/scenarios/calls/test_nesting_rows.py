@@ -35,11 +35,11 @@ async def server() -> AsyncIterator[TestServer]:
 async def down(context: ToolContext, depth: int, via: list[str]) -> list[Any]:
     """Call the next toolkit of `via`, until `depth` is 0; return the callers and principals."""
     behalf = context.on_behalf_of
-    told = [context.caller.name, behalf.name if behalf else None, context.deadline]
+    received = [context.caller.name, behalf.name if behalf else None, context.deadline]
     if depth == 0:
-        return [told]
+        return [received]
     rest = await context.room.call(f"{via[0]}.down", depth=depth - 1, via=[*via[1:], via[0]])
-    return [told, *rest]
+    return [received, *rest]
 
 
 @pytest.mark.row(56)

@@ -211,9 +211,9 @@ async def test_the_name_of_a_killed_hosts_toolkit_is_kept_for_its_owner_for_a_wh
             lost = await next_toolkit_event(events)
             assert (lost.name, lost.toolkit and lost.toolkit.hosts) == ("toolkit_changed", 0)
             assert [each.name for each in await listed(alice)] == ["work"]
-            with pytest.raises(NoHost) as nobody:
+            with pytest.raises(NoHost) as absent:
                 await alice.invoke("work.nap", {"seconds": 0}, retry=False)
-            assert (nobody.value.executed, nobody.value.retryable) == ("no", True)
+            assert (absent.value.executed, absent.value.retryable) == ("no", True)
             with pytest.raises(AlreadyExists):
                 async with alice.host(Toolkit("work", [])):
                     pass
@@ -262,12 +262,12 @@ async def test_events_of_a_flapping_toolkit_are_rate_limited(
         for _ in range(100):
             async with host.host(saying("x", "flap")):
                 pass
-        heard: list[str] = []
+        received: list[str] = []
         async with host.host(saying("x", "end")), asyncio.timeout(60):
-            while heard[-1:] != ["end"]:
+            while received[-1:] != ["end"]:
                 event = await next_toolkit_event(events)
-                heard.append(event.toolkit.name if event.toolkit else event.name)
-        assert len(heard) < 100
+                received.append(event.toolkit.name if event.toolkit else event.name)
+        assert len(received) < 100
 
 
 @pytest.mark.row(45)

@@ -148,7 +148,7 @@ async def test_allow_and_deny_settle_what_is_seen_and_called(
 async def test_a_search_finds_nothing_in_tools_that_are_not_seen(server: TestServer) -> None:
     async with server.room("eve", api=may(use_tools=True, deny=["box.write"])) as eve:
         assert await listed(eve, search="secret") == []
-        assert len(await listed(eve, search="WHAT IS THERE")) == 1
+        assert len(await listed(eve, search="THE CONTENT")) == 1
 
 
 @pytest.mark.parametrize(
@@ -275,12 +275,12 @@ async def test_nothing_that_eve_can_ask_tells_whether_a_hidden_toolkit_is_there(
         ]
 
     async def answers(eve: RawClient, first: int) -> list[Any]:
-        told: list[Any] = []
+        received: list[Any] = []
         for question in questions(first):
             eve.send_frame(question)
             reply = await eve.reply_to(question.id)  # type: ignore[union-attr]  # each has one
-            told.append((type(reply), *astuple(reply)[1:]))
-        return told
+            received.append((type(reply), *astuple(reply)[1:]))
+        return received
 
     async with server.room("owner") as owner, raw_participant(server, "eve") as eve:
         before = await answers(eve, 0)
@@ -322,9 +322,9 @@ async def test_subscriber_without_access_sees_a_removal_and_no_later_definition(
         async with two.host(box(description="Now secret.", version="2"), public=False):
             event = await friend.next_event()
             assert event.name == "toolkit_removed"
-            told = event.data["toolkit"]
-            assert (told["name"], told["owner"]["name"]) == ("box", "owner")
-            assert (told["description"], told["digest"], told["tools"]) == ("", "", [])
+            received = event.data["toolkit"]
+            assert (received["name"], received["owner"]["name"]) == ("box", "owner")
+            assert (received["description"], received["digest"], received["tools"]) == ("", "", [])
         assert (await friend.next_event()).name == "toolkit_added"
 
 

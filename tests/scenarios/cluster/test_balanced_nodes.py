@@ -36,7 +36,7 @@ NEWCOMERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class BalancedNodes:
     """Nodes, and the balancer in front of them."""
 
     nodes: Mapping[str, ServerProcess]
@@ -51,7 +51,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> AsyncIterator[Stage]:
+async def balanced_nodes(
+    folder: Path, *names: str, flags: tuple[str, ...] = ()
+) -> AsyncIterator[BalancedNodes]:
     """Run nodes with their own Redis, and the balancer once it knows which nodes are up."""
     haproxy_program()
     async with asyncio.timeout(TIME_S), redis_server() as redis, AsyncExitStack() as stack:
@@ -66,8 +68,8 @@ async def stage(folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Async
         places |= {name: urlsplit(node.url).netloc for name, node in nodes.items()}
         balancer = stack.enter_context(running_haproxy(folder, places))
         for name in places.keys() - nodes.keys():
-            await balancer.says(name, "DOWN")
-        yield Stage(nodes, balancer)
+            await balancer.wait_for_state(name, "DOWN")
+        yield BalancedNodes(nodes, balancer)
 
 
 async def turned_away(node: ServerProcess) -> float:
@@ -76,25 +78,25 @@ async def turned_away(node: ServerProcess) -> float:
 
 
 async def ask(
-    stage: Stage,
+    balanced_nodes: BalancedNodes,
     name: str,
     *,
     address: str = "127.0.0.1",
     headers: tuple[tuple[str, str], ...] = (),
 ) -> tuple[int, RawClient]:
     """Make one handshake through the balancer, without a retry, and return the answer."""
-    place = urlsplit(stage.balancer.url)
+    place = urlsplit(balanced_nodes.balancer.url)
     streams = await asyncio.open_connection(place.hostname, place.port, local_addr=(address, 0))
     client = RawClient(*streams)
-    head = await client.upgrade("/rooms/lab", [*bearer(stage.token(name)), *headers])
+    head = await client.upgrade("/rooms/lab", [*bearer(balanced_nodes.token(name)), *headers])
     return head.status, client
 
 
-async def answers(stage: Stage, count: int, prefix: str) -> list[int]:
+async def answers(balanced_nodes: BalancedNodes, count: int, prefix: str) -> list[int]:
     """Return the answers to handshakes of new participants, one after the other."""
     statuses = []
     for number in range(count):
-        status, client = await ask(stage, f"{prefix}{number}")
+        status, client = await ask(balanced_nodes, f"{prefix}{number}")
         client.abort()
         statuses.append(status)
     return statuses
@@ -146,7 +148,7 @@ class Load:
 
 
 @asynccontextmanager
-async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
+async def held_call(balanced_nodes: BalancedNodes, name: str, other: str) -> AsyncIterator[None]:
     """Keep a node from stopping by a call to a host at the other one; it is answered at the end."""
     entered, go = asyncio.Event(), asyncio.Event()
 
@@ -155,12 +157,12 @@ async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
         entered.set()
         await go.wait()
 
-    place, there = stage.nodes[name].url, stage.nodes[other].url
-    keeper = RoomClient(there, room="lab", token=stage.token("keeper"))
+    place, there = balanced_nodes.nodes[name].url, balanced_nodes.nodes[other].url
+    keeper = RoomClient(there, room="lab", token=balanced_nodes.token("keeper"))
     async with keeper, keeper.host(Toolkit("keep", [hold])), raw_connection(place) as caller:
-        async with RoomClient(place, room="lab", token=stage.token("dan")) as dan:
+        async with RoomClient(place, room="lab", token=balanced_nodes.token("dan")) as dan:
             await until_hosts(dan, "keep", 1)
-        head = await caller.upgrade("/rooms/lab", bearer(stage.token("carol")))
+        head = await caller.upgrade("/rooms/lab", bearer(balanced_nodes.token("carol")))
         assert head.status == 101
         await until_present(keeper, "carol")
         empty = pack_body({})
@@ -173,15 +175,15 @@ async def held_call(stage: Stage, name: str, other: str) -> AsyncIterator[None]:
         assert isinstance(await caller.reply_to(1), Result)
 
 
-async def check_nobody_is_sent_to(stage: Stage, name: str, load: Load) -> None:
+async def check_nobody_is_sent_to(balanced_nodes: BalancedNodes, name: str, load: Load) -> None:
     """Check that a draining node gets no new participant, while all calls continue."""
-    node = stage.nodes[name]
+    node = balanced_nodes.nodes[name]
     assert (await read(node.url, "/readyz")).status == 503
     before = await turned_away(node)
     async with AsyncExitStack() as newcomers:
         for number in range(NEWCOMERS):
-            await newcomers.enter_async_context(stage.room(f"new{number}"))
-        assert await answers(stage, NEWCOMERS, "late") == [101] * NEWCOMERS
+            await newcomers.enter_async_context(balanced_nodes.room(f"new{number}"))
+        assert await answers(balanced_nodes, NEWCOMERS, "late") == [101] * NEWCOMERS
         await load.goes_on()
     assert await turned_away(node) == before
 
@@ -189,11 +191,11 @@ async def check_nobody_is_sent_to(stage: Stage, name: str, load: Load) -> None:
 @pytest.mark.row(71)
 async def test_nodes_are_replaced_one_after_the_other_and_no_call_fails(tmp_path: Path) -> None:
     """LEAVE-2, LEAVE-9: two hosts and two callers, which know nothing of nodes."""
-    async with stage(tmp_path, "node-1", "node-2") as it, AsyncExitStack() as people:
-        hosts = [await people.enter_async_context(it.room("host")) for _ in range(2)]
-        callers = [await people.enter_async_context(it.room(name)) for name in ("ann", "bob")]
+    async with balanced_nodes(tmp_path, "node-1", "node-2") as it, AsyncExitStack() as exit_stack:
+        hosts = [await exit_stack.enter_async_context(it.room("host")) for _ in range(2)]
+        callers = [await exit_stack.enter_async_context(it.room(name)) for name in ("ann", "bob")]
         for host in hosts:
-            await people.enter_async_context(host.host(Toolkit("work", [double])))
+            await exit_stack.enter_async_context(host.host(Toolkit("work", [double])))
         await until_hosts(callers[0], "work", 2)
         async with Load(callers).running() as load:
             for name, other in (("node-1", "node-2"), ("node-2", "node-1")):
@@ -207,35 +209,35 @@ async def test_nodes_are_replaced_one_after_the_other_and_no_call_fails(tmp_path
         assert load.done > 4 * 60
 
 
-async def replace(stage: Stage, name: str, other: str, load: Load) -> None:
+async def replace(balanced_nodes: BalancedNodes, name: str, other: str, load: Load) -> None:
     """Terminate a node, wait until it has left, and start another one in its place."""
-    node = stage.nodes[name]
-    async with held_call(stage, name, other):
+    node = balanced_nodes.nodes[name]
+    async with held_call(balanced_nodes, name, other):
         node.signal(signal.SIGTERM)
         # The balancer does not know yet: a new participant is refused there, and tries again.
-        assert await answers(stage, NEWCOMERS, "early") == [101] * NEWCOMERS
-        await stage.balancer.says(name, "DOWN")
-        await check_nobody_is_sent_to(stage, name, load)
+        assert await answers(balanced_nodes, NEWCOMERS, "early") == [101] * NEWCOMERS
+        await balanced_nodes.balancer.wait_for_state(name, "DOWN")
+        await check_nobody_is_sent_to(balanced_nodes, name, load)
     assert await node.ended() == 0
     await load.goes_on()
     await node.start()
-    await stage.balancer.says(name, "UP")
+    await balanced_nodes.balancer.wait_for_state(name, "UP")
 
 
 async def test_participant_that_joins_while_a_node_is_killed_is_accepted_by_another(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, "node-1", "node-2") as it:
+    async with balanced_nodes(tmp_path, "node-1", "node-2") as it:
         assert await it.nodes["node-2"].end(signal.SIGKILL) == -signal.SIGKILL
         assert await answers(it, NEWCOMERS, "early") == [101] * NEWCOMERS
-        await it.balancer.says("node-2", "DOWN")
+        await it.balancer.wait_for_state("node-2", "DOWN")
         assert await answers(it, NEWCOMERS, "late") == [101] * NEWCOMERS
 
 
 async def test_behind_the_balancer_each_client_counts_for_its_own_address(tmp_path: Path) -> None:
     """CONN-15: whatever the client claims about its address."""
     forged = (("X-Forwarded-For", "192.0.2.1"),)
-    async with stage(tmp_path, "node-1", flags=("--max-per-address", "2")) as it:
+    async with balanced_nodes(tmp_path, "node-1", flags=("--max-per-address", "2")) as it:
         asked = [await ask(it, "ann", address="127.0.0.2") for _ in range(3)]
         asked.append(await ask(it, "ann", address="127.0.0.2", headers=forged))
         asked.append(await ask(it, "ann", address="127.0.0.3", headers=forged))
@@ -245,14 +247,14 @@ async def test_behind_the_balancer_each_client_counts_for_its_own_address(tmp_pa
 
 
 async def test_balancer_shows_rooms_alone_and_says_whether_a_node_is_there(tmp_path: Path) -> None:
-    async with stage(tmp_path, "node-1") as it:
+    async with balanced_nodes(tmp_path, "node-1") as it:
         url = it.balancer.url
         assert (await read(url, "/readyz")).status == 200
         for path in ("/metrics", "/healthz", "/"):
             assert (await read(it.nodes["node-1"].url, path)).status in (200, 426)
             assert (await read(url, path)).status == 404
         await it.nodes["node-1"].end(signal.SIGTERM)
-        await it.balancer.says("node-1", "DOWN")
+        await it.balancer.wait_for_state("node-1", "DOWN")
         assert (await read(url, "/readyz")).status == 503
 
 

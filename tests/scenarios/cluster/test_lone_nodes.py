@@ -103,14 +103,14 @@ async def test_a_name_that_another_took_while_a_node_was_cut_off_is_that_others_
                 kit = RemoteToolkit("kit", [add])
                 await kit.start(old)
                 await until_listed(new, "kit")
-                async with old.events(["toolkits"]) as news:
+                async with old.events(["toolkits"]) as stream:
                     proxy.to_server = proxy.to_participant = Faults(lost=True)
                     await until_removed(new)
                     other = RemoteToolkit("kit", [add])
                     await until_started(other, new)
                     assert await old.call("kit.add", a=1, b=1) == 2
                     await proxy.heal()
-                    async for event in news:
+                    async for event in stream:
                         if event.name == "toolkit_removed":
                             break
                     await until_listed(old, "kit")
@@ -122,9 +122,9 @@ async def test_a_name_that_another_took_while_a_node_was_cut_off_is_that_others_
 
 async def until_removed(room: RoomClient) -> None:
     """Wait until a toolkit's name is free again, as this node knows it."""
-    async with room.events(["toolkits"]) as news:
+    async with room.events(["toolkits"]) as stream:
         if [each async for each in room.toolkits()]:
-            async for event in news:
+            async for event in stream:
                 if event.name == "toolkit_removed":
                     return
 

@@ -82,9 +82,9 @@ async def test_of_two_hosts_elsewhere_the_faster_one_serves_most_calls(redis: Re
         while pair.served["slow"] < 10:
             await alice.call("work.run")
 
-    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as people:
-        await pair.join(there, people)
-        alice = await people.enter_async_context(here.room("alice"))
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as stack:
+        await pair.join(there, stack)
+        alice = await stack.enter_async_context(here.room("alice"))
         await until_hosts(alice, "work", 2)
         await asyncio.gather(*(keep_calling(alice) for _ in range(8)))
     assert pair.served["quick"] > 3 * pair.served["slow"]
@@ -93,13 +93,13 @@ async def test_of_two_hosts_elsewhere_the_faster_one_serves_most_calls(redis: Re
 async def test_an_affinity_leads_to_one_host_from_every_node(redis: RedisServer) -> None:
     """CALL-23: whether it is at the caller's node or not."""
     customers = [f"customer-{number}" for number in range(20)]
-    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as people:
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as stack:
         for instance, server in zip(REPLICAS, (here, there, here), strict=True):
-            host = await people.enter_async_context(server.room("host", instance=instance))
-            await people.enter_async_context(host.host(carts(instance)))
+            host = await stack.enter_async_context(server.room("host", instance=instance))
+            await stack.enter_async_context(host.host(carts(instance)))
         seen = []
         for server in (here, there):
-            room = await people.enter_async_context(server.room("caller"))
+            room = await stack.enter_async_context(server.room("caller"))
             await until_hosts(room, "carts", len(REPLICAS))
             seen.append([await room.call("carts.add", item="x", customer=c) for c in customers])
     assert seen[0] == seen[1]

@@ -57,9 +57,9 @@ async def test_a_host_that_is_killed_is_gone_from_both_nodes(
         for room in (far, near):
             await until_hosts(room, "work", 0)
             assert await kits_of(room) == {"work": 0}
-            nobody = await error_of(room.invoke("work.wait", retry=False))
-            assert isinstance(nobody, NoHost)
-            assert nobody.executed == "no"
+            absent = await error_of(room.invoke("work.wait", retry=False))
+            assert isinstance(absent, NoHost)
+            assert absent.executed == "no"
             assert await names_of(room) == ["far", "near"]
 
 
@@ -103,10 +103,10 @@ async def test_of_two_hosts_at_another_node_the_faster_one_serves_most_calls(
     async with (
         asyncio.timeout(TIME_S),
         node_processes(tmp_path, redis.url, redis.url) as (here, there),
-        AsyncExitStack() as people,
+        AsyncExitStack() as stack,
     ):
-        await pair.join(there, people)
-        alice = await people.enter_async_context(here.room("alice"))
+        await pair.join(there, stack)
+        alice = await stack.enter_async_context(here.room("alice"))
         await until_hosts(alice, "work", 2)
         await asyncio.gather(*(keep_calling(alice) for _ in range(8)))
     assert pair.served["quick"] > 3 * pair.served["slow"]

@@ -66,8 +66,8 @@ async def test_it_reads_and_feeds_what_the_sdk_hosts(client: Path) -> None:
         node_program(client, "demo_caller.mjs", server.url, server.token("node")) as caller,
         asyncio.timeout(90),
     ):
-        await caller.said(joined="node")
-        doubling = caller.tell("stream", name="streams.doubled", input={"to": MANY})
+        await caller.wait_for(joined="node")
+        doubling = caller.send_order("stream", name="streams.doubled", input={"to": MANY})
         args = {"to": 600, "size": 5_000}
         window = {"chunks": 10, "bytes": 20_000}
         counted = await caller.ask("stream", name="streams.count", args=args, window=window)
@@ -91,7 +91,7 @@ async def test_the_sdk_reads_and_feeds_what_it_hosts(client: Path) -> None:
         server.room("alice") as alice,
         asyncio.timeout(90),
     ):
-        await host.said(hosting="lines")
+        await host.wait_for(hosting="lines")
         counted, doubled = await asyncio.gather(
             read(alice, "count", {"to": MANY}), read(alice, "doubled", rows=range(MANY))
         )
@@ -112,7 +112,7 @@ async def test_the_sdk_reads_and_feeds_what_it_hosts(client: Path) -> None:
         assert await file.read() == bytes(3_000_001)
         async with alice.stream("lines.for_ever") as chunks:
             assert [(await anext(chunks)).value for _ in range(3)] == [1, 2, 3]
-        assert "cancelled" in (await host.said(stopped="for_ever"))["why"]
+        assert "cancelled" in (await host.wait_for(stopped="for_ever"))["why"]
         async with alice.stream("lines.for_ever") as chunks:
             assert (await anext(chunks)).value == 1
             host.kill()

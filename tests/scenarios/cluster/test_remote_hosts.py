@@ -101,8 +101,8 @@ async def test_a_clock_that_is_five_minutes_wrong_has_no_effect(tmp_path: Path) 
             me.host(Toolkit("mine", [add])),
         ):
             await asyncio.gather(until_listed(me, "kit"), until_listed(host, "mine"))
-            people = {each.name: each.since for each in await me.participants()}
-            assert abs(people["host"] - people["me"] - SKEW_S) < 30, "the clock is right"
+            listed = {each.name: each.since for each in await me.participants()}
+            assert abs(listed["host"] - listed["me"] - SKEW_S) < 30, "the clock is right"
             assert await me.call("kit.add", a=1, b=1) == 2
             assert await host.call("mine.add", a=1, b=1) == 2
             error = await error_of(me.invoke("kit.hold", timeout_s=0.3))

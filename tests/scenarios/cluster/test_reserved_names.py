@@ -31,7 +31,7 @@ async def test_a_node_that_enters_later_knows_of_a_kept_name_and_tells_its_end_o
     """REG-18."""
     async with lost_name(redis) as (here, _, witness), here.room("late") as late:
         async with (
-            late.events(["toolkits"]) as news,
+            late.events(["toolkits"]) as stream,
             witness.events(["toolkits"]) as older_news,
         ):
             [kept] = await listed(late)
@@ -42,10 +42,10 @@ async def test_a_node_that_enters_later_knows_of_a_kept_name_and_tells_its_end_o
             kit = RemoteToolkit("echo", [add])
             with pytest.raises(AlreadyExists):
                 await kit.start(late)
-            for events in (news, older_news):
+            for events in (stream, older_news):
                 assert (await next_toolkit_event(events)).name == "toolkit_removed"
             await kit.start(late)
-            for events in (news, older_news):
+            for events in (stream, older_news):
                 event = await next_toolkit_event(events)
                 assert event.toolkit is not None
                 assert (event.name, event.toolkit.owner) == ("toolkit_added", "late")

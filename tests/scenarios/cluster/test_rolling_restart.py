@@ -158,13 +158,13 @@ async def cluster(redis: RedisServer) -> AsyncIterator[Cluster]:
 @pytest.mark.row(71)
 async def test_while_nodes_are_replaced_one_by_one_no_call_fails(redis: RedisServer) -> None:
     """LEAVE-9: two replicas of a toolkit, and continuous calls of each kind of tool."""
-    async with cluster(redis) as made, AsyncExitStack() as people:
+    async with cluster(redis) as made, AsyncExitStack() as stack:
         work = Work()
         for _ in range(2):  # at different nodes: the balancer uses them in turn
-            host = await people.enter_async_context(made.room("host"))
-            await people.enter_async_context(host.host(work.toolkit()))
+            host = await stack.enter_async_context(made.room("host"))
+            await stack.enter_async_context(host.host(work.toolkit()))
         callers = [
-            await people.enter_async_context(made.room(f"caller-{number}"))
+            await stack.enter_async_context(made.room(f"caller-{number}"))
             for number in range(CALLERS)
         ]
         for each in callers:
@@ -206,16 +206,16 @@ async def test_calls_end_at_the_node_that_leaves_and_so_do_those_within_them(
     redis: RedisServer,
 ) -> None:
     """LEAVE-9, LEAVE-10: caller and host have moved by then, the nested call's host has not."""
-    async with cluster(redis) as made, AsyncExitStack() as people:
+    async with cluster(redis) as made, AsyncExitStack() as stack:
         here, there, third = made.servers
         work = Work()
-        inner = await people.enter_async_context(here.room("inner"))
-        await people.enter_async_context(inner.host(Toolkit("inner", [say])))
-        far = await people.enter_async_context(here.room("far"))
+        inner = await stack.enter_async_context(here.room("inner"))
+        await stack.enter_async_context(inner.host(Toolkit("inner", [say])))
+        far = await stack.enter_async_context(here.room("far"))
         made.lead_to(there)
-        host = await people.enter_async_context(made.room("host"))
-        await people.enter_async_context(host.host(work.toolkit()))
-        near = await people.enter_async_context(made.room("near"))
+        host = await stack.enter_async_context(made.room("host"))
+        await stack.enter_async_context(host.host(work.toolkit()))
+        near = await stack.enter_async_context(made.room("near"))
         for each in (far, near, host):
             await until_listed(each, "work")
             await until_listed(each, "inner")
@@ -248,10 +248,10 @@ async def test_a_message_is_delivered_once_to_a_participant_that_moves(redis: Re
                 await until_listed(ann, "work")
                 holding = asyncio.create_task(ann.call("work.hold"))
                 await work.entered.wait()
-                async with bob.events(["messages"]) as heard:
+                async with bob.events(["messages"]) as received:
                     made.lead_to(third)
                     leaving = asyncio.create_task(there.server.stop())
-                    assert (await anext(heard)).name == "reconnected"
+                    assert (await anext(received)).name == "reconnected"
                     bobs = here.server.hub.rooms["lab"].room.state.participants_named
                     while not any(  # noqa: ASYNC110 - a plain flag
                         each.receives_messages > each.node_is_draining for each in bobs("bob")
@@ -259,7 +259,7 @@ async def test_a_message_is_delivered_once_to_a_participant_that_moves(redis: Re
                         await asyncio.sleep(0.01)
                     assert await ann.send("bob", "first", {}) == 1
                     assert await ann.broadcast("second", {}) == 1
-                    messages = [(await anext(heard)).message for _ in range(2)]
+                    messages = [(await anext(received)).message for _ in range(2)]
                     assert [each and each.name for each in messages] == ["first", "second"]
                     assert made.names(there) == ["bob"]
                     work.go.set()

@@ -14,7 +14,7 @@ import pytest
 from support.nodes.cluster import hosted, nodes, until_listed, until_present
 from support.nodes.relayed import RelayedNodes, node_of, relayed_nodes
 from support.nodes.reserved_names import kept_in, lost_name, until_published
-from support.nodes.scenarios import all_rooms, chief_of, count_calls_once
+from support.nodes.scenarios import admin_of, all_rooms, count_calls_once
 from support.nodes.tools import Holding, add, fail
 from support.processes.command_line import CommandLine
 from support.redis.relay import Interception, is_report
@@ -31,9 +31,9 @@ from toolbus_server.testing import TestServer
 TIME_S = 60
 
 
-async def until_in_flight(news: EventStream[CallNews], heard: Sum, count: int) -> None:
-    while heard.in_flight != count:
-        heard.add(await anext(news))
+async def until_in_flight(stream: EventStream[CallNews], total: Sum, count: int) -> None:
+    while total.in_flight != count:
+        total.add(await anext(stream))
 
 
 async def test_a_monitor_gets_each_call_of_all_nodes_once(redis: RedisServer) -> None:
@@ -55,15 +55,15 @@ async def test_a_monitor_gets_each_call_of_all_nodes_once(redis: RedisServer) ->
             for each in holding:
                 await each.began.wait()
             async with eve.watch_calls() as eves, zoe.watch_calls() as zoes:
-                heard = [Sum(), Sum()]
-                for news, counted in zip((eves, zoes), heard, strict=True):
-                    await until_in_flight(news, counted, 2)
+                total = [Sum(), Sum()]
+                for stream, counted in zip((eves, zoes), total, strict=True):
+                    await until_in_flight(stream, counted, 2)
                 await make_calls(ann, bob)
                 for call in held:
                     call.cancel()
-                for news, counted in zip((eves, zoes), heard, strict=True):
-                    await counted.until(news, 7)
-                    await until_in_flight(news, counted, 0)
+                for stream, counted in zip((eves, zoes), total, strict=True):
+                    await counted.until(stream, 7)
+                    await until_in_flight(stream, counted, 0)
                     check(counted)
             await until(lambda: not (is_watched(here) or is_watched(there)))
 
@@ -100,24 +100,24 @@ async def lose_a_report(
 ) -> None:
     """Lose the report of a call's end, and wait until a watcher has a gap event."""
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.2)
-    holding, heard = Holding(), Sum()
+    holding, total = Holding(), Sum()
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
         async with (
             hosted(nodes.there, holding.tool),
             nodes.there.room("bob") as bob,
             nodes.here.room("eve", api=OBSERVER) as eve,
-            eve.watch_calls() as news,
+            eve.watch_calls() as stream,
         ):
             await until(lambda: is_watched(nodes.there))
             held = asyncio.ensure_future(bob.call("kit.hold"))
-            await until_in_flight(news, heard, 1)
+            await until_in_flight(stream, total, 1)
             lost = lose(nodes)
             held.cancel()
             await lost.met.wait()
             if breaks:
                 getattr(nodes, breaks).drop_inbox()
-            await until_in_flight(news, heard, 0)
-            assert (heard.started, heard.ended, heard.failed) == (1, 1, 1)
+            await until_in_flight(stream, total, 0)
+            assert (total.started, total.ended, total.failed) == (1, 1, 1)
 
 
 async def make_calls(ann: RoomClient, bob: RoomClient) -> None:
@@ -131,10 +131,10 @@ async def make_calls(ann: RoomClient, bob: RoomClient) -> None:
         await bob.call("kit.nothing")
 
 
-def check(heard: Sum) -> None:
+def check(total: Sum) -> None:
     """Compare a watcher's counts with the calls."""
-    assert (heard.started, heard.ended, heard.failed) == (5, 7, 4)
-    calls = [(c.caller, c.toolkit, c.tool, c.host, c.code, c.executed) for c in heard.calls]
+    assert (total.started, total.ended, total.failed) == (5, 7, 4)
+    calls = [(c.caller, c.toolkit, c.tool, c.host, c.code, c.executed) for c in total.calls]
     assert sorted(calls, key=str) == sorted(
         [
             ("ann", "kit", "add", "host", None, "yes"),
@@ -147,7 +147,7 @@ def check(heard: Sum) -> None:
         ],
         key=str,
     )
-    ids = [call.call_id for call in heard.calls]
+    ids = [call.call_id for call in total.calls]
     assert len(set(ids)) == len(ids)
 
 
@@ -157,18 +157,18 @@ async def test_the_rooms_of_all_nodes_are_listed_page_by_page(
     """ADMIN-2."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with (
-            chief_of(here, "*") as chief,
-            chief_of(here, "lab", "attic*") as steward,
+            admin_of(here, "*") as admin,
+            admin_of(here, "lab", "attic*") as steward,
             hosted(there, add),
             there.room("ann", room="attic"),
             there.room("bob", room="attic"),
             here.room("cem", room="barn"),
         ):
-            await until_listed(chief, "kit")
+            await until_listed(admin, "kit")
             await until_published(there, "attic")
             expected = [("attic", 2, 0), ("barn", 1, 0), ("lab", 3, 1)]
             for options in ({}, {"limit": 1}, {"limit": 2}):
-                rooms = await all_rooms(chief, **options)
+                rooms = await all_rooms(admin, **options)
                 assert [facts_of(each) for each in rooms] == expected
             rooms = await all_rooms(steward, limit=1)
             assert [each["name"] for each in rooms] == ["attic", "lab"]
@@ -177,7 +177,7 @@ async def test_the_rooms_of_all_nodes_are_listed_page_by_page(
             assert [facts_of(each) for each in listed] == [*expected[:2], ("lab", 4, 1)]
             await redis.kill()
             await until(lambda: not is_joined(here))
-            rooms = await all_rooms(chief)
+            rooms = await all_rooms(admin)
             assert [each["name"] for each in rooms] == ["barn", "lab"]
 
 
@@ -201,15 +201,15 @@ async def test_a_name_is_no_toolkit_of_a_room_any_more_once_it_is_kept_no_longer
     redis: RedisServer,
 ) -> None:
     """ADMIN-2: as a node sees it that does not hold the room."""
-    async with lost_name(redis) as (here, _, witness), witness.events(["toolkits"]) as news:
+    async with lost_name(redis) as (here, _, witness), witness.events(["toolkits"]) as stream:
         token = ParticipantToken(name="chief", room="*", api=ApiScope.full()).to_jwt(here.key)
-        async with RoomClient(here.url, room="desk", token=token) as chief:
-            assert [facts_of(each) for each in await all_rooms(chief)] == [
+        async with RoomClient(here.url, room="desk", token=token) as admin:
+            assert [facts_of(each) for each in await all_rooms(admin)] == [
                 ("desk", 1, 0),
                 ("lab", 1, 1),
             ]
-            assert (await next_toolkit_event(news)).name == "toolkit_removed"
-            while facts_of((await all_rooms(chief))[1]) != ("lab", 1, 0):
+            assert (await next_toolkit_event(stream)).name == "toolkit_removed"
+            while facts_of((await all_rooms(admin))[1]) != ("lab", 1, 0):
                 pass  # Redis has the loss a moment later than the witness
             async with here.room("late"):
                 assert await kept_in(redis) == []
@@ -247,22 +247,22 @@ async def test_a_monitor_gets_calls_of_other_nodes_again_after_redis_is_back(
             hosted(there, add),
             there.room("bob") as bob,
             here.room("eve") as eve,
-            eve.watch_calls() as news,
+            eve.watch_calls() as stream,
         ):
-            heard = Sum()
+            total = Sum()
             await until_present(eve, "bob", "host")
             await until(lambda: is_watched(there))
             await bob.call("kit.add", a=1, b=1)
-            await heard.until(news, 1)
+            await total.until(stream, 1)
             await redis.kill()
             await until(lambda: not is_joined(here) and not is_joined(there))
             await redis.start()
             await until(lambda: is_joined(here) and is_joined(there))
             calling = asyncio.ensure_future(call_for_ever(bob))
-            while len(heard.calls) < 2:
-                heard.add(await anext(news))
+            while len(total.calls) < 2:
+                total.add(await anext(stream))
             calling.cancel()
-            assert {(call.caller, call.host) for call in heard.calls} == {("bob", "host")}
+            assert {(call.caller, call.host) for call in total.calls} == {("bob", "host")}
 
 
 async def test_a_monitor_at_a_draining_node_gets_events_of_other_nodes_until_the_node_stops(
@@ -274,17 +274,17 @@ async def test_a_monitor_at_a_draining_node_gets_events_of_other_nodes_until_the
             hosted(here, add),
             here.room("ann") as ann,
             there.room("eve", api=OBSERVER) as eve,
-            eve.watch_calls() as news,
+            eve.watch_calls() as stream,
         ):
-            heard = Sum()
+            total = Sum()
             await until(lambda: is_watched(here))
             await node_of(there).drain()
             await until(
                 lambda: bool(here.server.hub.rooms["lab"].room.state.on_draining_node_count)
             )
             await ann.call("kit.add", a=1, b=1)
-            await heard.until(news, 1)
-            assert [(call.caller, call.tool) for call in heard.calls] == [("ann", "add")]
+            await total.until(stream, 1)
+            assert [(call.caller, call.tool) for call in total.calls] == [("ann", "add")]
 
 
 async def call_for_ever(room: RoomClient) -> None:

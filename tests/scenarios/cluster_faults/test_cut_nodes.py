@@ -128,10 +128,10 @@ async def test_a_frozen_node_that_redis_drops_for_what_waits_ends_just_what_did_
                 pass
             there.signal(signal.SIGCONT)
             ends = await asyncio.gather(*calls, return_exceptions=True)
-            told = [getattr(end, "executed", "yes") for end in ends]
-            assert not ran & {n for n, executed in enumerate(told) if executed == "no"}
-            assert ran >= {n for n, executed in enumerate(told) if executed == "yes"}
-            assert "no" in told
+            received = [getattr(end, "executed", "yes") for end in ends]
+            assert not ran & {n for n, executed in enumerate(received) if executed == "no"}
+            assert ran >= {n for n, executed in enumerate(received) if executed == "yes"}
+            assert "no" in received
             await until_works(me)
 
 

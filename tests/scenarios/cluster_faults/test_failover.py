@@ -58,17 +58,17 @@ async def joined(servers: list[TestServer]) -> None:
 
 async def until_generation(room: RoomClient, number: int) -> None:
     """Wait until calls to the toolkit "kit" go to a generation."""
-    async with room.events(["toolkits"]) as news:
+    async with room.events(["toolkits"]) as stream:
         while (await room.explain("kit.add")).generation != number:
-            await anext(aiter(news))
+            await anext(aiter(stream))
 
 
 async def view_of(room: RoomClient) -> tuple[list[str], dict[str, tuple[int, int]]]:
     """Return the participants, and for each toolkit the generation that serves and its hosts."""
-    people = sorted(each.name for each in await room.participants())
+    listed = sorted(each.name for each in await room.participants())
     kits = [each.name async for each in room.toolkits()]
     plans = {kit: await room.explain(f"{kit}.add") for kit in kits}
-    return people, {kit: (plan.generation, plan.hosts) for kit, plan in plans.items()}
+    return listed, {kit: (plan.generation, plan.hosts) for kit, plan in plans.items()}
 
 
 async def host_anew(stack: AsyncExitStack, server: TestServer, holding: Holding) -> None:
@@ -122,10 +122,10 @@ async def test_after_a_failover_that_lost_writes_every_node_has_the_room_as_it_i
         last = await enter(third.room("z"))  # all that this one knows comes from Redis
         await until_present(me, "z")
         await until_present(host, "z")
-        people = ["host", "host", "late", "me", "x", "y", "z"]
+        listed = ["host", "host", "late", "me", "x", "y", "z"]
         for room in (last, me, late, host, last_here, last_there):
-            assert await view_of(room) == (people, {"kit": (2, 1), "new": (4, 1)})
-        assert await names_in(redis.replica) == len(people)
+            assert await view_of(room) == (listed, {"kit": (2, 1), "new": (4, 1)})
+        assert await names_in(redis.replica) == len(listed)
         assert await me.call("kit.add", a=2, b=2) == 4
 
 

@@ -120,13 +120,13 @@ async def test_changes_that_redis_refuses_are_visible_locally_and_published_late
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(as_user(redis)) as (here, there):
         token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(here.key)
-        chiefs = RoomClient(here.url, room="lab", token=token)
-        async with chiefs as chief, there.room("bob") as bob:
-            await until_present(chief, "bob")
+        admins = RoomClient(here.url, room="lab", token=token)
+        async with admins as administrator, there.room("bob") as bob:
+            await until_present(administrator, "bob")
             await run(admin, "ACL", "SETUSER", "nodes", "-sadd")
-            await chief.admin("revoke", name="bob", issuer=bob.me.issuer)
+            await administrator.admin("revoke", name="bob", issuer=bob.me.issuer)
             while "the other nodes do not have this revoke" not in caplog.text:
-                await chief.participants()
+                await administrator.participants()
             await run(admin, "ACL", "SETUSER", "nodes", "+sadd")
             await admin.client_kill_filter(_type="normal", skipme=True)
             with pytest.raises(PermissionDenied):

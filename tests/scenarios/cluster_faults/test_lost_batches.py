@@ -259,14 +259,14 @@ async def test_whatever_is_lost_or_doubled_or_cut_executed_is_never_wrong(
         return number
 
     async def ends(me: RoomClient, first: int) -> dict[int, str]:
-        told = {}
+        received = {}
         for number in range(first, first + 25):
             try:
                 await me.invoke("kit.mark", {"number": number}, timeout_s=15.0)
-                told[number] = "yes"
+                received[number] = "yes"
             except RoomException as error:
-                told[number] = error.executed
-        return told
+                received[number] = error.executed
+        return received
 
     async with asyncio.timeout(2 * TIME_S), relayed_nodes() as nodes:
         async with nodes.there.room("host") as host, nodes.here.room("me") as me:
@@ -285,14 +285,16 @@ async def test_whatever_is_lost_or_doubled_or_cut_executed_is_never_wrong(
                     assert values == list(range(len(values)))
                     assert error is not None or len(values) == 5_000
                     way.drop_inbox()
-                told = {n: e for each in await asyncio.gather(*callers) for n, e in each.items()}
+                received = {
+                    n: e for each in await asyncio.gather(*callers) for n, e in each.items()
+                }
     wrong = [
         (number, executed, ran[number])
-        for number, executed in told.items()
+        for number, executed in received.items()
         if ran[number] not in {"no": (0,), "yes": (1,), "maybe": (0, 1)}[executed]
     ]
     assert not wrong, f"seed {seed}"
-    assert set(told.values()) >= {"yes"}
+    assert set(received.values()) >= {"yes"}
 
 
 @pytest.mark.row(77)
@@ -387,15 +389,15 @@ async def test_a_progress_that_was_lost_ends_nothing() -> None:
     go_on = asyncio.Event()
 
     @tool
-    async def tell(context: ToolContext) -> int:
+    async def send_progress(context: ToolContext) -> int:
         """Send progress, then run until released."""
         context.emit("under way")
         await go_on.wait()
         return 1
 
-    async with caller_and_host(tell) as (nodes, me):
+    async with caller_and_host(send_progress) as (nodes, me):
         lost = nodes.here_way.intercept_inbox(carries(Progress))
-        call = asyncio.create_task(me.invoke("kit.tell", on_progress=print))
+        call = asyncio.create_task(me.invoke("kit.send_progress", on_progress=print))
         await lost.met.wait()
         for _ in range(2):  # the first shows what is missing, the second reports that
             await me.call("kit.next")

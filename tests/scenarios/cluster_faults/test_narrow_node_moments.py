@@ -29,7 +29,7 @@ async def redis() -> AsyncIterator[RedisServer]:
         yield server
 
 
-def chief_of(server: TestServer, room: str = "lab") -> RoomClient:
+def admin_of(server: TestServer, room: str = "lab") -> RoomClient:
     """Make an administrator of all rooms."""
     token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(server.key)
     return RoomClient(server.url, room=room, token=token)
@@ -44,8 +44,8 @@ async def test_first_of_two_connections_that_claim_one_identity_stays(redis: Red
                 path = "/rooms/lab?instance=one&epoch=1"
                 await second.upgrade(path, bearer(there.token("twin")))
                 assert await second.closed_by_both() == 4409
-            people = [each.name for each in await me.participants()]
-            assert people == ["me", "twin"]
+            listed = [each.name for each in await me.participants()]
+            assert listed == ["me", "twin"]
         async with there.room("other") as other:
             while [each.name for each in await other.participants()] != ["me", "other"]:
                 pass
@@ -83,15 +83,15 @@ async def test_changes_while_redis_refuses_writes_are_published_afterwards(
 
 async def test_a_revocation_lost_with_the_connection_is_sent_again() -> None:
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
-        async with chief_of(nodes.here) as chief, nodes.there.room("bob") as bob:
-            await until_present(chief, "bob")
+        async with admin_of(nodes.here) as administrator, nodes.there.room("bob") as bob:
+            await until_present(administrator, "bob")
             lost = nodes.here_way.intercept_published(is_admin_action, Fate.LOST)
-            await chief.admin("revoke", name="bob", issuer=bob.me.issuer)
+            await administrator.admin("revoke", name="bob", issuer=bob.me.issuer)
             await lost.met.wait()
-            assert [each.name for each in await chief.participants()] == ["bob", "chief"]
+            assert [each.name for each in await administrator.participants()] == ["bob", "chief"]
             nodes.here_way.cut()
             while node_of(nodes.here).is_joined.is_set():
-                await chief.participants()
+                await administrator.participants()
             nodes.here_way.mend()
             with pytest.raises(PermissionDenied):
                 await bob.closed()
@@ -101,29 +101,29 @@ async def test_a_revocation_ends_no_connection_with_a_newer_token(redis: RedisSe
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         newer = ParticipantToken(name="bob", room=["lab"], api=ApiScope.full())
         minted = newer.to_jwt(there.key, now=time.time() + 30)
-        async with chief_of(here) as chief, there.room("bob") as old:
+        async with admin_of(here) as administrator, there.room("bob") as old:
             async with RoomClient(there.url, room="lab", token=minted) as bob:
-                await until_present(chief, "bob")
-                while len(await chief.participants()) < 3:
+                await until_present(administrator, "bob")
+                while len(await administrator.participants()) < 3:
                     pass
-                done = await chief.admin("revoke", name="bob", issuer=bob.me.issuer)
+                done = await administrator.admin("revoke", name="bob", issuer=bob.me.issuer)
                 assert done == {"closed": 1}
                 with pytest.raises(PermissionDenied):
                     await old.closed()
-                while len(await chief.participants()) > 2:
+                while len(await administrator.participants()) > 2:
                     pass
                 assert await bob.participants()
 
 
 async def test_who_is_revoked_while_its_room_is_read_does_not_come_in(redis: RedisServer) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
-        async with hosted(here, add), chief_of(there, "office") as chief:
+        async with hosted(here, add), admin_of(there, "office") as administrator:
             async with here.room("me") as me:
                 await until_listed(me, "kit")
                 redis.freeze()
                 async with raw_connection(there.url) as bob:
                     await bob.upgrade("/rooms/lab?epoch=1", bearer(there.token("bob")))
-                    issuer = chief.me.issuer
-                    await chief.admin("revoke", name="bob", issuer=issuer)
+                    issuer = administrator.me.issuer
+                    await administrator.admin("revoke", name="bob", issuer=issuer)
                     redis.thaw()
                     assert await bob.closed_by_both() == 4440

@@ -17,7 +17,7 @@ from support.redis.server import redis_server
 from toolbus import RoomClient, Toolkit
 
 
-async def move(people: int, folder: Path) -> list[float]:
+async def move(listed: int, folder: Path) -> list[float]:
     """Kill the node of many participants; return how long each took to join another one."""
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(redis_server())
@@ -31,7 +31,7 @@ async def move(people: int, folder: Path) -> list[float]:
         await stack.enter_async_context(host.host(Toolkit("t", [echo])))
         alice = await stack.enter_async_context(servers[2].room("alice"))
         await until_listed(alice, "t")
-        gathered = await stack.enter_async_context(many_clients(servers[0], people, address.url))
+        gathered = await stack.enter_async_context(many_clients(servers[0], listed, address.url))
         address.lead_to(servers[1].url, servers[2].url)
         caller = Caller(alice)
         async with asyncio.timeout(200), asyncio.TaskGroup() as group:
@@ -41,7 +41,7 @@ async def move(people: int, folder: Path) -> list[float]:
             took = sorted(await gathered.until_reconnected())
             caller.is_over = True
         assert caller.calls
-        await until_so_many(alice, people + 2)
+        await until_so_many(alice, listed + 2)
         return took
 
 

@@ -55,14 +55,14 @@ async def test_a_node_that_was_frozen_for_longer_than_its_lease_joins_anew(
     nodes_of = node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES)
     async with asyncio.timeout(TIME_S), nodes_of as (here, there):
         async with there.room("host") as host, here.room("me") as me:
-            async with host.host(Toolkit("kit", [one])), me.events(["participants"]) as news:
+            async with host.host(Toolkit("kit", [one])), me.events(["participants"]) as stream:
                 await until_listed(me, "kit")
                 there.signal(signal.SIGSTOP)
-                async for event in news:
+                async for event in stream:
                     if event.name == "participant_left":
                         break
                 there.signal(signal.SIGCONT)
-                async for event in news:
+                async for event in stream:
                     if event.name == "participant_joined":
                         break
                 await until_listed(me, "kit")

@@ -180,16 +180,16 @@ async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_on
         asyncio.timeout(TIME_S),
         nodes(redis, **IMPATIENT) as (here, there),
         hosted(there, add),
-        FaultProxy(there.url) as line,
+        FaultProxy(there.url) as proxy,
         here.room("far") as far,
         there.room("near") as near,
-        host_process(there, tmp_path / "w", hold=True, via=line) as host,
+        host_process(there, tmp_path / "w", hold=True, via=proxy) as host,
     ):
         await until_hosts(far, "work", 1)
         once = asyncio.ensure_future(far.invoke("work.wait"))
         await host.wrote("began wait")
         if is_silent:
-            line.to_server = line.to_participant = Faults(lost=True)
+            proxy.to_server = proxy.to_participant = Faults(lost=True)
         await host.kill()
         lost = await error_of(once)
         assert isinstance(lost, HostLost)
@@ -197,9 +197,9 @@ async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_on
         for room in (far, near):
             await until_hosts(room, "work", 0)
             assert {each.name: each.hosts for each in await listed(room)} == {"kit": 1, "work": 0}
-            nobody = await error_of(asyncio.ensure_future(room.invoke("work.wait", retry=False)))
-            assert isinstance(nobody, NoHost)
-            assert nobody.executed == "no"
+            absent = await error_of(asyncio.ensure_future(room.invoke("work.wait", retry=False)))
+            assert isinstance(absent, NoHost)
+            assert absent.executed == "no"
         assert await far.call("kit.add", a=1, b=1) == 2  # by the path that a second end would take
         assert far._parts is not None
         assert far._parts.table.dropped == 0

@@ -141,7 +141,7 @@ async def test_after_a_failover_that_lost_writes_no_participant_is_missing_or_li
                     # They are published after all that a node had to publish.
                     for room in (me, other, late, x, y):
                         await until_present(room, "x", "y")
-                    people = ["host-of-far", "host-of-near", "late", "x", "y"]
+                    participants = ["host-of-far", "host-of-near", "late", "x", "y"]
                     for room in (me, other, late, x, y):
-                        assert await names_of(room) == people
+                        assert await names_of(room) == participants
                         assert await kits_of(room) == {"near": 1, "far": 1}

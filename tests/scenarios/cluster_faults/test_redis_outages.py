@@ -215,14 +215,16 @@ async def test_revocations_outlive_a_redis_that_is_away_or_comes_back_empty(
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as stack:
         token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(here.key)
-        chief = await stack.enter_async_context(RoomClient(here.url, room="lab", token=token))
+        administrator = await stack.enter_async_context(
+            RoomClient(here.url, room="lab", token=token)
+        )
         bob = await stack.enter_async_context(there.room("bob"))
-        await until_present(chief, "bob")
+        await until_present(administrator, "bob")
         old = there.token("bob")
 
         await redis.kill()
         issuer = bob.me.issuer
-        await chief.admin("revoke", name="bob", issuer=issuer)
+        await administrator.admin("revoke", name="bob", issuer=issuer)
         await redis.start()
         with pytest.raises(PermissionDenied):
             await bob.closed()
@@ -257,9 +259,9 @@ async def test_first_node_that_publishes_a_contested_name_keeps_it_at_every_node
         winner = await stack.enter_async_context(there.room("winner"))
         await stack.enter_async_context(winner.host(Toolkit("kit", [saying("winner")])))
 
-        async with loser.events(["toolkits"]) as news:
+        async with loser.events(["toolkits"]) as stream:
             await proxy.accept()
-            async for event in news:
+            async for event in stream:
                 if event.name == "toolkit_added":
                     break
         assert event.toolkit is not None

@@ -167,7 +167,7 @@ def test_selectors_find_the_pods_that_they_are_for() -> None:
 
 def test_ports_are_those_that_are_served() -> None:
     served = {name: ports_of(pod) for name, pod in PODS.items()}
-    assert served["toolbus-server"] == {"websocket": int(SERVER.said("TOOLBUS_LISTEN_PORT"))}
+    assert served["toolbus-server"] == {"websocket": int(SERVER.variable("TOOLBUS_LISTEN_PORT"))}
     for each in of_kind("Service").values():
         for port in each["spec"]["ports"]:
             (name,) = selected(each["spec"]["selector"])
@@ -182,7 +182,7 @@ def test_ports_are_those_that_are_served() -> None:
 
 
 def test_addresses_are_those_of_services(made: Path) -> None:
-    url = urlsplit(PODS["clock"].said("TOOLBUS_URL"))
+    url = urlsplit(PODS["clock"].variable("TOOLBUS_URL"))
     secret = urlsplit(secrets_in(made)["toolbus-redis"]["TOOLBUS_REDIS_URL"])
     for place in (url, secret):
         service = of_kind("Service")[str(place.hostname)]
@@ -196,7 +196,7 @@ def test_secrets_that_pods_name_are_made_with_what_they_read(made: Path) -> None
             named = variable.get("valueFrom", {}).get("secretKeyRef")
             assert named is None or named["key"] in secrets[named["name"]]
     for pod in OURS.values():
-        folder, _, file = pod.said("TOOLBUS_KEYS").rpartition("/")
+        folder, _, file = pod.variable("TOOLBUS_KEYS").rpartition("/")
         assert file in secrets[secret_at(pod, folder)]
 
 
@@ -214,7 +214,7 @@ def test_a_pod_that_ends_has_time_for_all_that_it_does() -> None:
     for pod in OURS.values():
         before = pod.container.get("lifecycle", {}).get("preStop")
         waits_s = 0 if before is None else int(before["exec"]["command"][-1])
-        drain_s = int(pod.said("TOOLBUS_DRAIN"))
+        drain_s = int(pod.variable("TOOLBUS_DRAIN"))
         assert pod.spec["terminationGracePeriodSeconds"] >= waits_s + drain_s + END_S, pod.name
     assert SERVER.container["lifecycle"]["preStop"] == {"exec": {"command": ["sleep", "5"]}}
     # By then every balancer knows that a node is not ready any more.

@@ -38,15 +38,15 @@ def run(folder: Path, *options: str, ci: str, ci_has_it: bool) -> tuple[int, str
 def test_part_that_is_missing_is_named_once_at_the_end(
     tmp_path: Path, options: tuple[str, ...], ci: str, ci_has_it: bool
 ) -> None:
-    code, said = run(tmp_path, *options, ci=ci, ci_has_it=ci_has_it)
-    assert code == 0, said
-    assert "1 passed, 2 skipped" in said
-    lines = [line for line in said.splitlines() if line.startswith("NOT VERIFIED: ")]
+    code, output = run(tmp_path, *options, ci=ci, ci_has_it=ci_has_it)
+    assert code == 0, output
+    assert "1 passed, 2 skipped" in output
+    lines = [line for line in output.splitlines() if line.startswith("NOT VERIFIED: ")]
     assert lines == ["NOT VERIFIED: the engine (nobody has one)"]
 
 
 def test_part_that_ci_must_have_fails_there(tmp_path: Path) -> None:
-    code, said = run(tmp_path, ci="true", ci_has_it=True)
+    code, output = run(tmp_path, ci="true", ci_has_it=True)
     assert code == 1
-    assert "2 failed, 1 passed" in said
-    assert "CI must have it" in said
+    assert "2 failed, 1 passed" in output
+    assert "CI must have it" in output

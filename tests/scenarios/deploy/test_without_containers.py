@@ -37,9 +37,9 @@ class Newcomer:
         activate, folder, variables = (step.command for step in steps_of(BEFORE))
         assert activate == ". .venv/bin/activate"
         assert folder.endswith("cd ~/try-toolbus && umask 077")
-        told = dict(pair.split("=", 1) for pair in variables.removeprefix("export ").split())
-        assert told.pop("OTEL_EXPORTER_OTLP_ENDPOINT") == TRACES
-        self._terminals.variables |= told
+        received = dict(pair.split("=", 1) for pair in variables.removeprefix("export ").split())
+        assert received.pop("OTEL_EXPORTER_OTLP_ENDPOINT") == TRACES
+        self._terminals.variables |= received
 
     def type(self, block: Block) -> None:
         """Type a block; a service at its end keeps running."""

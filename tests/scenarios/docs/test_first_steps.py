@@ -237,12 +237,12 @@ async def test_absence_of_a_principal_is_shown_only_to_callers_that_may_act_for_
     ):
         with pytest.raises(PermissionDenied, match="no participant here is named 'bob'"):
             await agent.invoke("kit.echo", on_behalf_of="bob")
-        told = []
+        received = []
         for name in ("zoe", "nobody"):
             with pytest.raises(PermissionDenied, match="no grant to act for") as refused:
                 await agent.invoke("kit.echo", on_behalf_of=name)
-            told.append(refused.value.message.replace(name, "X"))
-        assert told[0] == told[1]
+            received.append(refused.value.message.replace(name, "X"))
+        assert received[0] == received[1]
 
 
 async def test_missing_grant_is_named(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:

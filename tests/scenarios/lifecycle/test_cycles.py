@@ -63,18 +63,18 @@ async def ended(standing: Standing) -> AsyncIterator[None]:
         standing.over.set()
 
 
-async def come_and_go(server: TestServer, first: int, cycles: int) -> None:
+async def run_cycles(server: TestServer, first: int, cycles: int) -> None:
     """Let processes run some cycles, and wait for their end."""
     share = cycles // PROCESSES
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    crowd = []
+    processes = []
     for number in range(PROCESSES):
         numbers = [str(first + number * share + number), str(share), str(TASKS)]
-        token = server.token(f"passer-by-{number}")
+        token = server.token(f"client-{number}")
         command = [sys.executable, str(SCRIPT), server.url, token, *numbers]
-        crowd.append(await ChildProcess.start(command, environment))
+        processes.append(await ChildProcess.start(command, environment))
     async with asyncio.timeout(280):
-        for process in crowd:
+        for process in processes:
             assert await process.process.wait() == 0
 
 
@@ -112,19 +112,19 @@ async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
             ended(standing),
         ):
             alone = asyncio.all_tasks()
-            await come_and_go(server, 0, half // 5)  # fills caches and pools
+            await run_cycles(server, 0, half // 5)  # fills caches and pools
             await all_gone(server, host, alone)
             objects, descriptors = ours(server, host), psutil.Process().num_fds()
-            told, memory = standing.gone, []
+            received, memory = standing.gone, []
             for first in (0, half):
-                await come_and_go(server, first, half)
+                await run_cycles(server, first, half)
                 await all_gone(server, host, alone)
                 memory.append(memory_bytes())
                 assert psutil.Process().num_fds() == descriptors
                 assert ours(server, host) - objects == Counter(), "more than before"
             assert memory[1] <= memory[0] * 1.05, f"memory grew: {memory} bytes"
             assert standing.gone == standing.began
-            assert standing.gone - told == 2 * half // len(WAYS)
+            assert standing.gone - received == 2 * half // len(WAYS)
 
 
 async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task[Any]]) -> None:

@@ -16,7 +16,7 @@ from toolbus_server.testing import running_server
 KEY = Key.generate(kid="test", iss="acme")
 
 
-class Bench:
+class CountedTools:
     """A toolkit that counts its runs, and blocks calls until they are released."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Bench:
 
 @asynccontextmanager
 async def restarted(
-    alice_of: AsyncExitStack, bench: Bench, *, told: bool = True
+    alice_of: AsyncExitStack, tools: CountedTools, *, received: bool = True
 ) -> AsyncIterator[RoomClient]:
     """Let alice call a host's toolkit once, then stop the server and its host.
 
@@ -53,14 +53,14 @@ async def restarted(
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
     async with running_server(key=KEY, settings=settings) as first:
         alice = await alice_of.enter_async_context(first.room("alice"))
-        async with first.room("host") as host, host.host(bench.toolkit()):
-            bench.go.set()
+        async with first.room("host") as host, host.host(tools.toolkit()):
+            tools.go.set()
             assert await alice.call("work.again") == 1
             await alice.toolkit("work")
-            bench.go.clear()
-            bench.entered.clear()
+            tools.go.clear()
+            tools.entered.clear()
             yield alice
-            if not told:
+            if not received:
                 assert alice._parts is not None
                 connection = alice._parts.link.websocket
                 assert connection is not None
@@ -84,48 +84,48 @@ async def until_back(room: RoomClient) -> None:
 @pytest.mark.row(41)
 async def test_a_call_made_after_a_restart_waits_for_the_host_that_is_not_back_yet() -> None:
     """RETRY-7."""
-    bench = Bench()
+    tools = CountedTools()
     async with AsyncExitStack() as stack:
-        async with restarted(stack, bench) as alice:
+        async with restarted(stack, tools) as alice:
             pass
         settings = ServerSettings(keys=KeyRing([]), port=port_of(alice))
         async with running_server(key=KEY, settings=settings) as second:
             await until_back(alice)
-            bench.go.set()
+            tools.go.set()
             calling = asyncio.ensure_future(alice.call("work.once"))
             with pytest.raises(NotFound):
                 await alice.call(
                     "missing.tool"
                 )  # a toolkit that never existed is not found at once
             assert not calling.done()
-            async with second.room("host") as host, host.host(bench.toolkit()):
+            async with second.room("host") as host, host.host(tools.toolkit()):
                 async with asyncio.timeout(60):
                     assert await calling == 2
 
 
 @pytest.mark.row(41)
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("received", [True, False])
 @pytest.mark.parametrize("name", ["again", "once"])
 async def test_a_call_in_flight_at_a_restart_runs_again_only_if_that_does_no_harm(
-    name: str, told: bool
+    name: str, received: bool
 ) -> None:
     """RETRY-2, RETRY-3, RETRY-7, LEAVE-8."""
-    bench = Bench()
+    tools = CountedTools()
     async with AsyncExitStack() as stack:
-        async with restarted(stack, bench, told=told) as alice:
+        async with restarted(stack, tools, received=received) as alice:
             calling = asyncio.ensure_future(alice.call(f"work.{name}"))
             async with asyncio.timeout(60):
-                await bench.entered.wait()
-        bench.go.set()
+                await tools.entered.wait()
+        tools.go.set()
         settings = ServerSettings(keys=KeyRing([]), port=port_of(alice))
         async with running_server(key=KEY, settings=settings) as second:
             await until_back(alice)
-            async with second.room("host") as host, host.host(bench.toolkit()):
+            async with second.room("host") as host, host.host(tools.toolkit()):
                 async with asyncio.timeout(60):
                     if name == "again":
                         assert await calling == 3
                     else:
-                        with pytest.raises(Unavailable if told else ConnectionLost) as lost:
+                        with pytest.raises(Unavailable if received else ConnectionLost) as lost:
                             await calling
                         assert lost.value.executed == "maybe"
-    assert bench.runs == (3 if name == "again" else 2)
+    assert tools.runs == (3 if name == "again" else 2)

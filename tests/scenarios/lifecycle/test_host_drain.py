@@ -111,11 +111,11 @@ async def test_second_signal_ends_a_host_at_once(tmp_path: Path, second: signal.
         alice.events(["toolkits"]) as events,
         ledger_host(server, witness, TOOLBUS_DRAIN="60") as host,
     ):
-        await _told_hosts(events, 1)
+        await _until_reported(events, 1)
         calling = asyncio.create_task(alice.call("ledger.count", key=1, work_s=60))
         await _entered(witness)
         host.process.send_signal(signal.SIGTERM)
-        await _told_hosts(events, 0)  # it drains now
+        await _until_reported(events, 0)  # it drains now
         assert host.process.returncode is None
         assert not calling.done()
         host.process.send_signal(second)
@@ -126,7 +126,7 @@ async def test_second_signal_ends_a_host_at_once(tmp_path: Path, second: signal.
         assert lost.value.executed == "maybe"
 
 
-async def _told_hosts(events: EventStream[RoomEvent], hosts: int) -> None:
+async def _until_reported(events: EventStream[RoomEvent], hosts: int) -> None:
     async with asyncio.timeout(60):
         while True:
             toolkit = (await next_toolkit_event(events)).toolkit

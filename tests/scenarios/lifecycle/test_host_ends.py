@@ -29,40 +29,40 @@ class Host:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.said = ""
+        self.output = ""
         """What stderr said until it ended."""
 
     async def entered(self) -> None:
         """Wait until one of its tools has begun."""
-        await self._tells(b"entered\n")
+        await self._wait_for_line(b"entered\n")
 
     async def cancelled(self) -> None:
         """Wait until one of its tools has swallowed its cancel."""
-        await self._tells(b"cancelled\n")
+        await self._wait_for_line(b"cancelled\n")
 
-    async def _tells(self, words: bytes) -> None:
+    async def _wait_for_line(self, words: bytes) -> None:
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
             while (line := await self._process.stdout.readline()) != words:
                 assert line, await self.ended()
 
-    async def says(self, words: str) -> None:
+    async def wait_for_log(self, words: str) -> None:
         """Wait until stderr contains that."""
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE_S):
-            while words not in self.said:
+            while words not in self.output:
                 line = await self._process.stderr.readline()
-                assert line, self.said
-                self.said += line.decode()
+                assert line, self.output
+                self.output += line.decode()
 
-    def tell(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     async def ended(self) -> int:
         """Wait for its end; read its whole output, and return its exit code."""
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE_S):
-            self.said += (await self._process.stderr.read()).decode()
+            self.output += (await self._process.stderr.read()).decode()
             return await self._process.wait()
 
 
@@ -136,11 +136,11 @@ async def test_one_signal_ends_a_host_after_its_limit_whatever_its_tool_does(
     async with hosting(RUN, drain="0.3") as (_, alice, host):
         call = calling(alice, tool)
         await host.entered()
-        host.tell(signal.SIGTERM)
+        host.signal(signal.SIGTERM)
         assert await host.ended() == 0
         await assert_may_have_run(call)
-    assert (f"exiting without {left}" in host.said) is (left is not None)
-    assert "Traceback" not in host.said
+    assert (f"exiting without {left}" in host.output) is (left is not None)
+    assert "Traceback" not in host.output
 
 
 async def test_call_that_was_given_up_and_does_not_end_keeps_no_host() -> None:
@@ -150,9 +150,9 @@ async def test_call_that_was_given_up_and_does_not_end_keeps_no_host() -> None:
         await host.cancelled()
         with pytest.raises(DeadlineExceeded):
             await call
-        host.tell(signal.SIGTERM)
+        host.signal(signal.SIGTERM)
         assert await host.ended() == 0
-    assert "exiting without 1 call (work.swallow)" in host.said
+    assert "exiting without 1 call (work.swallow)" in host.output
 
 
 @pytest.mark.parametrize("command", [RUN, COMMAND])
@@ -161,12 +161,14 @@ async def test_host_says_how_long_it_waits_for_how_many_calls(command: list[str]
         calls = [calling(alice, "hold"), calling(alice, "hold"), calling(alice, "turn")]
         for _ in calls:
             await host.entered()
-        host.tell(signal.SIGINT)
-        await host.says("stopping: waiting up to 0.3 s for 3 calls (work.hold x2, work.turn); ")
+        host.signal(signal.SIGINT)
+        await host.wait_for_log(
+            "stopping: waiting up to 0.3 s for 3 calls (work.hold x2, work.turn); "
+        )
         assert await host.ended() == 0
         for call in calls:
             await assert_may_have_run(call)
-    assert "a second signal stops at once" in host.said
+    assert "a second signal stops at once" in host.output
 
 
 # A second signal
@@ -182,22 +184,22 @@ async def test_second_signal_ends_a_host_at_once_and_its_calls_may_have_run(
     async with hosting(command) as (_, alice, host):
         call = calling(alice, tool)
         await host.entered()
-        host.tell(signal.SIGINT)
-        await host.says("stopping: waiting")
-        host.tell(second)
+        host.signal(signal.SIGINT)
+        await host.wait_for_log("stopping: waiting")
+        host.signal(second)
         assert await host.ended() == 5
         await assert_may_have_run(call)
     last = f"toolbus: stopped by a second signal, 1 call (work.{tool}) lost"
-    assert host.said.splitlines()[-1] == last
-    assert len(host.said.splitlines()) == 2
+    assert host.output.splitlines()[-1] == last
+    assert len(host.output.splitlines()) == 2
 
 
 async def test_second_signal_ends_a_host_whose_event_loop_stands_still() -> None:
     async with hosting(RUN) as (_, alice, host):
         call = calling(alice, "block")
         await host.entered()
-        host.tell(signal.SIGTERM)
-        host.tell(signal.SIGINT)
+        host.signal(signal.SIGTERM)
+        host.signal(signal.SIGINT)
         assert await host.ended() == 5
         await assert_may_have_run(call)
 
@@ -211,9 +213,9 @@ async def test_program_that_python_interrupts_does_not_say_that_its_tools_ended(
     async with hosting(AROUND) as (_, alice, host):
         call = calling(alice, tool)
         await host.entered()
-        host.tell(signal.SIGINT)
+        host.signal(signal.SIGINT)
         await until_hosts(alice, "work", 0)
-        host.tell(signal.SIGINT)
+        host.signal(signal.SIGINT)
         await assert_may_have_run(call)
 
 
@@ -226,7 +228,7 @@ async def test_tool_that_raises_keyboardinterrupt_ends_its_host_without_a_reply(
         assert await host.ended() == 5
         for call in calls:
             await assert_may_have_run(call)
-    assert "toolbus: cancelled with Ctrl-C\n" in host.said
+    assert "toolbus: cancelled with Ctrl-C\n" in host.output
 
 
 async def test_host_that_is_sent_away_ends_without_a_tool_that_does_not() -> None:
@@ -236,8 +238,8 @@ async def test_host_that_is_sent_away_ends_without_a_tool_that_does_not() -> Non
         await boss.admin("kick", room="lab", participant="host")
         assert await host.ended() == 3
         await assert_may_have_run(call)
-    assert "permission_denied: an administrator removed this participant" in host.said
-    assert "Traceback" not in host.said
+    assert "permission_denied: an administrator removed this participant" in host.output
+    assert "Traceback" not in host.output
 
 
 @pytest.mark.parametrize("command", [RUN, COMMAND])
@@ -261,6 +263,6 @@ async def test_host_that_is_stopped_while_it_connects_stops_connecting(
     ):
         async with asyncio.timeout(PATIENCE_S):
             await connected.wait()
-        host.tell(number)
+        host.signal(number)
         assert await host.ended() == 5
-    assert host.said == "toolbus: stopped by a signal before anything was hosted\n"
+    assert host.output == "toolbus: stopped by a signal before anything was hosted\n"

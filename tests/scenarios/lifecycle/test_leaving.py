@@ -101,12 +101,12 @@ async def test_a_toolkit_that_is_stopped_and_started_again_fails_no_call() -> No
 
 async def test_people_come_back_to_a_server_that_restarts() -> None:
     key = Key.generate(kid="test", iss="acme")
-    async with AsyncExitStack() as people:
+    async with AsyncExitStack() as stack:
         async with running_server(key=key) as first:
             settings = ServerSettings(keys=KeyRing([]), port=first.server.port)
-            host = await people.enter_async_context(first.room("host"))
-            alice = await people.enter_async_context(first.room("alice"))
-            await people.enter_async_context(host.host(Toolkit("work", [nap])))
+            host = await stack.enter_async_context(first.room("host"))
+            alice = await stack.enter_async_context(first.room("alice"))
+            await stack.enter_async_context(host.host(Toolkit("work", [nap])))
             assert await alice.call("work.nap", seconds=0) == 0
         waiting = asyncio.ensure_future(alice.toolkit("nothing"))
         async with running_server(key=key, settings=settings):
@@ -137,12 +137,12 @@ async def test_a_host_that_lost_its_connection_serves_again_and_logs_it(
             assert await alice.call("work.nap", seconds=0) == 0
             async for _ in host.toolkits():
                 pass  # the host itself asks, so it is connected again
-    said = [
+    output = [
         record.getMessage()
         for record in caplog.records
         if record.name == "toolbus.client.reconnecting_connection"
     ]
-    assert said == [
+    assert output == [
         f"lost the connection to {url}: reconnecting",
         f"reconnected to {url}",
     ]
@@ -231,10 +231,10 @@ async def test_leaving_ends_every_wait_for_the_room() -> None:
             async with alice:
                 call = asyncio.ensure_future(alice.call("work.nap", seconds=60))
                 events = alice.events()
-                news = asyncio.ensure_future(anext(events, None))
+                stream = asyncio.ensure_future(anext(events, None))
                 await alice.toolkit("work")
             async with asyncio.timeout(60):
-                assert await news is None
+                assert await stream is None
                 with pytest.raises(RoomException) as caught:
                     await call
             assert (caught.value.code, caught.value.executed) == ("connection_lost", "maybe")

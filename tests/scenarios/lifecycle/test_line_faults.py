@@ -68,9 +68,9 @@ async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_t
             assert isinstance(error, HostLost)
             assert error.executed == "maybe"
             assert [(each.name, each.hosts) for each in await listed(alice)] == [("work", 0)]
-            nobody = await error_of(alice, "work.wait")
-            assert isinstance(nobody, NoHost)
-            assert nobody.executed == "no"
+            absent = await error_of(alice, "work.wait")
+            assert isinstance(absent, NoHost)
+            assert absent.executed == "no"
             async with host_process(server, tmp_path / "w2"):
                 assert (await next_toolkit_event(events)).name == "toolkit_changed"
                 assert await alice.call("work.wait") == "free"

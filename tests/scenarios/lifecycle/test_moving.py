@@ -205,9 +205,9 @@ async def test_messages_and_subscriptions_of_a_participant_end_with_it() -> None
             async with asyncio.timeout(60):
                 assert (await anext(events)).name == "reconnected"
                 await bob.send("alice", "note", "still there?")
-                heard = await anext(events)
-            assert heard.message is not None
-            assert heard.message.body == "still there?"
+                received = await anext(events)
+            assert received.message is not None
+            assert received.message.body == "still there?"
         people = {each.name: each.attributes for each in await bob.participants()}
         assert people == {"alice": {"status": "busy"}, "bob": {}}
         assert [each.name for each in await bob.list_builders("alice")] == ["kit"]
@@ -228,7 +228,7 @@ async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_call
             calling = asyncio.create_task(alice.call("work.hold"))
             await work.entered.wait()
             leaving = asyncio.create_task(first.server.stop())
-            waiting = asyncio.create_task(_when_told(alice, "work.once", key=1))
+            waiting = asyncio.create_task(_call_after_notice(alice, "work.once", key=1))
             refused = first.server.admission.refused
             while refused["draining"] < 4:  # noqa: ASYNC110 - a counter has no event
                 await asyncio.sleep(0.01)
@@ -245,7 +245,7 @@ async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_call
             await until_hosts(alice, "work", 1)
 
 
-async def _when_told(room: RoomClient, name: str, **arguments: int) -> int:
+async def _call_after_notice(room: RoomClient, name: str, **arguments: int) -> int:
     """Make a call once the client knows that the server leaves."""
     assert room._parts is not None
     link = room._parts.link
@@ -315,9 +315,9 @@ async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> N
         RoomClient(server.url, room="lab", token="t") as alice,
         asyncio.timeout(60),
     ):
-        old = await server.next_line()
+        old = await server.next_connection()
         events = alice.events(["messages"])
-        news = asyncio.create_task(anext(events))
+        stream = asyncio.create_task(anext(events))
         await old.answer(Subscribe, {"topics": ["messages"]})
         hosting = asyncio.create_task(_host(alice, Toolkit("mine", [say])))
         await old.answer(Register, {"digest": "d" * 64, "generation": 3})
@@ -326,22 +326,22 @@ async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> N
         call = await old.next_of(Call)
         await old.send(Notice("of_a_later_release", {"x": 1}))
         await old.send(LEAVING)
-        new = await server.next_line()
+        new = await server.next_connection()
         assert (new.instance, new.epoch > old.epoch) == (old.instance, True)
         offered = await new.answer(Register, {"digest": "d" * 64, "generation": 3})
         assert offered.options["generation"] == 3
         await new.answer(Subscribe, {"topics": ["messages"]})
-        assert (await news).name == "reconnected"
+        assert (await stream).name == "reconnected"
         await old.answer(Drain, {})
         await old.send(message("of the old line, told by the new one too"))
         await new.send(message("of the new line"))
-        heard = (await anext(events)).message
-        assert heard is not None
-        assert heard.name == "of the new line"
+        received = (await anext(events)).message
+        assert received is not None
+        assert received.name == "of the new line"
         await old.send(Result(call.id, pack_body([2, "late"])))
         assert await calling == "late"
-        await old.connection.wait_closed()
-        assert old.connection.close_code == 1000
+        await old.websocket.wait_closed()
+        assert old.websocket.close_code == 1000
         hosting.cancel()
 
 
@@ -361,12 +361,12 @@ async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
     async with balancer() as address, scripted_server() as server, asyncio.timeout(60):
         address.lead_to(server.url)
         async with RoomClient(address.url, room="lab", token="t") as alice:
-            line = await server.next_line()
+            connection = await server.next_connection()
             address.lead_to("ws://127.0.0.1:1")
-            await line.send(LEAVING)
+            await connection.send(LEAVING)
             while address.connections < 2:  # noqa: ASYNC110 - a counter has no event
                 await asyncio.sleep(0.01)
-            await line.connection.close(4440)
+            await connection.websocket.close(4440)
             with pytest.raises(RoomException) as ended:
                 await alice.closed()
             assert ended.value.details == {"close_code": 4440}

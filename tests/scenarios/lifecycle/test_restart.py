@@ -21,7 +21,7 @@ from support.rooms.events import until_hosts
 RESTARTS = 3
 
 
-class Scene(NamedTuple):
+class RestartedServer(NamedTuple):
     """A server, and two callers that call continuously."""
 
     server: ServerProcess
@@ -41,7 +41,7 @@ class Scene(NamedTuple):
 
 
 @asynccontextmanager
-async def scene(folder: Path, witness: Path) -> AsyncIterator[Scene]:
+async def restarted_server(folder: Path, witness: Path) -> AsyncIterator[RestartedServer]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(server_process(folder))
         alice = await stack.enter_async_context(server.room("alice"))
@@ -53,7 +53,7 @@ async def scene(folder: Path, witness: Path) -> AsyncIterator[Scene]:
         once = Load(alice, "count", keys_from(0))
         again = Load(bob, "count_again", keys_from(1_000_000))
         async with once.running(), again.running():
-            both = Scene(server, once, again)
+            both = RestartedServer(server, once, again)
             await both.goes_on()
             yield both
             await both.goes_on()
@@ -64,7 +64,7 @@ async def scene(folder: Path, witness: Path) -> AsyncIterator[Scene]:
 async def test_server_that_is_stopped_and_started_anew_fails_no_call(tmp_path: Path) -> None:
     """LEAVE-2, LEAVE-4, LEAVE-7, LEAVE-9, RETRY-7: also not one that is not idempotent."""
     witness = tmp_path / "witness"
-    async with scene(tmp_path, witness) as both:
+    async with restarted_server(tmp_path, witness) as both:
         for _ in range(RESTARTS):
             await both.restart(signal.SIGTERM)
     assert (both.once.failed, both.again.failed) == ({}, {})
@@ -78,12 +78,12 @@ async def test_server_that_is_killed_and_started_anew_fails_only_what_may_have_r
 ) -> None:
     """LEAVE-4, RETRY-3, RETRY-7, ERR-2: of the idempotent tool no call at all."""
     witness = tmp_path / "witness"
-    async with scene(tmp_path, witness) as both:
+    async with restarted_server(tmp_path, witness) as both:
         for _ in range(RESTARTS):
             await both.restart(signal.SIGKILL)
     assert both.again.failed == {}
-    told = {(error.code, error.executed) for error in both.once.failed.values()}
-    assert told == {("connection_lost", "maybe")}
+    received = {(error.code, error.executed) for error in both.once.failed.values()}
+    assert received == {("connection_lost", "maybe")}
     assert len(both.once.failed) <= RESTARTS * 8  # those in flight, and none besides them
     both.once.check(witness)
     both.again.check(witness)

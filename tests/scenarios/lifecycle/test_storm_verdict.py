@@ -49,7 +49,7 @@ LOST = runs(0)
 def judge(planned: PlannedCall, report: CallReport, seen: Runs | None = None) -> str:
     """Return all problems of one call."""
     found = problems({KEY: planned}, [report], {} if seen is None else {KEY: seen})
-    return " | ".join(words.partition(": Deed(")[0] for words in found)
+    return " | ".join(message.partition(": Deed(")[0] for message in found)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_good_ledger_has_no_problem(
 
 
 @pytest.mark.parametrize(
-    ("planned", "report", "seen", "words"),
+    ("planned", "report", "seen", "message"),
     [
         (ONCE, NO, LOST, "did not run, and it did"),
         (ONCE, replace(MAYBE, executed="yes"), LOST, "ran to an end, and it did not"),
@@ -123,9 +123,9 @@ def test_good_ledger_has_no_problem(
     ],
 )
 def test_errors_of_a_wrong_ledger_are_named(
-    planned: PlannedCall, report: CallReport, seen: Runs | None, words: str
+    planned: PlannedCall, report: CallReport, seen: Runs | None, message: str
 ) -> None:
-    assert words in judge(planned, report, seen)
+    assert message in judge(planned, report, seen)
 
 
 def test_each_call_ends_once_and_none_ends_that_was_not_made() -> None:

@@ -88,7 +88,7 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"),
+    ("fault", "message"),
     [
         (OSError("no network"), "its source failed"),
         (PermissionDenied("not you"), "not renewed: not you"),
@@ -96,17 +96,17 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
     ],
 )
 async def test_a_source_that_fails_is_asked_again_while_the_old_token_serves(
-    server: TestServer, caplog: pytest.LogCaptureFixture, trouble: BaseException, words: str
+    server: TestServer, caplog: pytest.LogCaptureFixture, fault: BaseException, message: str
 ) -> None:
     """REFRESH-3."""
     source = Source(
         lambda: ends_in("ann", 50),
-        trouble,
-        trouble,
+        fault,
+        fault,
         lambda: lives_for("ann", 3_600, role="second"),
     )
     async with member(server, source) as ann, ann.host(Toolkit("t", [echo])):
-        await until(lambda: words in caplog.text)
+        await until(lambda: message in caplog.text)
         assert await ann.call("t.echo", text="x") == "x"
         await renewed_as(ann, "second")
         assert source.asked == 4

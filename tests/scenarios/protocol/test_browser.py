@@ -71,7 +71,7 @@ class Slow:
 
 
 @asynccontextmanager
-async def stage(*trusted: str) -> AsyncIterator[tuple[TestServer, Slow]]:
+async def browser_server(*trusted: str) -> AsyncIterator[tuple[TestServer, Slow]]:
     """A server with a host in room "lab", and the origins that it trusts."""
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, trusted_origins=trusted)
     slow = Slow()
@@ -101,7 +101,7 @@ async def outcome(page: Page, key: str) -> dict[str, Any]:
 async def test_page_joins_lists_calls_and_cancels(devtools: str) -> None:
     """CONN-2, CONN-3, CONN-8, CONN-10: the token is a second subprotocol, the host the server's."""
     with serving(TESTS) as web:
-        async with stage() as (server, slow), new_page(devtools) as page:
+        async with browser_server() as (server, slow), new_page(devtools) as page:
             await page.open(f"{web.origin()}/browser/")
             await page.shows("state", "^not joined$")
 
@@ -150,18 +150,18 @@ async def test_page_of_another_origin_joins_only_if_it_is_trusted(devtools: str)
     """CONN-5, CONN-6: the page cannot distinguish it from a server that is not running."""
     with serving(TESTS) as web:
         theirs = web.origin("localhost")
-        async with stage() as (server, _), new_page(devtools) as page:
+        async with browser_server() as (server, _), new_page(devtools) as page:
             await page.open(f"{theirs}/browser/")
             await join(page, server, server.token("ann", room="den"), room="den")
             assert await page.shows("state", "^closed") == UNKNOWN
             assert server.server.admission.refused == {"bad_origin": 1}
             assert "den" not in server.server.hub.rooms
 
-            nobody = free_port()
-            await page.type("join", url=f"ws://127.0.0.1:{nobody}")
+            absent = free_port()
+            await page.type("join", url=f"ws://127.0.0.1:{absent}")
             await page.press("#join button")
             assert await page.shows("state", "^closed") == UNKNOWN
-        async with stage(theirs) as (server, _), new_page(devtools) as page:
+        async with browser_server(theirs) as (server, _), new_page(devtools) as page:
             await page.open(f"{theirs}/browser/")
             await join(page, server, server.token("ann"))
             await page.shows("state", "^in room lab as ann$")
@@ -182,7 +182,7 @@ def of_a_stranger() -> str:
 async def test_page_without_a_valid_token_gets_only_the_close_code(devtools: str) -> None:
     """CONN-5, CONN-6: the reason of a refusal is not sent."""
     with serving(TESTS) as web:
-        async with stage() as (server, _), new_page(devtools) as page:
+        async with browser_server() as (server, _), new_page(devtools) as page:
             await page.open(f"{web.origin()}/browser/")
             for token in (expired(), of_a_stranger(), "garbage"):
                 await join(page, server, token, room="den")
@@ -208,7 +208,7 @@ async def test_token_is_in_no_address_log_or_page(
     """CONN-3: it is sent only in the handshake's subprotocols."""
     caplog.set_level(logging.DEBUG)
     with serving(TESTS) as web:
-        async with stage() as (server, _), new_page(devtools) as page:
+        async with browser_server() as (server, _), new_page(devtools) as page:
             await page.open(f"{web.origin()}/browser/")
             token = server.token("ann")
             late, stranger = expired(), of_a_stranger()
@@ -246,7 +246,7 @@ async def test_page_is_notified_when_the_server_shuts_down_during_a_call(devtool
     with serving(TESTS) as web:
         async with new_page(devtools) as page:
             await page.open(f"{web.origin()}/browser/")
-            async with stage() as (server, slow):
+            async with browser_server() as (server, slow):
                 await join(page, server, server.token("ann"))
                 await page.shows("state", "^in room")
                 await call(page, "sums.wait")

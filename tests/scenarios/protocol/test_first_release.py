@@ -28,25 +28,25 @@ from toolbus.wire import Result, unpack_body
 from toolbus_server.testing import TestServer, running_server
 
 FOLDER = Path(__file__).parents[2] / "wire_vectors" / "first_release"
-TALKS = list(conversations(FOLDER))
+CONVERSATIONS = list(conversations(FOLDER))
 KEY = Key.generate(kid="test", iss="toolbus-test")  # the name of its issuer there
 
 
-async def replay(server: TestServer, talk: list[dict[str, Any]]) -> Replay:
+async def replay(server: TestServer, conversation: list[dict[str, Any]]) -> Replay:
     """Replay all recordings, as callers, hosts and subscribers."""
     async with AsyncExitStack() as stack:
         again = Replay(server, stack)
-        await again.run(talk)
+        await again.run(conversation)
         return again
 
 
-@pytest.mark.parametrize("path", TALKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONVERSATIONS, ids=lambda path: path.stem)
 async def test_client_of_the_first_release_is_served_as_it_was(path: Path) -> None:
     """GROW-1, GROW-2: callers, hosts and subscribers; nothing they read is missing or different."""
-    talk = read_conversation(path)
+    conversation = read_conversation(path)
     async with running_server(key=KEY) as server:
-        again = await replay(server, talk)
-        assert again.heard == sum("to" in step for step in talk)
+        again = await replay(server, conversation)
+        assert again.received == sum("to" in step for step in conversation)
 
 
 async def test_stream_of_a_newer_caller_is_a_plain_call_to_a_host_of_the_first_release() -> None:
@@ -70,14 +70,14 @@ async def test_stream_of_a_newer_caller_is_a_plain_call_to_a_host_of_the_first_r
 
 def test_recordings_of_the_first_release_cover_its_sdk() -> None:
     """GROW-1: every kind of version 1 that its SDK sends and every one that it reads."""
-    talks = [step for path in TALKS for step in read_conversation(path)]
-    said = {step["frame"][0] for step in talks if "by" in step}
-    heard = {step["frame"][0] for step in talks if "to" in step}
-    assert said == {2, 3, 16, 18, *range(32, 37), 38, 39, *range(48, 53)}
-    assert heard == {1, 2, 3, 4, 17, 18}
-    ends = {step["frame"][2] for step in talks if "to" in step and step["frame"][0] == 18}
+    steps = [step for path in CONVERSATIONS for step in read_conversation(path)]
+    output = {step["frame"][0] for step in steps if "by" in step}
+    received = {step["frame"][0] for step in steps if "to" in step}
+    assert output == {2, 3, 16, 18, *range(32, 37), 38, 39, *range(48, 53)}
+    assert received == {1, 2, 3, 4, 17, 18}
+    ends = {step["frame"][2] for step in steps if "to" in step and step["frame"][0] == 18}
     assert ends == {"cancelled", "deadline", "caller_gone"}
-    assert {step["frame"][1] for step in talks if "to" in step and step["frame"][0] == 1} == {1}
+    assert {step["frame"][1] for step in steps if "to" in step and step["frame"][0] == 1} == {1}
 
 
 WELCOME = [1, 1, "p1", "lab", "s1", {"name": "ann", "limits": {"max_calls": 9}, "heartbeat_ms": 1}]
@@ -136,9 +136,9 @@ def said_now(then: Any) -> Any:
 
 
 async def test_replay_stops_at_an_answer_that_differs_from_the_recording() -> None:
-    talk = read_conversation(FOLDER / "calls.json")
-    failed = next(step for step in talk if "to" in step and step["frame"][0] == 3)
+    conversation = read_conversation(FOLDER / "calls.json")
+    failed = next(step for step in conversation if "to" in step and step["frame"][0] == 3)
     failed["frame"][2] = "another_code"
     async with running_server(key=KEY) as server:
         with pytest.raises(ConversationDiffers, match="another_code"):
-            await replay(server, talk)
+            await replay(server, conversation)

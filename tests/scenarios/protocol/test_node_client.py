@@ -41,7 +41,7 @@ async def host_of(client: Path, server: TestServer, *, url: str = "") -> AsyncIt
     """A process that hosts the toolkit `lines`."""
     token = server.token("node-host")
     async with node_program(client, "demo_host.mjs", url or server.url, token) as host:
-        await host.said(hosting="lines")
+        await host.wait_for(hosting="lines")
         yield host
 
 
@@ -52,7 +52,7 @@ async def caller_of(
     """A process that makes the calls of its arguments."""
     token = server.token(name)
     async with node_program(client, "demo_caller.mjs", server.url, token) as caller:
-        await caller.said(joined=name)
+        await caller.wait_for(joined=name)
         yield caller
 
 
@@ -96,12 +96,12 @@ def test_every_golden_vector_is_read_and_written(client: Path) -> None:
     """FRAME-2 to FRAME-9, BODY-1 to BODY-4, by a client that was written from PROTOCOL.md alone."""
     node, _ = node_command()
     command = [node, "check_vectors.mjs", str(VECTORS)]
-    said = subprocess.run(command, cwd=client, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stderr
+    output = subprocess.run(command, cwd=client, capture_output=True, text=True, timeout=60)
+    assert output.returncode == 0, output.stderr
     there = {
-        folder: len(list((VECTORS / folder).glob("*.json"))) for folder in json.loads(said.stdout)
+        folder: len(list((VECTORS / folder).glob("*.json"))) for folder in json.loads(output.stdout)
     }
-    assert json.loads(said.stdout) == there
+    assert json.loads(output.stdout) == there
     assert min(there.values()) > 10
 
 
@@ -136,7 +136,7 @@ async def test_node_client_calls_toolkits_of_the_sdk(client: Path) -> None:
 
         entered.clear()
         stopped.clear()
-        waiting = caller.tell("call", name="sums.wait")
+        waiting = caller.send_order("call", name="sums.wait")
         async with asyncio.timeout(60):
             await entered.wait()
             await caller.ask("cancel", of=waiting)
@@ -168,9 +168,9 @@ async def test_sdk_calls_toolkits_of_the_node_client(client: Path) -> None:
         assert "must not travel" not in str(crashed.value)
 
         calling = asyncio.ensure_future(alice.call("lines.wait"))
-        await host.said(began="wait")
+        await host.wait_for(began="wait")
         calling.cancel()
-        assert "cancelled" in (await host.said(stopped="wait"))["why"]
+        assert "cancelled" in (await host.wait_for(stopped="wait"))["why"]
 
 
 @pytest.mark.parametrize("window", [{"chunks": 8, "bytes": 2**20}, {"chunks": 2**20, "bytes": 100}])
@@ -188,14 +188,16 @@ async def test_input_and_stream_are_sent_at_the_same_time(client: Path) -> None:
     """INPUT-1, INPUT-2, PROGRESS-1."""
     async with pair(client) as (caller, _, _):
         window = {"chunks": 4, "bytes": 1000}
-        doubling = caller.tell("stream", name="lines.doubled", input={"to": MANY}, window=window)
-        adding = caller.tell("call", name="lines.total", input={"to": MANY}, progress=True)
+        doubling = caller.send_order(
+            "stream", name="lines.doubled", input={"to": MANY}, window=window
+        )
+        adding = caller.send_order("call", name="lines.total", input={"to": MANY}, progress=True)
         assert (await caller.answer(doubling))["values"] == list(range(2, 2 * MANY + 1, 2))
         added = await caller.answer(adding)
         assert added["value"] == MANY * (MANY + 1) // 2
-        told = [each["sum"] for each in added["told"]]
-        assert told  # some may be lost, but their order is kept
-        assert told == sorted(told)
+        received = [each["sum"] for each in added["told"]]
+        assert received  # some may be lost, but their order is kept
+        assert received == sorted(received)
         empty = await caller.ask("stream", name="lines.doubled", input={"to": 0})
         assert empty["values"] == []
 
@@ -223,55 +225,55 @@ async def test_abandoned_or_cancelled_stream_is_stopped_at_its_host(client: Path
     async with pair(client) as (caller, host, server):
         left = await caller.ask("stream", name="lines.for_ever", take=3)
         assert left["values"] == [1, 2, 3]
-        assert "cancelled" in (await host.said(stopped="for_ever"))["why"]
-        await host.said(began="for_ever")
-        streaming = caller.tell("stream", name="lines.for_ever")
-        await host.said(began="for_ever")
+        assert "cancelled" in (await host.wait_for(stopped="for_ever"))["why"]
+        await host.wait_for(began="for_ever")
+        streaming = caller.send_order("stream", name="lines.for_ever")
+        await host.wait_for(began="for_ever")
         await caller.ask("cancel", of=streaming)
         given_up = (await caller.answer(streaming))["error"]
         assert given_up.items() >= {"code": "cancelled", "executed": "maybe"}.items()
-        await host.said(stopped="for_ever")
-        caller.tell("call", name="lines.wait")
-        await host.said(began="wait")
+        await host.wait_for(stopped="for_ever")
+        caller.send_order("call", name="lines.wait")
+        await host.wait_for(began="wait")
         caller.kill()
-        assert "caller_gone" in (await host.said(stopped="wait"))["why"]
+        assert "caller_gone" in (await host.wait_for(stopped="wait"))["why"]
         assert server.server.hub.router.in_flight == 0
 
 
 async def test_loss_of_the_node_client_is_host_lost_for_both_kinds_of_callers(client: Path) -> None:
     """CALL-13, ERR-2."""
     async with pair(client) as (caller, host, server), server.room("alice") as alice:
-        theirs = caller.tell("stream", name="lines.for_ever")
-        await host.said(began="for_ever")
+        theirs = caller.send_order("stream", name="lines.for_ever")
+        await host.wait_for(began="for_ever")
         ours = asyncio.ensure_future(alice.call("lines.wait"))
-        await host.said(began="wait")
+        await host.wait_for(began="wait")
         host.kill()
         lost = (await caller.answer(theirs))["error"]
         assert lost.items() >= {"code": "host_lost", "executed": "maybe"}.items()
         assert lost["retryable"] is False
-        with pytest.raises(HostLost) as told:
+        with pytest.raises(HostLost) as received:
             await ours
-        assert told.value.executed == "maybe"
+        assert received.value.executed == "maybe"
 
 
 async def test_node_client_reconnects_with_a_higher_epoch_and_registers_again(client: Path) -> None:
     """CONN-4, CONN-11, LEAVE-4, REG-10: although the server considers the old one alive."""
     async with (
         running_server() as server,
-        cuttable_relay(server.url) as line,
-        host_of(client, server, url=line.url) as host,
+        cuttable_relay(server.url) as relay,
+        host_of(client, server, url=relay.url) as host,
         server.room("alice") as alice,
     ):
         before = await alice.explain("lines.echo")
         (connection,) = connections_of(server, "node-host")
         assert connection.member.epoch == 1
         calling = asyncio.ensure_future(alice.call("lines.wait"))
-        await host.said(began="wait")
-        line.cut()
-        assert (await host.said("stopped"))["stopped"] == "wait"
+        await host.wait_for(began="wait")
+        relay.cut()
+        assert (await host.wait_for("stopped"))["stopped"] == "wait"
         with pytest.raises(HostLost):
             await calling
-        await host.said("returned")
+        await host.wait_for("returned")
         (successor,) = connections_of(server, "node-host")
         assert (successor.member.epoch > 1, successor.member.instance) == (
             True,
@@ -301,7 +303,7 @@ async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_gene
             port = int(first.url.rpartition(":")[2])
         settings = ServerSettings(keys=KeyRing([]), port=port)
         async with running_server(key=key, settings=settings) as second:
-            await host.said("returned")
+            await host.wait_for("returned")
             async with second.room("alice") as alice:
                 assert (await alice.explain("lines.echo")).generation == before
                 assert await alice.call("lines.echo", value="again") == "again"
@@ -320,10 +322,10 @@ async def test_unknown_frames_and_fields_of_a_newer_server_are_ignored(client: P
         scripted_server() as server,
         node_program(client, "demo_caller.mjs", server.url, "no.token") as caller,
     ):
-        line = await server.next_line()
-        await caller.said(joined="alice")
-        asked = caller.tell("describe", toolkit="any")
-        request = await line.next_of(Describe)
+        connection = await server.next_connection()
+        await caller.wait_for(joined="alice")
+        asked = caller.send_order("describe", toolkit="any")
+        request = await connection.next_of(Describe)
         body = pack_body({"name": "any", "new": [1]})
         for frame in (
             [200],
@@ -332,7 +334,7 @@ async def test_unknown_frames_and_fields_of_a_newer_server_are_ignored(client: P
             [4, 1, "unheard_of", {"data": b"x"}],
             [2, request.id, body, "a field more", b"x"],
         ):
-            await line.connection.send(pack_body(frame))
+            await connection.websocket.send(pack_body(frame))
         assert (await caller.answer(asked))["name"] == "any"
 
 
@@ -344,11 +346,11 @@ async def test_node_client_requests_no_stream_from_a_server_of_the_first_version
         scripted_server() as server,
         node_program(client, "demo_caller.mjs", server.url, "no.token") as caller,
     ):
-        line = await server.next_line()
+        connection = await server.next_connection()
         refused = (await caller.ask("stream", name="lines.count", args={"to": 1}))["error"]
         assert refused.items() >= {"code": "unavailable", "executed": "no"}.items()
-        caller.tell("call", name="lines.echo")
-        call = await line.next_of(Call)
+        caller.send_order("call", name="lines.echo")
+        call = await connection.next_of(Call)
         assert (call.id, call.tool) == (1, "echo")  # no frame came before it
 
 
@@ -361,10 +363,10 @@ async def test_connection_to_a_server_that_breaks_the_rules_is_closed_with_the_c
             scripted_server() as server,
             node_program(client, "demo_caller.mjs", server.url, "no.token") as caller,
         ):
-            line = await server.next_line()
-            await caller.said(joined="alice")
-            await line.connection.send(data)
+            connection = await server.next_connection()
+            await caller.wait_for(joined="alice")
+            await connection.websocket.send(data)
             async with asyncio.timeout(60):
-                await line.connection.wait_closed()
-            assert line.connection.close_code == code
+                await connection.websocket.wait_closed()
+            assert connection.websocket.close_code == code
             assert await caller.end() in (0, -15)

@@ -39,7 +39,7 @@ from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
 
 
-class Cast:
+class RawParticipants:
     """A server, a host of `echo.say` and alice, all raw."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
@@ -48,7 +48,7 @@ class Cast:
         self.host: RawClient
         self.alice: RawClient
 
-    async def __aenter__(self) -> Cast:
+    async def __aenter__(self) -> RawParticipants:
         self.server = await self._stack.enter_async_context(running_server())
         self.host = await self.join("host")
         self.alice = await self.join("alice")
@@ -66,13 +66,13 @@ class Cast:
         return call_through(self.alice, self.host, call_of(**fields))
 
 
-def cast() -> Cast:
-    return Cast(AsyncExitStack())
+def raw_participants() -> RawParticipants:
+    return RawParticipants(AsyncExitStack())
 
 
 async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_tables() -> None:
     """CALL-6, CALL-20: nothing in a call can change who the caller is."""
-    async with cast() as on:
+    async with raw_participants() as on:
         forged: dict[str, Any] = {"caller": ["x", "root", "admin", "y"], "private": True, "hops": 0}
         sent = call_of(arguments=b"\xc1 nobody reads this", **forged)
         got = await call_through(on.alice, on.host, sent)
@@ -96,7 +96,7 @@ async def test_call_reaches_its_host_untouched_with_facts_from_the_servers_table
 @pytest.mark.row(32)
 async def test_id_in_flight_is_refused_a_second_time() -> None:
     """CALL-1, CALL-2, CALL-8."""
-    async with cast() as on:
+    async with raw_participants() as on:
         first = await on.call(call_id="c")
         failed = await refusal(on.alice, call_of(request_id=8, call_id="c"))
         assert failed.code == "duplicate_call_id"
@@ -112,7 +112,7 @@ async def test_id_in_flight_is_refused_a_second_time() -> None:
 
 async def test_bare_name_is_the_own_private_toolkit_else_the_public_one() -> None:
     """CALL-3."""
-    async with cast() as on:
+    async with raw_participants() as on:
         await ask(on.host, offer(public=False, shared_with=["*"], request_id=2))
         assert "private" not in (await on.call(request_id=1)).header
         shared = await on.call(request_id=2, participant="host")
@@ -128,7 +128,7 @@ async def test_bare_name_is_the_own_private_toolkit_else_the_public_one() -> Non
 @pytest.mark.row(46)
 async def test_missing_toolkits_are_not_found_and_calls_without_a_grant_are_denied() -> None:
     """CALL-4, REG-8."""
-    async with cast() as on:
+    async with raw_participants() as on:
         await ask(on.host, offer(toolkit_of("vault", "open"), 2, public=False))
         grants = AgentsGrant(call=True, allow=["echo", "vault"], deny=["echo.s*"])
         bob = await on.join("bob", ApiScope(agents=grants))
@@ -147,7 +147,7 @@ async def test_missing_toolkits_are_not_found_and_calls_without_a_grant_are_deni
 @pytest.mark.row(40)
 async def test_pinned_call_runs_no_other_definition() -> None:
     """CALL-5."""
-    async with cast() as on:
+    async with raw_participants() as on:
         digest = (await ask(on.host, offer(request_id=2)))["digest"]
         await on.call(request_id=1, pin=digest)
         failed = await refusal(on.alice, call_of(request_id=2, pin="0" * 64))
@@ -158,7 +158,7 @@ async def test_pinned_call_runs_no_other_definition() -> None:
 @pytest.mark.row(52)
 async def test_deadline_is_sent_to_the_host_and_ends_the_call() -> None:
     """CALL-7, CALL-8, CALL-9, CALL-11, ERR-2."""
-    async with cast() as on:
+    async with raw_participants() as on:
         assert 0 < (await on.call(request_id=1)).remaining_ms <= Limits().call_timeout_ms
         assert 0 < (await on.call(request_id=2, timeout_ms=5_000)).remaining_ms <= 5_000
         failed = await refusal(on.alice, call_of(request_id=3, timeout_ms=0))
@@ -176,7 +176,7 @@ async def test_deadline_is_sent_to_the_host_and_ends_the_call() -> None:
 @pytest.mark.row(53)
 async def test_cancel_ends_a_call_at_once_and_has_no_reply_of_its_own() -> None:
     """CALL-10, CALL-11, ERR-2."""
-    async with cast() as on:
+    async with raw_participants() as on:
         got = await on.call()
         on.alice.send_frame(Cancel(7, "changed my mind"))
         on.alice.send_frame(Cancel(7, "changed my mind"))
@@ -190,7 +190,7 @@ async def test_cancel_ends_a_call_at_once_and_has_no_reply_of_its_own() -> None:
 
 async def test_call_that_was_not_written_never_runs_and_is_never_sent() -> None:
     """CALL-11, CALL-18, ERR-2: it waits in the host's outbox and is removed from there."""
-    async with cast() as on:
+    async with raw_participants() as on:
         stop_reading(on.host)
         for number in range(9):
             on.alice.send_frame(call_of(request_id=number, arguments=bytes(1_000_000)))
@@ -213,7 +213,7 @@ async def test_call_that_was_not_written_never_runs_and_is_never_sent() -> None:
 @pytest.mark.row(55)
 async def test_host_is_notified_that_its_caller_is_lost() -> None:
     """CALL-12."""
-    async with cast() as on:
+    async with raw_participants() as on:
         got = await on.call()
         on.alice.abort()
         assert await next_of(on.host, Cancel) == Cancel(got.id, "caller_gone")
@@ -222,7 +222,7 @@ async def test_host_is_notified_that_its_caller_is_lost() -> None:
 @pytest.mark.row(50)
 async def test_lost_host_ends_its_calls_and_only_idempotent_ones_may_be_retried() -> None:
     """CALL-13."""
-    async with cast() as on:
+    async with raw_participants() as on:
         manifest = toolkit_of("pay", "once")
         manifest["tools"].append({"name": "again", "input_schema": {}, "idempotent": True})
         await ask(on.host, offer(manifest, 2))
@@ -238,7 +238,7 @@ async def test_lost_host_ends_its_calls_and_only_idempotent_ones_may_be_retried(
 @pytest.mark.row(57)
 async def test_nested_call_ends_no_later_than_its_parent() -> None:
     """CALL-14, CALL-16."""
-    async with cast() as on:
+    async with raw_participants() as on:
         inner_host = await on.join("inner")
         await ask(inner_host, offer(toolkit_of("deep", "down")))
         outer = await on.call(timeout_ms=5_000)
@@ -258,7 +258,7 @@ async def test_nested_call_ends_no_later_than_its_parent() -> None:
 @pytest.mark.row(58, 59)
 async def test_principal_must_be_allowed_too_and_cannot_be_chosen() -> None:
     """CALL-16."""
-    async with cast() as on:
+    async with raw_participants() as on:
         await ask(on.host, offer(toolkit_of("vault", "open"), 2))
         bob = await on.join("bob", ApiScope(agents=AgentsGrant(call=True, allow=["echo"])))
         got = await call_through(bob, on.host, call_of())
@@ -274,7 +274,7 @@ async def test_principal_must_be_allowed_too_and_cannot_be_chosen() -> None:
 @pytest.mark.row(58)
 async def test_acting_for_another_needs_the_grant_and_the_other() -> None:
     """CALL-17."""
-    async with cast() as on:
+    async with raw_participants() as on:
         acting = AgentsGrant(call=True, act_for=["alice", "carol", "bob"])
         agent = await on.join("agent", ApiScope(agents=acting))
         await on.join("bob", ApiScope())
@@ -293,7 +293,7 @@ async def test_host_refuses_calls_beyond_its_capacity() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    async with cast() as on:
+    async with raw_participants() as on:
         host = on.server.room("sdk")
         async with host, host.host(Toolkit("slow", [hang])):
             for number in range(257):
@@ -306,7 +306,7 @@ async def test_host_refuses_calls_beyond_its_capacity() -> None:
 
 async def test_host_that_no_longer_serves_a_toolkit_answers_no_host() -> None:
     """CALL-19, CONN-11: it reconnected and has not registered what its older connection had."""
-    async with cast() as on:
+    async with raw_participants() as on:
         older = raw_participant(on.server, "sdk", instance="one")
         async with older as client:
             await ask(client, offer(toolkit_of("slow", "hang")))
@@ -317,7 +317,7 @@ async def test_host_that_no_longer_serves_a_toolkit_answers_no_host() -> None:
 
 async def test_of_two_hosts_the_one_with_fewer_calls_is_taken() -> None:
     """CALL-21, REG-9."""
-    async with cast() as on:
+    async with raw_participants() as on:
         second = await on.join("host")
         await ask(second, offer())
         for number in range(6):
@@ -328,7 +328,7 @@ async def test_of_two_hosts_the_one_with_fewer_calls_is_taken() -> None:
 
 async def test_calls_in_flight_of_a_caller_are_limited() -> None:
     """CALL-18."""
-    async with cast() as on:
+    async with raw_participants() as on:
         for number in range(Limits().max_calls):
             on.alice.send_frame(call_of(request_id=number))
         failed = await refusal(on.alice, call_of(request_id=5_000))
@@ -338,7 +338,7 @@ async def test_calls_in_flight_of_a_caller_are_limited() -> None:
 
 async def test_call_that_fits_the_callers_frame_and_not_the_hosts_is_too_large() -> None:
     """CALL-22: the header that the server adds takes room too."""
-    async with cast() as on:
+    async with raw_participants() as on:
         bare = len(pack_body([16, *astuple(call_of(arguments=bytes(2**20 - 100)))]))
         call: Call = call_of(arguments=bytes(2**20 - 100 + 2**20 - bare))
         failed = await refusal(on.alice, call)
@@ -347,7 +347,7 @@ async def test_call_that_fits_the_callers_frame_and_not_the_hosts_is_too_large()
 
 async def test_largest_result_of_a_host_reaches_its_caller() -> None:
     """BODY-6: whatever the caller's id is."""
-    async with cast() as on:
+    async with raw_participants() as on:
         got = await on.call(request_id=2**53)
         bare = len(pack_body([2, got.id, bytes(2**20 - 100)]))
         largest = bytes(2**20 - 100 + 2**20 - bare)
@@ -360,7 +360,7 @@ async def test_largest_result_of_a_host_reaches_its_caller() -> None:
 
 async def test_failure_of_a_host_is_forwarded_within_limits() -> None:
     """ERR-3, ERR-7."""
-    async with cast() as on:
+    async with raw_participants() as on:
         got = await on.call()
         huge = pack_body({"words": "x" * 40_000})
         on.host.send_frame(Failed(got.id, "brand_new", "surely", True, "m" * 9_000, huge, 40))
@@ -383,7 +383,7 @@ async def test_host_sends_the_path_of_invalid_arguments_and_no_text_of_a_tool() 
     async def stuck() -> None:
         await asyncio.Event().wait()
 
-    async with cast() as on:
+    async with raw_participants() as on:
         host = on.server.room("sdk")
         async with host, host.host(Toolkit("sums", [count, stuck])):
             for arguments, path in (({"days": "2"}, "/days"), ([], ""), ({"days": b"2"}, "/days")):

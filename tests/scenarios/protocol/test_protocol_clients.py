@@ -9,7 +9,7 @@ import pytest
 
 from support.clients.raw_client import raw_participant
 from support.clients.raw_requests import answer, ask, next_of, offer
-from support.parts.scripted_server import Line, scripted_server
+from support.parts.scripted_server import ScriptedConnection, scripted_server
 from toolbus import (
     ConnectionLost,
     DeadlineExceeded,
@@ -138,12 +138,14 @@ async def test_refused_call_waits_at_least_for_retry_after() -> None:
             assert ended.value.code == code
 
 
-async def _call_until_lost(room: RoomClient, line: Line, tool: str) -> asyncio.Task[Any]:
+async def _call_until_lost(
+    room: RoomClient, connection: ScriptedConnection, tool: str
+) -> asyncio.Task[Any]:
     """Let a call be written, with its toolkit known, and lose the connection."""
     call = asyncio.create_task(room.invoke(f"echo.{tool}", timeout_s=10))
-    await line.answer(Describe, _DESCRIPTION)
-    await line.next_of(Call)
-    await line.connection.close(1012)
+    await connection.answer(Describe, _DESCRIPTION)
+    await connection.next_of(Call)
+    await connection.websocket.close(1012)
     return call
 
 
@@ -153,18 +155,18 @@ async def test_call_on_a_lost_connection_is_retried_only_if_known_to_be_idempote
         scripted_server() as server,
         RoomClient(server.url, room="lab", token="t") as alice,
     ):
-        line = await server.next_line()
-        call = await _call_until_lost(alice, line, "say")
-        line = await server.next_line()
-        asked = await line.answer(Describe, {"toolkit": _SUMMARY, "unchanged": True})
+        connection = await server.next_connection()
+        call = await _call_until_lost(alice, connection, "say")
+        connection = await server.next_connection()
+        asked = await connection.answer(Describe, {"toolkit": _SUMMARY, "unchanged": True})
         assert asked.options["digest"] == "d" * 64
-        again = await line.next_of(Call)
+        again = await connection.next_of(Call)
         assert again.options == {"attempt": 1, "pin": "d" * 64}
-        await line.send(Result(again.id, pack_body([2, "done"])))
+        await connection.send(Result(again.id, pack_body([2, "done"])))
         assert (await call).text == "done"
         paying = asyncio.create_task(alice.invoke("echo.pay", timeout_s=10))
-        await line.next_of(Call)
-        await line.connection.close(1012)
+        await connection.next_of(Call)
+        await connection.websocket.close(1012)
         with pytest.raises(ConnectionLost) as lost:
             await paying
         assert lost.value.executed == "maybe"
@@ -176,19 +178,19 @@ async def test_client_waits_for_the_servers_answer_and_then_ends_the_call_itself
         scripted_server() as server,
         RoomClient(server.url, room="lab", token="t") as alice,
     ):
-        line = await server.next_line()
+        connection = await server.next_connection()
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(DeadlineExceeded) as ended:
             await alice.invoke("echo.say", timeout_s=0.05)
         assert loop.time() - began >= 0.29
         assert ended.value.executed == "maybe"
-        late = await line.next_of(Call)
-        await line.send(Result(late.id, pack_body([0])))  # dropped
+        late = await connection.next_of(Call)
+        await connection.send(Result(late.id, pack_body([0])))  # dropped
         call = asyncio.create_task(alice.invoke("echo.say", timeout_s=10))
-        sent = await line.next_of(Call)
+        sent = await connection.next_of(Call)
         call.cancel()
-        assert (await line.next_of(Cancel)).id == sent.id
+        assert (await connection.next_of(Cancel)).id == sent.id
 
 
 async def test_client_reconnects_with_a_higher_epoch_and_registers_and_subscribes_again() -> None:
@@ -197,25 +199,25 @@ async def test_client_reconnects_with_a_higher_epoch_and_registers_and_subscribe
         scripted_server() as server,
         RoomClient(server.url, room="lab", token="t") as alice,
     ):
-        line = await server.next_line()
+        connection = await server.next_connection()
         events = alice.events()
-        news = asyncio.create_task(anext(events))
-        await line.answer(Subscribe, {"topics": ["toolkits"]})
-        await line.send(Event(1, "brand_new", {"x": 1}))
-        await line.send(Event(2, "toolkit_added", {"toolkit": _SUMMARY}))
-        assert (await news).name == "toolkit_added"
+        stream = asyncio.create_task(anext(events))
+        await connection.answer(Subscribe, {"topics": ["toolkits"]})
+        await connection.send(Event(1, "brand_new", {"x": 1}))
+        await connection.send(Event(2, "toolkit_added", {"toolkit": _SUMMARY}))
+        assert (await stream).name == "toolkit_added"
         hosting = asyncio.create_task(_host_until_cancelled(alice))
-        await line.answer(Register, {"digest": "d" * 64, "generation": 9})
-        await line.connection.close(1012)
-        again = await server.next_line()
-        assert (again.instance, again.epoch > line.epoch) == (line.instance, True)
+        await connection.answer(Register, {"digest": "d" * 64, "generation": 9})
+        await connection.websocket.close(1012)
+        again = await server.next_connection()
+        assert (again.instance, again.epoch > connection.epoch) == (connection.instance, True)
         offered = await again.answer(Register, {"digest": "d" * 64, "generation": 9})
         assert offered.options["generation"] == 9
         await again.answer(Subscribe, {"topics": ["toolkits"]})
         async with asyncio.timeout(60):
             assert (await anext(events)).name == "reconnected"
         hosting.cancel()
-        await again.connection.close(4409)
+        await again.websocket.close(4409)
         with pytest.raises(PermissionDenied):
             await alice.closed()
 
@@ -232,10 +234,10 @@ async def test_client_does_not_reconnect_where_that_would_change_nothing(code: i
         scripted_server() as server,
         RoomClient(server.url, room="lab", token="t") as alice,
     ):
-        line = await server.next_line()
-        await line.connection.close(code)
+        connection = await server.next_connection()
+        await connection.websocket.close(code)
         async with asyncio.timeout(60):
             with pytest.raises(PermissionDenied) as ended:
                 await alice.closed()
         assert ended.value.details == {"close_code": code}
-        assert server.lines.empty()
+        assert server.connections.empty()

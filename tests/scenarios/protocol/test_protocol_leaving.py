@@ -198,10 +198,10 @@ async def test_calls_within_those_that_a_draining_host_runs_are_served() -> None
 
 
 @asynccontextmanager
-async def leaving(server: TestServer, *people: RawClient) -> AsyncIterator[None]:
+async def leaving(server: TestServer, *participants: RawClient) -> AsyncIterator[None]:
     """Stop the server, wait until all got the notice, and wait for its end after the block."""
     stopping = asyncio.create_task(server.server.stop())
-    for each in people:
+    for each in participants:
         notice = await next_of(each, Notice)
         assert (notice.name, set(notice.data)) == ("leaving", {"grace_ms"})
     yield
@@ -308,8 +308,8 @@ async def test_call_still_running_at_the_end_of_a_shutdown_ends_by_phase(idempot
         running = await call_through(alice, host, call_of())
         async with leaving(server):
             failed = await failure_of(alice, 7)
-            told = (failed.code, failed.executed, failed.retryable)
-            assert told == ("unavailable", "maybe", idempotent)
+            received = (failed.code, failed.executed, failed.retryable)
+            assert received == ("unavailable", "maybe", idempotent)
             assert details_of(failed) == {"digest": digest}
             assert await next_of(host, Cancel) == Cancel(running.id, "leaving")
             assert {await alice.closed_by_both(), await host.closed_by_both()} == {1012}

@@ -183,8 +183,8 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
 async def test_generation_is_adopted_by_a_server_that_does_not_know_it() -> None:
     """REG-10."""
     async with running_server() as server, raw_participant(server, "host") as host:
-        told = await ask(host, offer(generation=40))
-        assert told["generation"] == 40
+        received = await ask(host, offer(generation=40))
+        assert received["generation"] == 40
         newer = await ask(host, offer(toolkit_of("echo", "say", version="2"), 2))
         assert newer["generation"] > 40
         for wrong in (0, -1, "7"):
@@ -220,7 +220,7 @@ async def test_list_is_paged_in_order_and_searched() -> None:
     ):
         manifest = toolkit_of("a", "x", "y", title="Alpha", description="w" * 600)
         manifest["tools"][0]["description"] = "Finds RAIN."
-        told = await ask(host, offer(manifest))
+        received = await ask(host, offer(manifest))
         for number, name in enumerate(("c", "b", "secret")):
             await ask(host, offer(toolkit_of(name, "x"), number + 2))
         await ask(host, offer(toolkit_of("b", "x"), 9, public=False, shared_with=["*"]))
@@ -241,7 +241,7 @@ async def test_list_is_paged_in_order_and_searched() -> None:
             "title": "Alpha",
             "description": "w" * 500,
             "version": "",
-            "digest": told["digest"],
+            "digest": received["digest"],
             "public": True,
             "owner": {"name": "host", "issuer": server.key.iss},
             "hosts": 1,
@@ -259,12 +259,12 @@ async def test_description_has_the_readable_tools_or_unchanged() -> None:
         as_agent(server, "bob", call=True, allow=["echo.say"]) as bob,
         as_agent(server, "eve") as eve,
     ):
-        told = await ask(host, offer(toolkit_of("echo", "say", "hush")))
+        received = await ask(host, offer(toolkit_of("echo", "say", "hush")))
         body = await ask(bob, Describe(1, "echo", {}))
         assert [each["name"] for each in body["manifest"]["tools"]] == ["say"]
         assert body["manifest"]["tools"][0]["affinity"] == "none"
-        assert body["toolkit"]["digest"] == told["digest"]
-        body = await ask(bob, Describe(1, "echo", {"digest": told["digest"]}))
+        assert body["toolkit"]["digest"] == received["digest"]
+        body = await ask(bob, Describe(1, "echo", {"digest": received["digest"]}))
         assert body["unchanged"] is True
         assert "manifest" not in body
         assert (await refusal(eve, Describe(1, "echo", {}))).code == "permission_denied"
@@ -354,7 +354,7 @@ async def test_events_report_visible_toolkits_and_count_without_gaps() -> None:
         as_agent(server, "bob", use_tools=True, deny=["secret"]) as bob,
     ):
         await ask(bob, Subscribe(1, ["toolkits"]))
-        told = []
+        received = []
         steps: list[tuple[Register | Unregister, str]] = [
             (offer(), "toolkit_added"),
             (offer(toolkit_of("secret", "x")), ""),
@@ -367,9 +367,9 @@ async def test_events_report_visible_toolkits_and_count_without_gaps() -> None:
             await ask(host, replace(request, id=number))
             if name:
                 event = await bob.next_event()
-                told.append(event.number)
+                received.append(event.number)
                 assert (event.name, event.data["toolkit"]["name"]) == (name, "echo")
-        assert told == [1, 2, 3]
+        assert received == [1, 2, 3]
 
 
 @pytest.mark.row(44)

@@ -89,18 +89,20 @@ def within(call: Call, deepest: int) -> Call:
 def test_the_router_refuses_it_and_writes_nothing_to_a_host(refused: Refused) -> None:
     """CALL-2, CALL-3, CALL-4, CALL-5, CALL-14, CALL-15, CALL-17."""
     harness = RouterHarness()
-    people = {"host": harness.connection("host"), "alice": harness.connection("alice")}
-    host = people["host"]
+    participants = {"host": harness.connection("host"), "alice": harness.connection("alice")}
+    host = participants["host"]
     for name, member in (("echo", host.member), ("gone", harness.connection("lost").member)):
         harness.room.state.register(member, definition(name, "say"), public=True)
     harness.room.state.leave(harness.named("lost").member, reserve=True)
-    harness.router.call(harness.room, people["alice"], FIRST)
+    harness.router.call(harness.room, participants["alice"], FIRST)
     for number in range(2, 17):
         parent = port_of(host).take_dispatch()
         harness.router.call(harness.room, host, call_of(request_id=number, parent=parent.id))
     deepest = port_of(host).take_dispatch()
-    harness.router.call(harness.room, people[refused.sender], within(refused.call, deepest.id))
-    check(refused, port_of(people[refused.sender]).take_failed())
+    harness.router.call(
+        harness.room, participants[refused.sender], within(refused.call, deepest.id)
+    )
+    check(refused, port_of(participants[refused.sender]).take_failed())
     assert port_of(host).sent == []
     assert harness.router.in_flight == 16
 

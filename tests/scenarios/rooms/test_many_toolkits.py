@@ -33,7 +33,7 @@ NO_PINGS = ServerSettings(KeyRing([]), port=0, ping_interval_s=None)
 
 
 @asynccontextmanager
-async def crowded(server: TestServer) -> AsyncIterator[list[RawClient]]:
+async def large_room(server: TestServer) -> AsyncIterator[list[RawClient]]:
     """Let hosts register ten thousand toolkits, in no order that a list could profit from."""
     async with AsyncExitStack() as stack:
         hosts = [
@@ -120,7 +120,7 @@ async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_ord
     with no_logged_errors():
         async with running_server(settings=NO_PINGS) as server, asyncio.timeout(100):
             alone, before = asyncio.all_tasks(), memory_bytes()
-            async with crowded(server) as hosts, raw_participant(server, "reader") as reader:
+            async with large_room(server) as hosts, raw_participant(server, "reader") as reader:
                 grown = memory_bytes() - before
                 assert grown < TOOLKITS * BYTES_PER_TOOLKIT, f"{grown} bytes"
                 async with server.room("bob") as bob:

@@ -40,7 +40,7 @@ async def say(client: RawClient, to: str | None, name: str = "note", body: bytes
     return (await ask(client, Send(901, to, name, body)))["delivered"]
 
 
-async def heard(client: RawClient) -> list[str]:
+async def received(client: RawClient) -> list[str]:
     """Return the names of the events received so far."""
     client.send_frame(Participants(902, {}))
     names = []
@@ -67,8 +67,8 @@ async def test_a_message_reaches_every_connection_of_a_name_that_listens(
         await ask(deaf, Subscribe(1, ["participants", "toolkits"]))
         assert await say(ann, "bob", "first") == 2
         ann.send_frame(Send(1, "ann", "to-myself", NOTE))
-        assert await heard(ann) == ["to-myself"]
-        assert [await heard(each) for each in (one, two, deaf, carl)] == [
+        assert await received(ann) == ["to-myself"]
+        assert [await received(each) for each in (one, two, deaf, carl)] == [
             ["first"],
             ["first"],
             [],
@@ -90,7 +90,7 @@ async def test_a_broadcast_reaches_all_subscribers_except_the_sender(server: Tes
         await listen(ann, twin, bob)
         assert await say(ann, None, "to-all") == 2
         assert await say(deaf, None, "from-deaf") == 3
-        assert [await heard(each) for each in (ann, twin, bob, deaf)] == [
+        assert [await received(each) for each in (ann, twin, bob, deaf)] == [
             ["from-deaf"],
             ["to-all", "from-deaf"],
             ["to-all", "from-deaf"],
@@ -150,7 +150,7 @@ async def test_a_body_is_at_most_256_kib(server: TestServer) -> None:
         assert await say(ann, "bob", "full", b"x" * (256 * KIB)) == 1
         failed = await refusal(ann, Send(1, "bob", "note", b"x" * (256 * KIB + 1)))
         assert (failed.code, failed.executed) == ("too_large", "no")
-        assert await heard(bob) == ["full"]
+        assert await received(bob) == ["full"]
 
 
 # Too many, too slow
@@ -171,7 +171,7 @@ async def test_who_sends_too_many_is_refused_for_a_while_and_others_are_not() ->
         assert (failed.code, failed.executed, failed.retryable) == ("quota_exceeded", "no", True)
         assert failed.retry_after_ms is not None
         assert 0 < failed.retry_after_ms <= 10_000
-        assert await heard(bob) == ["spam"] * 1_000
+        assert await received(bob) == ["spam"] * 1_000
         assert await say(bob, "bob") == 1
 
 
@@ -204,7 +204,7 @@ async def test_a_reader_without_room_misses_messages_and_stays() -> None:
 
 
 @tool
-async def tell(context: ToolContext, name: str) -> list[str]:
+async def greet_participants(context: ToolContext, name: str) -> list[str]:
     """Greet a participant, and return who is here."""
     await context.room.send(name, "greeting", {"from": context.caller.name})
     assert await context.room.list_builders(participant=name) == []
@@ -218,7 +218,7 @@ async def test_messages_are_read_and_sent_through_the_sdk_also_by_a_tool(
     """SEND-1, SEND-3."""
     async with (
         server.room("host") as host,
-        host.host(Toolkit("greeter", [tell])),
+        host.host(Toolkit("greeter", [greet_participants])),
         server.room("ann") as ann,
         server.room("bob") as bob,
         bob.events() as events,
@@ -235,7 +235,7 @@ async def test_messages_are_read_and_sent_through_the_sdk_also_by_a_tool(
         message = (await anext(events)).message
         assert message is not None
         assert (message.name, message.body, message.direct) == ("ping", None, False)
-        assert await ann.call("greeter.tell", name="bob") == ["ann", "bob", "host"]
+        assert await ann.call("greeter.greet_participants", name="bob") == ["ann", "bob", "host"]
         for name, body in (("greeting", {"from": "ann"}), ("done", None)):
             message = (await anext(events)).message
             assert message is not None
@@ -302,19 +302,19 @@ async def test_messages_arrive_again_after_a_reconnect() -> None:
     """EVENT-4."""
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
-            line = await server.next_line()
+            connection = await server.next_connection()
             events = room.events()
             coming = asyncio.ensure_future(anext(events))
-            await line.answer(Subscribe, {"topics": []})
-            await line.connection.close()
-            line = await server.next_line()
-            await line.answer(Subscribe, {"topics": []})
+            await connection.answer(Subscribe, {"topics": []})
+            await connection.websocket.close()
+            connection = await server.next_connection()
+            await connection.answer(Subscribe, {"topics": []})
             assert (await coming).name == "reconnected"
             card = pack_body(["p2", "ann", "user", "test", "from a newer release"])
             data = {"from": card, "name": "note", "body": NOTE, "direct": True, "builders": []}
-            await line.send(Event(1, "message", data))
+            await connection.send(Event(1, "message", data))
             message = (await anext(events)).message
             assert message is not None
             assert (message.sender.id, message.sender.name) == ("p2", "ann")
-            await line.connection.close()
+            await connection.websocket.close()
             await events.aclose()

@@ -11,7 +11,7 @@ import pytest
 
 from support.clients.raw_client import RawClient, details_of, raw_participant
 from support.clients.raw_requests import ask, id_of, next_of, offer, refusal, toolkit_of
-from support.parts.scripted_server import Line, scripted_server
+from support.parts.scripted_server import ScriptedConnection, scripted_server
 from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope, BuilderInfo, RequiredToolkit, RoomClient
 from toolbus.errors import (
@@ -81,12 +81,12 @@ async def test_participants_are_listed_by_name_with_the_presence_grant(server: T
     ):
         assert (await refusal(eve, Participants(1, {}))).code == "permission_denied"
         page = await ask(carl, Participants(1, {}))
-        people, twins = page["participants"], sorted([id_of(bob), id_of(twin)])
-        assert [each["id"] for each in people] == [*twins, id_of(carl), id_of(eve)]
+        listed, twins = page["participants"], sorted([id_of(bob), id_of(twin)])
+        assert [each["id"] for each in listed] == [*twins, id_of(carl), id_of(eve)]
         assert page["cursor"] is None
-        since = people[2].pop("since")
+        since = listed[2].pop("since")
         assert abs(since / 1000 - server.server.admission._now()) < 60
-        assert people[2] == {
+        assert listed[2] == {
             "id": id_of(carl),
             "name": "carl",
             "role": "user",
@@ -121,8 +121,8 @@ async def test_a_page_of_talkative_participants_ends_early_and_none_is_left_out(
             await ask(each, Attributes(1, {"words": "x" * 16_000}))
         room = await stack.enter_async_context(server.room("zoe"))
         assert 1 < len(await names_in(each)) < 20
-        people = await room.participants()
-        assert [person.name for person in people] == [*(f"p{n:02}" for n in range(20)), "zoe"]
+        listed = await room.participants()
+        assert [person.name for person in listed] == [*(f"p{n:02}" for n in range(20)), "zoe"]
 
 
 # Attributes
@@ -244,8 +244,8 @@ async def test_a_successor_is_published_as_one_leave_and_one_join(server: TestSe
             await listen(carl, "participants")
             async with raw_participant(server, "bob", instance="1", epoch=2) as new:
                 events = [await carl.next_event() for _ in range(2)]
-        told = [(event.name, event.data["participant"]["id"]) for event in events]
-        assert told == [("participant_left", id_of(old)), ("participant_joined", id_of(new))]
+        received = [(event.name, event.data["participant"]["id"]) for event in events]
+        assert received == [("participant_left", id_of(old)), ("participant_joined", id_of(new))]
         assert events[1].data["participant"]["attributes"] == {"status": "busy"}
 
 
@@ -461,7 +461,7 @@ async def test_only_builders_that_the_grant_covers_are_listed(
     server: TestServer,
 ) -> None:
     """BUILD-1, BUILD-2."""
-    news = build(name="news")
+    stream = build(name="news")
     async with (
         raw_participant(server, "agent", instance="1") as agent,
         raw_participant(server, "agent", instance="2") as replica,
@@ -469,14 +469,14 @@ async def test_only_builders_that_the_grant_covers_are_listed(
         with_grants(server, "eve") as eve,
     ):
         for each in (agent, replica):
-            await ask(each, Builders(1, {"offer": [{**OFFER, "new": 1}, news]}))
+            await ask(each, Builders(1, {"offer": [{**OFFER, "new": 1}, stream]}))
         assert await ask(ann, Builders(1, {"participant": "agent"})) == {"builders": [OFFER]}
         assert await ask(eve, Builders(1, {"participant": "agent"})) == {"builders": []}
         assert await ask(ann, Builders(1, {"participant": "nobody"})) == {"builders": []}
         both = await ask(agent, Builders(2, {"participant": "agent"}))
-        assert both == {"builders": [OFFER, news]}
+        assert both == {"builders": [OFFER, stream]}
         await ask(agent, Builders(3, {"offer": []}))
-        await ask(replica, Builders(3, {"offer": [news]}))
+        await ask(replica, Builders(3, {"offer": [stream]}))
         assert await ask(ann, Builders(2, {"participant": "agent"})) == {"builders": []}
 
 
@@ -499,8 +499,8 @@ async def test_people_see_each_other_through_the_sdk(server: TestServer) -> None
     async with server.room("ann") as ann, ann.events() as events:
         await ann.set_attributes(mood="curious")
         async with asyncio.timeout(60), server.room("bob", role="agent") as bob:
-            told = [await anext(events), await anext(events)]
-            assert {each.name for each in told} == {"participant_changed", "participant_joined"}
+            received = [await anext(events), await anext(events)]
+            assert {each.name for each in received} == {"participant_changed", "participant_joined"}
             words = ["red"]
             await bob.set_attributes(status="busy", self=1, words=words)
             words.append("blue")
@@ -582,12 +582,12 @@ async def test_wider_token_gives_a_subscriber_more_events(server: TestServer) ->
         await dan.refresh()
         assert dan.grants.messaging
         assert await bob.send("dan", "note", "hello") == 1
-        told = [await anext(events)]
-        while told[-1].name != "message":
-            told.append(await anext(events))
-        assert "missed" in {each.name for each in told}
-        assert told[-1].message is not None
-        assert told[-1].message.body == "hello"
+        received = [await anext(events)]
+        while received[-1].name != "message":
+            received.append(await anext(events))
+        assert "missed" in {each.name for each in received}
+        assert received[-1].message is not None
+        assert received[-1].message.body == "hello"
 
 
 async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer) -> None:
@@ -604,50 +604,50 @@ async def test_events_end_with_a_room_that_one_is_sent_out_of(server: TestServer
             await dan.closed()
 
 
-async def said_after(line: Line) -> tuple[Any, Any]:
+async def said_after(connection: ScriptedConnection) -> tuple[Any, Any]:
     """Return what a client announces as soon as it has reconnected."""
-    attributes = (await line.answer(Attributes, {})).attributes
-    return attributes, (await line.answer(Builders, {})).options
+    attributes = (await connection.answer(Attributes, {})).attributes
+    return attributes, (await connection.answer(Builders, {})).options
 
 
 async def test_what_was_said_is_said_again_after_a_reconnect() -> None:
     """LEAVE-4: to a server that may know nothing of it."""
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
-            line = await server.next_line()
+            connection = await server.next_connection()
             status = ["busy"]
             setting = asyncio.ensure_future(room.set_attributes(status=status, seat=3))
-            await line.answer(Attributes, {})
+            await connection.answer(Attributes, {})
             await setting
             status.append("changed by its owner, and never set")
             setting = asyncio.ensure_future(room.set_attributes(seat=None))
-            await line.answer(Attributes, {})
+            await connection.answer(Attributes, {})
             await setting
             offering = asyncio.ensure_future(room.offer_builders([BuilderInfo("t", "", {})]))
-            await line.answer(Builders, {})
+            await connection.answer(Builders, {})
             await offering
-            await line.connection.close()
-            line = await server.next_line()
+            await connection.websocket.close()
+            connection = await server.next_connection()
             offers = {"offer": [{"name": "t", "description": "", "schema": {}}]}
-            assert await said_after(line) == ({"status": ["busy"]}, offers)
-            await line.connection.close()
+            assert await said_after(connection) == ({"status": ["busy"]}, offers)
+            await connection.websocket.close()
 
 
 async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
-            line = await server.next_line()
+            connection = await server.next_connection()
             setting = asyncio.ensure_future(room.set_attributes(status="busy"))
-            await line.next_of(Attributes)
+            await connection.next_of(Attributes)
             offering = asyncio.ensure_future(room.offer_builders([BuilderInfo("t", "", {})]))
-            await line.next_of(Builders)
-            await line.connection.close()
+            await connection.next_of(Builders)
+            await connection.websocket.close()
             for lost in (setting, offering):
                 with pytest.raises(ConnectionLost):
                     await lost
-            line = await server.next_line()
-            assert await said_after(line) == ({"status": None}, {"offer": []})
-            await line.connection.close()
+            connection = await server.next_connection()
+            assert await said_after(connection) == ({"status": None}, {"offer": []})
+            await connection.websocket.close()
 
 
 async def test_what_the_server_takes_no_more_is_logged_and_the_client_comes_back(
@@ -655,16 +655,18 @@ async def test_what_the_server_takes_no_more_is_logged_and_the_client_comes_back
 ) -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
-            line = await server.next_line()
+            connection = await server.next_connection()
             setting = asyncio.ensure_future(room.set_attributes(status="busy"))
-            await line.answer(Attributes, {})
+            await connection.answer(Attributes, {})
             await setting
-            await line.connection.close()
-            line = await server.next_line()
-            request = await line.next_of(Attributes)
-            await line.send(Failed(request.id, "quota_exceeded", "no", True, "much", None, None))
+            await connection.websocket.close()
+            connection = await server.next_connection()
+            request = await connection.next_of(Attributes)
+            await connection.send(
+                Failed(request.id, "quota_exceeded", "no", True, "much", None, None)
+            )
             asking = asyncio.ensure_future(room.participants())
-            await line.answer(Participants, {"participants": [], "cursor": None})
+            await connection.answer(Participants, {"participants": [], "cursor": None})
             assert await asking == []
-            await line.connection.close()
+            await connection.websocket.close()
     assert "attributes and builders could not be published again" in caplog.text

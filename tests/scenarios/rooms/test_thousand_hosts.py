@@ -36,7 +36,7 @@ class Listener:
     def __init__(self, client: RawClient) -> None:
         self._client = client
         self.hosts: dict[str, int] = {}
-        self.told: Counter[str] = Counter()
+        self.events_by_toolkit: Counter[str] = Counter()
         """How often each toolkit was told of."""
         self.number = 0
 
@@ -48,26 +48,26 @@ class Listener:
             assert event.number == self.number
             toolkit = event.data["toolkit"]
             self.hosts[toolkit["name"]] = toolkit["hosts"]
-            self.told[toolkit["name"]] += 1
+            self.events_by_toolkit[toolkit["name"]] += 1
 
 
-class Crowd:
+class Hosts:
     """The hosts, each of which registers one toolkit with all others, and one alone."""
 
     def __init__(self, server: TestServer) -> None:
         self._server = server
         self._token = server.token("host")
-        self._door = asyncio.Semaphore(AT_ONCE)
+        self._at_once = asyncio.Semaphore(AT_ONCE)
         self._epoch = 0
         self.clients: list[RawClient] = []
 
-    async def come(self, register: bool) -> None:
+    async def join(self, register: bool) -> None:
         """Join, all at once; `register` as soon as each has joined."""
         self._epoch += 1
         self.clients = await asyncio.gather(*(self._join(n, register) for n in range(HOSTS)))
 
     async def _join(self, number: int, register: bool) -> RawClient:
-        async with self._door:  # the system bounds the backlog
+        async with self._at_once:  # the system bounds the backlog
             client = await RawClient.connect(self._server.url)
             path = f"/rooms/lab?instance={number}&epoch={self._epoch}"
             head = await client.upgrade(path, bearer(self._token))
@@ -88,14 +88,14 @@ class Crowd:
             for request_id in (1, 2):
                 assert isinstance(await client.reply_to(request_id), Result)
 
-    def vanish(self) -> None:
+    def drop_connections(self) -> None:
         """Abort all connections at once."""
         for client in self.clients:
             client.abort()
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[tuple[Crowd, Listener]]:
+async def hosts_and_listener() -> AsyncIterator[tuple[Hosts, Listener]]:
     """A server, the hosts before they join, and a subscriber."""
     with no_logged_errors():
         async with (
@@ -103,18 +103,18 @@ async def stage() -> AsyncIterator[tuple[Crowd, Listener]]:
             raw_participant(server, "reader") as reader,
         ):
             await ask(reader, Subscribe(1, ["toolkits"]))
-            crowd = Crowd(server)
+            hosts = Hosts(server)
             try:
-                yield crowd, Listener(reader)
+                yield hosts, Listener(reader)
             finally:
-                crowd.vanish()
+                hosts.drop_connections()
 
 
 ALL_SERVE = {SHARED: HOSTS, **{OWN.format(number): 1 for number in range(HOSTS)}}
-NOBODY_SERVES = dict.fromkeys(ALL_SERVE, 0)
+NONE_SERVE = dict.fromkeys(ALL_SERVE, 0)
 
 
-class Watch:
+class EventBudget:
     """Counts how many events may have been sent since it was made."""
 
     def __init__(self) -> None:
@@ -130,35 +130,41 @@ class Watch:
 @pytest.mark.row(82)
 async def test_a_thousand_registrations_at_once_arrive_in_few_events_and_none_is_lost() -> None:
     """EVENT-2, EVENT-3: a thousand changes of one toolkit within a moment are a few events."""
-    async with stage() as (crowd, listener), asyncio.timeout(100):
-        await crowd.come(register=False)
-        watch = Watch()
-        for number, client in enumerate(crowd.clients):
-            crowd.offer(client, number)
-        await asyncio.gather(listener.until(ALL_SERVE), crowd.registered())
-        most = watch.most
-        assert listener.told[SHARED] <= min(most, HOSTS // 4)
-        assert set(listener.told) == set(ALL_SERVE)
-        assert {times for name, times in listener.told.items() if name != SHARED} == {1}
+    async with hosts_and_listener() as (hosts, listener), asyncio.timeout(100):
+        await hosts.join(register=False)
+        budget = EventBudget()
+        for number, client in enumerate(hosts.clients):
+            hosts.offer(client, number)
+        await asyncio.gather(listener.until(ALL_SERVE), hosts.registered())
+        most = budget.most
+        assert listener.events_by_toolkit[SHARED] <= min(most, HOSTS // 4)
+        assert set(listener.events_by_toolkit) == set(ALL_SERVE)
+        assert {times for name, times in listener.events_by_toolkit.items() if name != SHARED} == {
+            1
+        }
 
 
 @pytest.mark.long
 @pytest.mark.row(82)
 async def test_a_thousand_hosts_that_reconnect_at_once_cause_few_events() -> None:
     """EVENT-2, EVENT-3, REG-18: removed, and back: at most two events for each toolkit."""
-    async with stage() as (crowd, listener), asyncio.timeout(100):
-        await crowd.come(register=True)
-        await asyncio.gather(listener.until(ALL_SERVE), crowd.registered())
-        listener.told.clear()
-        watch = Watch()
-        crowd.vanish()
-        await listener.until(NOBODY_SERVES)
-        assert listener.told[SHARED] <= watch.most
-        assert {times for name, times in listener.told.items() if name != SHARED} == {1}
+    async with hosts_and_listener() as (hosts, listener), asyncio.timeout(100):
+        await hosts.join(register=True)
+        await asyncio.gather(listener.until(ALL_SERVE), hosts.registered())
+        listener.events_by_toolkit.clear()
+        budget = EventBudget()
+        hosts.drop_connections()
+        await listener.until(NONE_SERVE)
+        assert listener.events_by_toolkit[SHARED] <= budget.most
+        assert {times for name, times in listener.events_by_toolkit.items() if name != SHARED} == {
+            1
+        }
 
-        listener.told.clear()
-        watch = Watch()
-        await asyncio.gather(crowd.come(register=True), listener.until(ALL_SERVE))
-        await crowd.registered()
-        assert listener.told[SHARED] <= watch.most
-        assert {times for name, times in listener.told.items() if name != SHARED} == {1}
+        listener.events_by_toolkit.clear()
+        budget = EventBudget()
+        await asyncio.gather(hosts.join(register=True), listener.until(ALL_SERVE))
+        await hosts.registered()
+        assert listener.events_by_toolkit[SHARED] <= budget.most
+        assert {times for name, times in listener.events_by_toolkit.items() if name != SHARED} == {
+            1
+        }

@@ -34,7 +34,7 @@ keep.
 LOST = 6
 
 
-class Stage(NamedTuple):
+class ObservedTransfers(NamedTuple):
     """A server and a host, each a process, and an observer."""
 
     server: ServerProcess
@@ -42,11 +42,11 @@ class Stage(NamedTuple):
     alice: RoomClient
     folder: Path
 
-    async def call(self, *words: str) -> dict[str, int]:
+    async def call(self, *arguments: str) -> dict[str, int]:
         """Run `toolbus call`, which must succeed; return by how much the others grew, and all that
         it used.
         """
-        caller = await command(self.server, "call", *words)
+        caller = await command(self.server, "call", *arguments)
         async with Memory(server=self.server.pid, host=self.host.pid, caller=caller.pid) as memory:
             assert await caller.wait() == 0
         grown = {name: memory.grown(name) for name in ("server", "host")}
@@ -54,24 +54,24 @@ class Stage(NamedTuple):
 
     async def get(self, path: Path, target: Path) -> dict[str, int]:
         """Let a caller fetch a file of the host's."""
-        words = ("flow.give", f"path={path}", "--out", str(target), "--timeout", "500")
-        return await self.call(*words)
+        arguments = ("flow.give", f"path={path}", "--out", str(target), "--timeout", "500")
+        return await self.call(*arguments)
 
     async def put(self, path: Path) -> tuple[dict[str, int], str]:
         """Let a caller send a file to the host; return what the host received as well."""
-        said = self.folder / "said.json"
-        words = ("flow.keep", "--attach", str(path), "--out", str(said), "--timeout", "500")
-        return await self.call(*words), json.loads(said.read_text())["sha256"]
+        output = self.folder / "said.json"
+        arguments = ("flow.keep", "--attach", str(path), "--out", str(output), "--timeout", "500")
+        return await self.call(*arguments), json.loads(output.read_text())["sha256"]
 
 
 @asynccontextmanager
-async def stage(folder: Path) -> AsyncIterator[Stage]:
+async def observed_transfers(folder: Path) -> AsyncIterator[ObservedTransfers]:
     async with (
         server_process(folder) as server,
         server.room("alice") as alice,
         flow_host(server, alice, folder) as host,
     ):
-        yield Stage(server, host, alice, folder)
+        yield ObservedTransfers(server, host, alice, folder)
 
 
 def hash_of(path: Path) -> str:
@@ -83,7 +83,7 @@ async def check_both_ways(folder: Path, large: Path) -> None:
     """Send a file in each direction, and compare with the memory for a small one."""
     small, back = folder / "small.bin", folder / "back.bin"
     small.write_bytes(os.urandom(MIB))
-    async with stage(folder) as now:
+    async with observed_transfers(folder) as now:
         small_out, (small_in, _) = await now.get(small, back), await now.put(small)
         out = await now.get(large, back)
         assert hash_of(back) == hash_of(large)
@@ -134,7 +134,7 @@ async def small_calls(tmp_path: Path, way: str, *, rounds: int) -> tuple[list[fl
     """
     large = tmp_path / "large.bin"
     large.write_bytes(os.urandom(FILE_BYTES))
-    tool, *words = {
+    tool, *arguments = {
         "out": ("fetch", f"size={FILE_BYTES}", "--out", str(tmp_path / "back.bin")),
         "in": ("keep", "--attach", str(large)),
     }[way]
@@ -143,10 +143,10 @@ async def small_calls(tmp_path: Path, way: str, *, rounds: int) -> tuple[list[fl
         folder.mkdir()
     beside: list[float] = []
     apart: list[float] = []
-    async with stage(folders[0]) as here, stage(folders[1]) as there:
+    async with observed_transfers(folders[0]) as here, observed_transfers(folders[1]) as there:
         for number in range(1, rounds + 1):
             for place, times in ((here, beside), (there, apart)):
-                caller = await command(place.server, "call", f"flow.{tool}", *words)
+                caller = await command(place.server, "call", f"flow.{tool}", *arguments)
                 await place.host.wrote(f"began {tool}", number)
                 while place.host.count(f"left {tool}") < number:
                     times.append(await ping_s(here.alice))
@@ -173,7 +173,7 @@ async def test_a_host_that_dies_in_the_middle_of_a_file_leaves_no_half_of_it(
 ) -> None:
     """CALL-13, STREAM-9: neither for a command nor for a program."""
     target = tmp_path / "target.bin"
-    async with stage(tmp_path) as now, asyncio.timeout(60):
+    async with observed_transfers(tmp_path) as now, asyncio.timeout(60):
         size = f"size={SOAK_BYTES}"
         caller = await command(now.server, "call", "flow.fetch", size, "--out", str(target))
         await now.host.wrote("began fetch")
@@ -192,10 +192,10 @@ async def test_a_host_that_dies_in_the_middle_of_a_file_leaves_no_half_of_it(
 @pytest.mark.parametrize("how", ["dies", "drops it"])
 async def test_a_tool_is_left_when_the_reader_of_its_file_goes(tmp_path: Path, how: str) -> None:
     """CALL-12, STREAM-8."""
-    async with stage(tmp_path) as now, asyncio.timeout(60):
+    async with observed_transfers(tmp_path) as now, asyncio.timeout(60):
         if how == "dies":
-            words = ("flow.fetch", f"size={SOAK_BYTES}", "--out", str(tmp_path / "target.bin"))
-            caller = await command(now.server, "call", *words)
+            arguments = ("flow.fetch", f"size={SOAK_BYTES}", "--out", str(tmp_path / "target.bin"))
+            caller = await command(now.server, "call", *arguments)
             await now.host.wrote("began fetch")
             caller.kill()
             await caller.wait()
@@ -212,7 +212,7 @@ async def test_an_upload_ends_with_either_of_its_ends(tmp_path: Path, who: str) 
     large = tmp_path / "large.bin"
     with large.open("wb") as file:
         file.truncate(SOAK_BYTES)
-    async with stage(tmp_path) as now, asyncio.timeout(60):
+    async with observed_transfers(tmp_path) as now, asyncio.timeout(60):
         caller = await command(now.server, "call", "flow.keep", "--attach", str(large))
         await now.host.wrote("began keep")
         if who == "caller":

@@ -46,8 +46,8 @@ async def read_on(chunks: ChunkStream, read: list[int]) -> None:
 
 async def counts(room: RoomClient) -> dict[str, int]:
     """Ask the host how many items its tools have handled."""
-    said: dict[str, int] = await room.call("flow.counts")
-    return said
+    output: dict[str, int] = await room.call("flow.counts")
+    return output
 
 
 def is_clean(server: TestServer) -> bool:
@@ -281,12 +281,12 @@ async def test_the_loss_of_a_host_comes_behind_the_chunks_that_came(tmp_path: Pa
 
 
 @pytest.mark.row(68)
-@pytest.mark.parametrize("news", [0, 8])
+@pytest.mark.parametrize("progress_reports", [0, 8])
 async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
-    tmp_path: Path, news: int
+    tmp_path: Path, progress_reports: int
 ) -> None:
     """STREAM-7: progress arrives every 0.2 s, for longer in all than the stall limit."""
-    told: list[int] = []
+    received: list[int] = []
     async with (
         running_server() as server,
         server.room("alice") as alice,
@@ -294,7 +294,10 @@ async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
         asyncio.timeout(60),
     ):
         stream = alice.stream(
-            "flow.pause", {"news": news}, stall_timeout_s=1.0, on_progress=told.append
+            "flow.pause",
+            {"progress_reports": progress_reports},
+            stall_timeout_s=1.0,
+            on_progress=received.append,
         )
         async with stream as chunks:
             assert [(await anext(chunks)).value for _ in range(2)] == [1, 2]
@@ -304,8 +307,8 @@ async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
             assert perf_counter() - began > 0.9
         assert stalled.value.executed == "maybe"
         assert stalled.value.details["chunks"] == 2
-        assert told == sorted(told)
-        assert bool(told) == bool(news)
+        assert received == sorted(received)
+        assert bool(received) == bool(progress_reports)
         await host.wrote("left pause")
 
 

@@ -299,6 +299,6 @@ async def test_names_that_would_forge_lines_do_not_reach_the_log(tmp_path: Path)
             assert isinstance(await call_raw(traced, tool, options), Failed)
         collector.wait_for(TRACE, 2)
         assert b"FORGED" not in collector.raw
-        said = "".join(ended.err for ended in running.end().values())
-    assert "FORGED" not in said
-    assert "\x1b" not in said
+        output = "".join(ended.err for ended in running.end().values())
+    assert "FORGED" not in output
+    assert "\x1b" not in output

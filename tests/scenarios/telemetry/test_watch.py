@@ -60,7 +60,7 @@ async def server() -> AsyncIterator[TestServer]:
         yield server
 
 
-async def next_news(client: RawClient) -> dict[str, Any]:
+async def next_report(client: RawClient) -> dict[str, Any]:
     while (event := await client.next_event()).name != "calls":
         pass
     return {**event.data, "calls": unpack_body(event.data["calls"]), "number": event.number}
@@ -135,16 +135,16 @@ async def test_a_killed_host_ends_what_was_in_flight_for_a_watcher_that_came_in_
     ):
         calling = asyncio.ensure_future(ann.invoke("work.wait"))
         await host.wrote("began wait")
-        async with eve.watch_calls() as news:
-            first = await anext(news)
+        async with eve.watch_calls() as stream:
+            first = await anext(stream)
             assert (first.in_flight, first.started, first.ended, first.calls) == (1, 0, 0, ())
             await host.kill()
             with pytest.raises(HostLost) as lost:
                 await calling
-            heard = Sum()
-            await heard.until(news, 1)
-        (call,) = heard.calls
-        assert (heard.in_flight, heard.failed) == (0, 1)
+            total = Sum()
+            await total.until(stream, 1)
+        (call,) = total.calls
+        assert (total.in_flight, total.failed) == (0, 1)
         assert (call.toolkit, call.tool, call.caller, call.host) == ("work", "wait", "ann", "host")
         assert (call.code, call.executed) == ("host_lost", lost.value.executed)
         assert call.duration_s > 0
@@ -171,16 +171,16 @@ async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: Te
         server.room("ann") as ann,
         raw_participant(server, "rob") as rob,
         server.room("eve", api=OBSERVER) as eve,
-        eve.watch_calls() as news,
+        eve.watch_calls() as stream,
     ):
-        assert (await anext(news)).in_flight == 0
-        told = await asyncio.gather(
+        assert (await anext(stream)).in_flight == 0
+        received = await asyncio.gather(
             *(ann.call("work.work", how=how) for how in ("well", "nested", "fail")),
             ann.invoke("work.work", {"how": "wait"}, timeout_s=0.3),
             ann.call("work.nothing"),
             return_exceptions=True,
         )
-        ends = {each.code: each.executed for each in told if isinstance(each, RoomException)}
+        ends = {each.code: each.executed for each in received if isinstance(each, RoomException)}
         rob.send_frame(call_of("work.work", 1, arguments=pack_body({"how": "wait"})))
         rob.send_frame(Cancel(1, "cancelled"))
         await rob.reply_to(1)
@@ -188,18 +188,18 @@ async def test_whatever_ends_calls_a_watcher_ends_with_none_in_flight(server: Te
         rob.send_frame(Participants(3, {}))
         await rob.reply_to(3)
         rob.abort()
-        heard = Sum()
-        await heard.until(news, 8)
-        assert (heard.in_flight, heard.started, heard.ended) == (0, 8, 8)
-        assert heard.failed == len([call for call in heard.calls if call.code])
-        good = [call for call in heard.calls if call.code is None]
+        total = Sum()
+        await total.until(stream, 8)
+        assert (total.in_flight, total.started, total.ended) == (0, 8, 8)
+        assert total.failed == len([call for call in total.calls if call.code])
+        good = [call for call in total.calls if call.code is None]
         assert {call.executed for call in good} == {"yes"}
         assert sorted(call.caller for call in good) == ["ann", "ann", "host"]
-        of_ann = {c.code: c.executed for c in heard.calls if c.code and c.caller == "ann"}
+        of_ann = {c.code: c.executed for c in total.calls if c.code and c.caller == "ann"}
         assert of_ann == ends
-        of_rob = [(c.code, c.executed) for c in heard.calls if c.caller == "rob"]
+        of_rob = [(c.code, c.executed) for c in total.calls if c.caller == "rob"]
         assert of_rob == [("cancelled", "maybe")] * 2
-        assert "these words" not in str(heard.calls)
+        assert "these words" not in str(total.calls)
 
 
 # Costs for others
@@ -217,8 +217,8 @@ async def test_a_slow_monitor_misses_events_delays_no_call_and_stays_connected()
     ):
         await ask(slow, Subscribe(1, ["calls", "messages"]))
         await ask(eve, Subscribe(1, ["calls"]))
-        await next_news(slow)
-        await next_news(eve)
+        await next_report(slow)
+        await next_report(eve)
         stop_reading(slow)
         while (await ask(bob, Send(2, "slow", "big", body)))["delivered"]:
             pass
@@ -228,18 +228,18 @@ async def test_a_slow_monitor_misses_events_delays_no_call_and_stays_connected()
             quick = {"ended": 0, "in_flight": 1}
             ended = 0
             while ended < 1 or quick["in_flight"]:
-                quick = await next_news(eve)
+                quick = await next_report(eve)
                 ended += quick["ended"]
         slow.read_again()
-        numbers, told = [1], {"started": 0, "ended": 0, "in_flight": 1}
-        while told["ended"] < 5 or told["in_flight"]:
+        numbers, received = [1], {"started": 0, "ended": 0, "in_flight": 1}
+        while received["ended"] < 5 or received["in_flight"]:
             event = await slow.next_event()
             numbers.append(event.number)
             if event.name == "calls":
                 for name in ("started", "ended"):
-                    told[name] += event.data[name]
-                told["in_flight"] = event.data["in_flight"]
-        assert (told["started"], told["ended"]) == (5, 5)
+                    received[name] += event.data[name]
+                received["in_flight"] = event.data["in_flight"]
+        assert (received["started"], received["ended"]) == (5, 5)
         assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -250,22 +250,22 @@ async def test_many_calls_make_few_events_with_exact_counts(server: TestServer) 
         host.host(Toolkit("work", [work])),
         server.room("ann") as ann,
         server.room("eve") as eve,
-        eve.watch_calls() as news,
+        eve.watch_calls() as stream,
     ):
-        heard = Sum()
-        heard.add(await anext(news))
+        total = Sum()
+        total.add(await anext(stream))
         clock = asyncio.get_running_loop().time
         began = clock()
         for _ in range(5):  # no more at a time than a host accepts
             await asyncio.gather(*(ann.call("work.work", how="well") for _ in range(200)))
         events = 0
-        while heard.ended < 1_000 or heard.in_flight:
-            each = await anext(news)
+        while total.ended < 1_000 or total.in_flight:
+            each = await anext(stream)
             assert len(each.calls) <= min(200, each.ended)
-            heard.add(each)
+            total.add(each)
             events += 1
         assert events <= (clock() - began) * 10 + 1
-        assert (heard.started, heard.ended, heard.failed) == (1_000, 1_000, 0)
+        assert (total.started, total.ended, total.failed) == (1_000, 1_000, 0)
 
 
 # Through the SDK
@@ -277,17 +277,17 @@ async def test_a_monitor_reconnects_to_a_restarted_server_and_gets_a_gap_event()
     settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
     async with running_server(key=key, settings=settings) as first, asyncio.timeout(60):
         eve = first.room("eve")
-        async with eve, eve.watch_calls() as news:
-            assert not (await anext(news)).has_gap
+        async with eve, eve.watch_calls() as stream:
+            assert not (await anext(stream)).has_gap
             port = int(first.url.rpartition(":")[2])
             await first.server.stop()
             again = ServerSettings(keys=KeyRing([]), port=port)
             async with running_server(key=key, settings=again) as second:
-                assert (await anext(news)).has_gap
+                assert (await anext(stream)).has_gap
                 async with second.room("ann") as ann:
                     with pytest.raises(NotFound):
                         await ann.call("no.tool")
-                    later = await anext(news)
+                    later = await anext(stream)
                 assert (later.has_gap, later.ended, later.failed) == (False, 1, 1)
 
 
@@ -295,8 +295,8 @@ async def test_event_reader_keeps_its_events_while_a_monitor_runs_beside_it(
     server: TestServer,
 ) -> None:
     async with server.room("eve") as eve, eve.events() as events, asyncio.timeout(60):
-        async with eve.watch_calls() as news:
-            await anext(news)
+        async with eve.watch_calls() as stream:
+            await anext(stream)
             assert (await anext(events)).name == "missed"
             async with server.room("ann"):
                 assert await joined(events) == "ann"
@@ -341,15 +341,15 @@ async def test_a_watcher_whose_next_token_lacks_the_grant_is_refused(server: Tes
         return server.token("eve", api=scopes.pop(0))
 
     eve = RoomClient(server.url, room="lab", token=token)
-    async with eve, eve.watch_calls() as news, asyncio.timeout(60):
-        await anext(news)
+    async with eve, eve.watch_calls() as stream, asyncio.timeout(60):
+        await anext(stream)
         open_room = server.server.hub.rooms["lab"]
         (session,) = open_room.sessions.values()
         session.connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
         with pytest.raises(PermissionDenied):
-            await exhausted(news)
+            await exhausted(stream)
 
 
-async def exhausted(news: AsyncIterator[CallNews]) -> None:
-    async for _ in news:
+async def exhausted(stream: AsyncIterator[CallNews]) -> None:
+    async for _ in stream:
         pass

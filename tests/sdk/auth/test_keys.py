@@ -90,10 +90,10 @@ _LOADED = "; import sys; print(not {'jwt', 'cryptography'} & set(sys.modules))"
 def test_the_libraries_for_signatures_are_loaded_where_one_is_checked(
     program: str, spares_them: bool
 ) -> None:
-    told = subprocess.run(
+    received = subprocess.run(
         [sys.executable, "-c", program + _LOADED], capture_output=True, text=True, check=True
     )
-    assert told.stdout.strip() == str(spares_them)
+    assert received.stdout.strip() == str(spares_them)
 
 
 @pytest.mark.row(3)
@@ -132,7 +132,7 @@ def test_material_never_shows_in_repr(alg: Algorithm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"alg": "none"}, "alg must be one of"),
         ({"alg": "HS512"}, "alg must be one of"),
@@ -154,10 +154,10 @@ def test_material_never_shows_in_repr(alg: Algorithm) -> None:
         ({"alg": "ES256", "secret": None, "private": "x"}, "must be a private key in PEM"),
     ],
 )
-def test_inconsistent_key_is_refused(fields: dict[str, object], words: str) -> None:
+def test_inconsistent_key_is_refused(fields: dict[str, object], message: str) -> None:
     whole: dict[str, object] = {"kid": "k1", "alg": "HS256", "iss": "acme", "secret": SECRET}
 
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         Key(**{**whole, **fields})  # type: ignore[arg-type]  # what a file may hold
 
 
@@ -170,7 +170,7 @@ def test_public_key_as_shared_secret_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alg", "generate", "words"),
+    ("alg", "generate", "message"),
     [
         ("RS256", lambda: rsa.generate_private_key(65537, 1024), "at least 2048 bits"),
         ("RS256", lambda: ec.generate_private_key(ec.SECP256R1()), "not a key for RS256"),
@@ -181,9 +181,9 @@ def test_public_key_as_shared_secret_is_refused() -> None:
     ],
 )
 def test_key_of_another_kind_is_refused(
-    alg: Algorithm, generate: Callable[[], object], words: str
+    alg: Algorithm, generate: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         Key(kid="k1", alg=alg, iss="acme", private=pem_of(generate()))
 
 
@@ -279,7 +279,7 @@ GOOD = f'kid = "k1"\nalg = "HS256"\niss = "acme"\nsecret = "{SECRET}"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", r"no \[\[key\]\]"),
         ("key = []", r"no \[\[key\]\]"),
@@ -293,11 +293,13 @@ GOOD = f'kid = "k1"\nalg = "HS256"\niss = "acme"\nsecret = "{SECRET}"\n'
         (f"[[key]]\n{GOOD.replace('HS256', 'HS1')}", r"key 1 \('k1'\): alg must be one of"),
     ],
 )
-def test_bad_file_is_refused_with_its_name_and_entry(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_file_is_refused_with_its_name_and_entry(
+    tmp_path: Path, text: str, message: str
+) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(text)
 
-    with pytest.raises(ValueError, match=words) as refusal:
+    with pytest.raises(ValueError, match=message) as refusal:
         KeyRing.load(file)
 
     assert str(refusal.value).startswith(str(file))

@@ -96,7 +96,7 @@ def test_token_that_is_too_long_for_a_server_is_not_minted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("", "lab"), "name must be"),
         (("a\nb", "lab"), "name must be"),
@@ -111,9 +111,9 @@ def test_token_that_is_too_long_for_a_server_is_not_minted() -> None:
     ],
 )
 def test_participant_that_no_server_would_accept_is_refused_at_once(
-    arguments: tuple[Any, ...], words: str
+    arguments: tuple[Any, ...], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         ParticipantToken(*arguments)
 
 

@@ -233,7 +233,7 @@ async def test_failure_within_a_file_is_raised_to_its_reader(
 async def test_lost_connection_within_a_file_is_raised_to_its_reader() -> None:
     async with scripted_room() as scripted:
         file = await begun(scripted)
-        await scripted.line.connection.close()
+        await scripted.connection.websocket.close()
         with pytest.raises(ConnectionLost) as caught:
             await file.read()
         assert caught.value.executed == "maybe"

@@ -22,8 +22,10 @@ class Sender:
     """Sends to a buffer and records the credit that it gets."""
 
     def __init__(self, budget: BufferBudget) -> None:
-        self.told: list[tuple[int, int]] = []
-        self.buffer = ReceiveBuffer(budget, lambda chunks, size: self.told.append((chunks, size)))
+        self.credits: list[tuple[int, int]] = []
+        self.buffer = ReceiveBuffer(
+            budget, lambda chunks, size: self.credits.append((chunks, size))
+        )
         self.number = 0
 
     def send(self, *bodies: bytes) -> None:
@@ -71,9 +73,9 @@ async def test_credit_is_sent_when_half_is_used_and_counts_from_what_was_read() 
     body = b"x" * (MIN_WINDOW_BYTES // 4)
     sender.send(body, body, body)
     assert await sender.buffer.next() == body
-    assert sender.told == []
+    assert sender.credits == []
     assert await sender.buffer.next() == body
-    assert sender.told == [(WINDOW_CHUNKS + 2, MIN_WINDOW_BYTES + 2 * len(body))]
+    assert sender.credits == [(WINDOW_CHUNKS + 2, MIN_WINDOW_BYTES + 2 * len(body))]
 
 
 async def test_no_credit_is_sent_after_the_end() -> None:
@@ -84,7 +86,7 @@ async def test_no_credit_is_sent_after_the_end() -> None:
     assert await sender.buffer.next() is not None
     assert await sender.buffer.next() is None
     assert await sender.buffer.next() is None
-    assert sender.told == []
+    assert sender.credits == []
 
 
 def test_nothing_may_arrive_before_credit_is_granted() -> None:

@@ -41,18 +41,18 @@ def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (["carts.drop"], 4, "not_found"),
         (["carts.add", "customer=7", "--pin", "0" * 64], 3, "definition_changed"),
     ],
 )
 def test_explain_fails_with_the_error_of_the_call(
-    toolbus: CommandLine, arguments: list[str], code: int, words: str
+    toolbus: CommandLine, arguments: list[str], code: int, message: str
 ) -> None:
     outcome = toolbus.run_here("call", *arguments, "--explain")
     assert outcome.code == code
-    assert words in outcome.err
+    assert message in outcome.err
     assert "(executed: no)" in outcome.err
 
 

@@ -157,8 +157,11 @@ def test_ctrl_c_during_import_prints_one_line_and_exits_with_5(
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)
-    told = [line for line in err.splitlines() if not line.startswith("import time:")]
-    assert (process.returncode, told) == (ExitCode.CANCELLED, ["toolbus: cancelled with Ctrl-C"])
+    received = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert (process.returncode, received) == (
+        ExitCode.CANCELLED,
+        ["toolbus: cancelled with Ctrl-C"],
+    )
 
 
 def test_ctrl_c_while_a_command_is_imported_does_the_same(

@@ -232,10 +232,10 @@ def test_ctrl_c_cancels_the_tool_and_exits_with_5(toolbus: CommandLine, tmp_path
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with toolbus.start("call", "lab.wait", f"path={pipe}", "--json") as running:
-        with pipe.open() as said:
-            assert said.readline() == "entered\n"
+        with pipe.open() as result:
+            assert result.readline() == "entered\n"
             running.process.send_signal(signal.SIGINT)
-            assert said.readline() == "cancelled\n"
+            assert result.readline() == "cancelled\n"
         outcome = running.ended()
     assert (outcome.code, outcome.error["code"]) == (5, "cancelled")
 
@@ -247,7 +247,7 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["nothing"], "write toolkit.tool"),
         (["nothing", "a=b"], "write toolkit.tool"),
@@ -268,11 +268,11 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
     ],
 )
 def test_usage_errors_exit_with_2_and_a_message(
-    toolbus: CommandLine, arguments: list[str], words: str
+    toolbus: CommandLine, arguments: list[str], message: str
 ) -> None:
     outcome = toolbus.run_here("call", *arguments)
     assert outcome.code == 2
-    assert words in outcome.err
+    assert message in outcome.err
     assert outcome.out == ""
 
 
@@ -333,7 +333,7 @@ def test_typed_argument_is_parsed_by_its_schema(typed: str, value: object) -> No
 
 
 @pytest.mark.parametrize(
-    ("typed", "words"),
+    ("typed", "message"),
     [
         (
             ("count=1.5",),
@@ -374,8 +374,8 @@ def test_typed_argument_is_parsed_by_its_schema(typed: str, value: object) -> No
         (("names=a",), """for example names='["a", "b"]'"""),
     ],
 )
-def test_invalid_argument_is_named(typed: tuple[str, ...], words: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(words)):
+def test_invalid_argument_is_named(typed: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         read_arguments(typed, SCHEMA)
 
 

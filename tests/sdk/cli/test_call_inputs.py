@@ -224,14 +224,14 @@ async def test_unwritable_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stderr", "told"),
+    ("stderr", "received"),
     [
         (subprocess.STDOUT, (b"line 0\nerror\n", None)),
         (subprocess.PIPE, (b"line 0", b"error\n")),
     ],
 )
 def test_error_starts_a_new_line_after_text_on_the_same_output(
-    stderr: int, told: tuple[bytes, bytes | None]
+    stderr: int, received: tuple[bytes, bytes | None]
 ) -> None:
     program = """
 import asyncio, sys
@@ -255,4 +255,4 @@ except ToolFailed:
         timeout=PATIENCE_S,
         check=True,
     )
-    assert (done.stdout, done.stderr) == told
+    assert (done.stdout, done.stderr) == received

@@ -17,7 +17,7 @@ import pytest
 
 from support.clients.forged_tokens import token_with
 from support.parts.scripted_room import json_body, piece
-from support.parts.scripted_server import Line, ScriptedServer, scripted_server
+from support.parts.scripted_server import ScriptedConnection, ScriptedServer, scripted_server
 from support.processes.command_line import CommandLine, heard_interrupts
 from toolbus import ApiScope, JsonChunk, LinkChunk, TextChunk
 from toolbus.chunks.chunk_types import Chunk, FileChunk
@@ -45,9 +45,9 @@ EMPTY = b"\x91\x00"
 class Typed:
     """A command that runs against a scripted server."""
 
-    def __init__(self, process: asyncio.subprocess.Process, line: Line) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, connection: ScriptedConnection) -> None:
         self.process = process
-        self.line = line
+        self.connection = connection
         self.call_id = 0
 
     async def described(self, *, streaming: bool) -> None:
@@ -57,19 +57,19 @@ class Typed:
         summary: dict[str, Any] = dict.fromkeys(names, "logs")
         summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["tail"]}
         manifest = {"name": "logs", "tools": [tool]}
-        await self.line.answer(Describe, {"toolkit": summary, "manifest": manifest})
+        await self.connection.answer(Describe, {"toolkit": summary, "manifest": manifest})
 
     async def called(self) -> Call:
-        call = await self.line.next_of(Call)
+        call = await self.connection.next_of(Call)
         self.call_id = call.id
         return call
 
     async def chunks(self, *bodies: bytes) -> None:
         for number, body in enumerate(bodies, 1):
-            await self.line.send(StreamChunk(self.call_id, number, body))
+            await self.connection.send(StreamChunk(self.call_id, number, body))
 
     async def end(self, body: bytes = EMPTY) -> None:
-        await self.line.send(Result(self.call_id, body))
+        await self.connection.send(Result(self.call_id, body))
 
     async def ended(self) -> tuple[int, bytes, str]:
         out, err = await self.process.communicate()
@@ -101,9 +101,9 @@ async def typed(toolbus: CommandLine, *arguments: str, **ends: Any) -> AsyncIter
                 await process.wait()
 
 
-async def joined(server: ScriptedServer) -> Line:
+async def joined(server: ScriptedServer) -> ScriptedConnection:
     async with asyncio.timeout(60):
-        return await server.lines.get()
+        return await server.connections.get()
 
 
 # Streams
@@ -149,13 +149,13 @@ async def test_error_and_exit_code_follow_the_values(toolbus: CommandLine) -> No
     async with typed(toolbus, "call", "logs.tail", "--stream", "--json") as command:
         await command.called()
         await command.chunks(pack_body([2, "a"]))
-        await command.line.send(failed(command.call_id, ToolFailed("disk")))
+        await command.connection.send(failed(command.call_id, ToolFailed("disk")))
         code, out, err = await command.ended()
         assert (code, out) == (1, b'"a"\n')
         assert json.loads(err)["details"] == {"chunks": 1}
     async with typed(toolbus, "call", "logs.tail", "--stream", "--no-retry") as command:
         await command.called()
-        await command.line.send(failed(command.call_id, HostLost()))
+        await command.connection.send(failed(command.call_id, HostLost()))
         code, out, err = await command.ended()
         assert (code, out) == (6, b"")
         assert err.startswith("toolbus: host_lost")
@@ -169,7 +169,7 @@ async def test_closed_pipe_cancels_the_stream(toolbus: CommandLine) -> None:
         await command.called()
         os.close(read_end)
         await command.chunks(json_body(1))
-        assert (await command.line.next_of(Cancel)).id == command.call_id
+        assert (await command.connection.next_of(Cancel)).id == command.call_id
         code, _, err = await command.ended()
         assert code == 1
         assert "Traceback" not in err
@@ -183,7 +183,7 @@ async def test_slow_reader_keeps_its_stream(toolbus: CommandLine) -> None:
         await command.chunks(*(pack_body([2, text]) for text in texts))
         assert command.process.stdout is not None
         assert await command.process.stdout.readexactly(1) == b"a"  # the rest fills the pipe
-        await is_alive(command.line)
+        await is_alive(command.connection)
         await command.end()
         code, out, err = await command.ended()
         assert (code, out.decode(), err) == (0, "".join(texts)[1:], "")
@@ -198,25 +198,25 @@ async def test_ctrl_c_ends_a_command_with_a_blocked_reader(toolbus: CommandLine)
             await command.called()
             await command.chunks(pack_body([2, "a" * 200_000]))
             assert await asyncio.to_thread(os.read, read_end, 1) == b"a"
-            await is_alive(command.line)
+            await is_alive(command.connection)
             command.process.send_signal(signal.SIGINT)
-            assert (await command.line.next_of(Cancel)).id == command.call_id
+            assert (await command.connection.next_of(Cancel)).id == command.call_id
             code, _, err = await command.ended()
             assert (code, err.splitlines()[0][:18]) == (5, "toolbus: cancelled")
     os.close(read_end)
 
 
-async def is_alive(line: Line) -> None:
+async def is_alive(connection: ScriptedConnection) -> None:
     """Wait for a pong of the other side: its event loop runs."""
     async with asyncio.timeout(60):
-        await (await line.connection.ping())
+        await (await connection.websocket.ping())
 
 
 async def test_similar_tool_is_suggested_for_a_stream_too(toolbus: CommandLine) -> None:
     async with typed(toolbus, "call", "logs.tial", "--no-retry") as command:
         await command.described(streaming=True)
         await command.called()
-        await command.line.send(failed(command.call_id, NotFound("no such tool")))
+        await command.connection.send(failed(command.call_id, NotFound("no such tool")))
         code, _, err = await command.ended()
         assert code == 4
         assert "did you mean logs.tail?" in err
@@ -269,7 +269,7 @@ async def test_large_file_is_received_at_the_pace_of_its_reader(toolbus: Command
         await command.called()
         await command.chunks(piece(b"a" * 200_000, more=True))
         assert await asyncio.to_thread(os.read, read_end, 1) == b"a"
-        await is_alive(command.line)
+        await is_alive(command.connection)
         await command.end(piece(b"b", more=False))
         with os.fdopen(read_end, "rb") as stdout:
             assert await asyncio.to_thread(stdout.read) == b"a" * 199_999 + b"b"
@@ -285,7 +285,7 @@ async def test_large_file_is_written_piece_by_piece(toolbus: CommandLine) -> Non
             await command.described(streaming=False)
             await command.called()
             await command.chunks(piece(b"one ", more=True, name="x"))
-            await command.line.next_of(Credit)
+            await command.connection.next_of(Credit)
             await command.end(piece(b"two", more=False))
             code, out, _ = await command.ended()
             assert (code, out) == (0, expected)
@@ -297,7 +297,7 @@ async def test_file_that_fails_in_the_middle_leaves_nothing(toolbus: CommandLine
         await command.described(streaming=False)
         await command.called()
         await command.chunks(piece(b"one ", more=True))
-        await command.line.send(failed(command.call_id, ToolFailed("disk")))
+        await command.connection.send(failed(command.call_id, ToolFailed("disk")))
         code, _, err = await command.ended()
         assert code == 1
         assert "disk (executed: yes)" in err
@@ -331,8 +331,8 @@ async def test_file_or_stdin_is_sent_as_attachment(toolbus: CommandLine, source:
         if source == "-":
             command.process.stdin.write(b"some rows")
             command.process.stdin.close()
-        await command.line.send(Credit(command.call_id, True, 256, 2**20))
-        found = await command.line.next_of(Input)
+        await command.connection.send(Credit(command.call_id, True, 256, 2**20))
+        found = await command.connection.next_of(Input)
         assert found.body is not None
         assert unpack_body(found.body, binary=True)[3] == b"some rows"
         assert found.last
@@ -344,7 +344,7 @@ async def test_endless_stdin_does_not_keep_the_command_running(toolbus: CommandL
     async with typed(toolbus, "call", "logs.tail", "--attach", "-") as command:
         await command.described(streaming=False)
         await command.called()
-        await command.line.send(Credit(command.call_id, True, 256, 2**20))
+        await command.connection.send(Credit(command.call_id, True, 256, 2**20))
         await command.end(json_body(9))
         assert command.process.stdout is not None
         assert await command.process.stdout.read() == b"9\n"
@@ -366,7 +366,7 @@ async def test_progress_is_shown_only_on_a_terminal(toolbus: CommandLine) -> Non
         async with typed(toolbus, "call", "logs.tail", "--stream", stderr=theirs) as command:
             call = await command.called()
             assert (call.options or {})["progress"] is True
-            await command.line.send(Progress(command.call_id, json_body({"done": 3})))
+            await command.connection.send(Progress(command.call_id, json_body({"done": 3})))
             assert (await asyncio.to_thread(os.read, ours, 100)).startswith(b'... {"done": 3}')
             await command.end()
             assert (await command.ended())[:2] == (0, b"")

@@ -88,12 +88,12 @@ def test_sigterm_lets_running_calls_finish_and_exits_with_0(
         assert pipe.read_text() == "entered"
         host.process.send_signal(signal.SIGTERM)
         assert host.process.stderr is not None
-        told = host.process.stderr.readline()
+        received = host.process.stderr.readline()
         gate.write_text("done")
         called, hosted = caller.ended(), host.ended()
     assert (called.code, called.out) == (0, "done\n")
     assert (hosted.code, hosted.err) == (0, "")
-    assert "stopping: waiting up to 10 s for 1 call (ruler.slow)" in told
+    assert "stopping: waiting up to 10 s for 1 call (ruler.slow)" in received
 
 
 def test_idle_host_exits_without_output(toolbus: CommandLine) -> None:
@@ -219,8 +219,8 @@ def test_invalid_share_is_refused_before_connecting(tmp_path: Path, share: str, 
     nowhere = CommandLine(tmp_path, {"TOOLBUS_URL": "ws://127.0.0.1:1"})
     outcome = nowhere.run_here("host", "clock", "--private", "--share", "*", "--share", share)
     assert outcome.code == 2
-    told = outcome.err.replace("\n    ", "\n")
-    assert f"is not valid: write name:{who}, role:{who} or '*'" in told
+    received = outcome.err.replace("\n    ", "\n")
+    assert f"is not valid: write name:{who}, role:{who} or '*'" in received
 
 
 # Invalid references

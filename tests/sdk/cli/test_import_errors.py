@@ -25,10 +25,10 @@ def complaint(schema: Any, value: object) -> str:
 
 
 def test_each_problem_of_pydantic_has_its_path() -> None:
-    words = complaint(Settings, {"size": "a secret"})
-    assert words.startswith("size: Input should be a valid integer")
-    assert words.endswith("; unit: Field required")
-    assert "secret" not in words
+    expected_message = complaint(Settings, {"size": "a secret"})
+    assert expected_message.startswith("size: Input should be a valid integer")
+    assert expected_message.endswith("; unit: Field required")
+    assert "secret" not in expected_message
 
 
 def test_further_problems_are_counted() -> None:
@@ -49,7 +49,7 @@ def why_not(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected_message"),
     [
         ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name"),
         ("\nimport missing_from_here", "ModuleNotFoundError: No module named 'missing_from_here'"),
@@ -60,20 +60,20 @@ def why_not(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str)
     ],
 )
 def test_failing_module_is_reported_with_the_users_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected_message: str
 ) -> None:
     name = f"fails_{abs(hash(text))}"
-    told = why_not(tmp_path, monkeypatch, name, text)
-    assert told.startswith(f"cannot load {name}:kit: {words}")
-    assert told.endswith(f" ({name}.py:2)")
+    received = why_not(tmp_path, monkeypatch, name, text)
+    assert received.startswith(f"cannot load {name}:kit: {expected_message}")
+    assert received.endswith(f" ({name}.py:2)")
 
 
 def test_syntax_error_names_its_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = why_not(tmp_path, monkeypatch, "no_python", "def (:")
-    assert told.count("no_python.py") == 1
-    assert told.endswith("(no_python.py, line 1)")
+    received = why_not(tmp_path, monkeypatch, "no_python", "def (:")
+    assert received.count("no_python.py") == 1
+    assert received.endswith("(no_python.py, line 1)")
 
 
 def test_missing_attribute_has_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = why_not(tmp_path, monkeypatch, "has_none", "size = 7")
-    assert told.endswith("has no attribute 'kit'")
+    received = why_not(tmp_path, monkeypatch, "has_none", "size = 7")
+    assert received.endswith("has no attribute 'kit'")

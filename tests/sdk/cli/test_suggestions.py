@@ -287,10 +287,10 @@ def test_expired_token_differs_from_an_unknown_one(
     place = tmp_path / "token"
     place.write_text(token.to_jwt(ours, ttl_s=60, now=time.time() - 600))
     old = toolbus.run_here(*command, "--token", f"@{place}")
-    told = re.search(r"refuses the token: it expired (\d+) s ago \(executed: no\)", old.err)
+    received = re.search(r"refuses the token: it expired (\d+) s ago \(executed: no\)", old.err)
     assert old.code == 3
-    assert told is not None, old.err
-    assert 540 <= int(told[1]) < 600
+    assert received is not None, old.err
+    assert 540 <= int(received[1]) < 600
     assert "next: create a new token with `toolbus token create`" in old.err
     place.write_text(token.to_jwt(Key.generate(kid="k1", iss="us")))
     strange = toolbus.run_here(*command, "--token", f"@{place}")

@@ -141,10 +141,10 @@ def test_just_expired_token_is_valid_within_the_leeway(
     claims = ParticipantToken(name="eve", room=["main"])
     just = claims.to_jwt(key, ttl_s=60, now=time.time() - 70)
     outcome = toolbus.run_here("token", "inspect", just, "--keys", str(keys))
-    told = re.search(r"expired (\d+) s ago; servers accept it for (\d+) s more", outcome.err)
+    received = re.search(r"expired (\d+) s ago; servers accept it for (\d+) s more", outcome.err)
     assert outcome.code == 0
-    assert told is not None
-    assert int(told[1]) + int(told[2]) == 60
+    assert received is not None
+    assert int(received[1]) + int(received[2]) == 60
     long_ago = claims.to_jwt(key, ttl_s=60, now=time.time() - 130)
     assert toolbus.run_here("token", "inspect", long_ago, "--keys", str(keys)).code == 3
 

@@ -187,7 +187,7 @@ def test_missing_server_exits_with_6(tmp_path: Path, toolbus: CommandLine) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--interval", "0"], "--interval must be a number of seconds"),
         (["--interval", "nan"], "--interval must be a number of seconds"),
@@ -198,9 +198,9 @@ def test_missing_server_exits_with_6(tmp_path: Path, toolbus: CommandLine) -> No
     ],
 )
 def test_invalid_flags_exit_with_2_before_connecting(
-    tmp_path: Path, arguments: list[str], words: str
+    tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     nowhere = CommandLine(tmp_path, {"TOOLBUS_URL": "ws://127.0.0.1:1"})
     outcome = nowhere.run_here("watch", *arguments)
     assert outcome.code == 2
-    assert words in outcome.err
+    assert message in outcome.err

@@ -84,8 +84,8 @@ def test_percentiles_cover_calls_that_reached_a_host() -> None:
 
 def test_counts_are_distributed_if_not_every_call_is_listed() -> None:
     other = replace(CALL, tool="sum")
-    heard = news(CALL, CALL, CALL, other, LOST, started=1_000, ended=1_000, failed=200)
-    rows = {row.tool: row for row in rates_of(heard).rows(5.0)}
+    received = news(CALL, CALL, CALL, other, LOST, started=1_000, ended=1_000, failed=200)
+    rows = {row.tool: row for row in rates_of(received).rows(5.0)}
     assert rows["sum"].calls_per_s == 200 / 5
     assert rows["count"].calls_per_s == (600 + 200) / 5
     assert rows["count"].failed_per_s == 200 / 5
@@ -254,8 +254,8 @@ def test_screen_shows_rows_errors_and_the_complete_trace_id() -> None:
 @pytest.mark.parametrize("height", [8, 24, 60])
 def test_screen_fits_the_terminal(height: int) -> None:
     many = [replace(LOST, tool=f"t{number}", trace_id=None) for number in range(150)]
-    people = [(f"p{number}", 1) for number in range(500)]
-    shown = screen(snapshot_of(rates_of(news(*many)), participants=people), height=height)
+    listed = [(f"p{number}", 1) for number in range(500)]
+    shown = screen(snapshot_of(rates_of(news(*many)), participants=listed), height=height)
     # six lines of errors are never left out, nor the first three rows
     assert shown.count("\n") <= max(height, 14)
     assert "more" in shown

@@ -100,7 +100,7 @@ async def test_lost_connection_is_raised_after_earlier_chunks() -> None:
         await scripted.call()
         await scripted.chunks(1, 2, 3)
         await read(chunks, 1)
-        await scripted.line.connection.close()
+        await scripted.connection.websocket.close()
         seen, error = await error_of(chunks)
         assert (seen, type(error), error.executed) == ([2, 3], ConnectionLost, "maybe")
         assert error.details["chunks"] == 3

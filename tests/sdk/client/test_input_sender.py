@@ -26,7 +26,7 @@ MUCH = 2**20
 
 
 async def inputs(scripted: ScriptedRoom, count: int) -> list[Input]:
-    return [await scripted.line.next_of(Input) for _ in range(count)]
+    return [await scripted.connection.next_of(Input) for _ in range(count)]
 
 
 def received(frames: list[Frame]) -> list[tuple[int, Any, bool]]:
@@ -127,7 +127,7 @@ async def test_credit_for_chunks_is_not_credit_for_input() -> None:
     """STREAM-6."""
     async with scripted_room() as scripted, scripted.room.stream("rows.load", input=[1]):
         await scripted.call()
-        await scripted.line.send(Credit(scripted.id, False, 256, MUCH))
+        await scripted.connection.send(Credit(scripted.id, False, 256, MUCH))
         assert await scripted.received() == []
 
 
@@ -215,9 +215,9 @@ async def test_attachment_is_sent_piece_by_piece(tmp_path: Path, form: str) -> N
     async with scripted_room() as scripted:
         invoked = await called(scripted, attachment=forms[form])
         await scripted.want(256)
-        found = [await scripted.line.next_of(Input)]
+        found = [await scripted.connection.next_of(Input)]
         while not found[-1].last:
-            found.append(await scripted.line.next_of(Input))
+            found.append(await scripted.connection.next_of(Input))
         assert joined(found) == data
         assert [each.number for each in found] == [*range(1, len(found) + 1)]
         first = unpack_body(found[0].body or b"", binary=True)
@@ -376,7 +376,7 @@ async def failed(scripted: ScriptedRoom) -> None:
 
 
 async def lost(scripted: ScriptedRoom) -> None:
-    await scripted.line.connection.close()
+    await scripted.connection.websocket.close()
 
 
 @pytest.mark.parametrize("end", [ended, failed, lost])

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from support.parts.isolated_host import echo
-from support.parts.scripted_server import Line, ScriptedServer, scripted_server
+from support.parts.scripted_server import ScriptedConnection, ScriptedServer, scripted_server
 from toolbus import RoomClient, Toolkit
 from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
@@ -162,9 +162,9 @@ def hosting(room: RoomClient, name: str) -> asyncio.Task[None]:
     return asyncio.create_task(host())
 
 
-async def registered(line: Line) -> str:
+async def registered(peer: ScriptedConnection) -> str:
     """Accept a registration; return the toolkit's name."""
-    request = await line.answer(Register, {"digest": "d" * 64, "generation": 1})
+    request = await peer.answer(Register, {"digest": "d" * 64, "generation": 1})
     name: str = unpack_body(request.manifest)["name"]
     return name
 
@@ -175,13 +175,13 @@ def room_at(server: ScriptedServer) -> RoomClient:
 
 async def test_toolkit_withdrawn_during_replay_does_not_stop_the_others() -> None:
     async with scripted_server() as server, room_at(server) as room, asyncio.timeout(60):
-        line = await server.next_line()
+        peer = await server.next_connection()
         tasks = []
         for name in ("a", "b"):
             tasks.append(hosting(room, name))
-            assert await registered(line) == name
-        line.connection.transport.abort()
-        again = await server.next_line()
+            assert await registered(peer) == name
+        peer.websocket.transport.abort()
+        again = await server.next_connection()
         request = await again.next_of(Register)
         tasks[0].cancel()
         await asyncio.wait([tasks[0]])
@@ -200,26 +200,26 @@ async def test_toolkit_withdrawn_without_a_connection_is_unregistered_on_the_nex
 ) -> None:
     """Also if its registration was cancelled before its reply: it may be registered."""
     async with scripted_server() as server, room_at(server) as room, asyncio.timeout(60):
-        line = await server.next_line()
+        peer = await server.next_connection()
         task = hosting(room, "a")
-        await (registered(line) if is_answered else line.next_of(Register))
+        await (registered(peer) if is_answered else peer.next_of(Register))
         down = asyncio.create_task(_down(connection_of(room)))
-        line.connection.transport.abort()
+        peer.websocket.transport.abort()
         await down
         task.cancel()
         await asyncio.wait([task])
-        again = await server.next_line()
+        again = await server.next_connection()
         assert (await again.answer(Unregister, {})).toolkit == "a"
 
 
 async def test_registration_whose_reply_is_lost_is_repeated_on_the_next_connection() -> None:
     """As when a server ends while a host registers: the host need not be restarted."""
     async with scripted_server() as server, room_at(server) as room, asyncio.timeout(60):
-        line = await server.next_line()
+        peer = await server.next_connection()
         task = hosting(room, "a")
-        await line.next_of(Register)
-        line.connection.transport.abort()
-        again = await server.next_line()
+        await peer.next_of(Register)
+        peer.websocket.transport.abort()
+        again = await server.next_connection()
         assert await registered(again) == "a"
         task.cancel()
         assert (await again.answer(Unregister, {})).toolkit == "a"
@@ -228,11 +228,11 @@ async def test_registration_whose_reply_is_lost_is_repeated_on_the_next_connecti
 async def test_registration_that_fails_temporarily_is_retried() -> None:
     """LEAVE-4: as when a node cannot reach Redis; the connection stays open."""
     async with scripted_server() as server, room_at(server) as room, asyncio.timeout(60):
-        line = await server.next_line()
+        peer = await server.next_connection()
         task = hosting(room, "a")
-        await registered(line)
-        line.connection.transport.abort()
-        again = await server.next_line()
+        await registered(peer)
+        peer.websocket.transport.abort()
+        again = await server.next_connection()
         for _ in range(2):
             request = await again.next_of(Register)
             await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
@@ -243,13 +243,15 @@ async def test_registration_that_fails_temporarily_is_retried() -> None:
 
 
 @asynccontextmanager
-async def tried_again(room: RoomClient, server: ScriptedServer) -> AsyncIterator[Line]:
+async def tried_again(
+    room: RoomClient, server: ScriptedServer
+) -> AsyncIterator[ScriptedConnection]:
     """Have a withdrawn toolkit retried, with a reply that is still to come."""
-    line = await server.next_line()
+    peer = await server.next_connection()
     task = hosting(room, "a")
-    await registered(line)
-    line.connection.transport.abort()
-    again = await server.next_line()
+    await registered(peer)
+    peer.websocket.transport.abort()
+    again = await server.next_connection()
     request = await again.next_of(Register)
     await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
     request = await again.next_of(Register)
@@ -263,21 +265,21 @@ async def tried_again(room: RoomClient, server: ScriptedServer) -> AsyncIterator
 async def test_toolkit_withdrawn_during_its_retry_is_unregistered() -> None:
     """A server may handle the withdrawal before the registration."""
     async with scripted_server() as server, room_at(server) as room, asyncio.timeout(60):
-        async with tried_again(room, server) as line:
+        async with tried_again(room, server) as peer:
             pass
-        assert (await line.answer(Unregister, {})).toolkit == "a"
+        assert (await peer.answer(Unregister, {})).toolkit == "a"
 
 
 async def test_toolkit_hosted_again_during_its_retry_is_not_unregistered() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with room_at(server) as room:
-            async with tried_again(room, server) as line:
+            async with tried_again(room, server) as peer:
                 tasks = [hosting(room, "a")]
-                newer = await line.next_of(Register)
+                newer = await peer.next_of(Register)
             await until_none_is_tried()
-            await line.send(Result(newer.id, pack_body({"digest": "d" * 64, "generation": 1})))
+            await peer.send(Result(newer.id, pack_body({"digest": "d" * 64, "generation": 1})))
             tasks.append(hosting(room, "b"))
-            assert isinstance(await line.next_of(object), Register)
+            assert isinstance(await peer.next_of(object), Register)
         for task in tasks:
             task.cancel()
 
@@ -291,11 +293,11 @@ async def until_none_is_tried() -> None:
 async def test_leaving_the_room_during_a_retry_leaves_no_task() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with room_at(server) as room:
-            line = await server.next_line()
+            peer = await server.next_connection()
             task = hosting(room, "a")
-            await registered(line)
-            line.connection.transport.abort()
-            again = await server.next_line()
+            await registered(peer)
+            peer.websocket.transport.abort()
+            again = await server.next_connection()
             request = await again.next_of(Register)
             await again.send(Failed(request.id, "unavailable", "no", True, "no", None, None))
             await connection_of(room).ready()
@@ -319,16 +321,16 @@ async def _down(connection: ReconnectingConnection) -> None:
 
 async def test_subscriber_does_not_depend_on_another_that_was_refused() -> None:
     async with scripted_server() as server, room_at(server) as room, asyncio.timeout(60):
-        line = await server.next_line()
+        peer = await server.next_connection()
         first, second = (asyncio.create_task(anext(room.events())) for _ in range(2))
-        request = await line.next_of(Subscribe)
-        await line.send(Failed(request.id, "internal", "no", False, "no", None, None))
+        request = await peer.next_of(Subscribe)
+        await peer.send(Failed(request.id, "internal", "no", False, "no", None, None))
         with pytest.raises(RoomException):
             await first
-        await line.answer(Subscribe, {"topics": ["toolkits"]})
+        await peer.answer(Subscribe, {"topics": ["toolkits"]})
         summary = {"name": "t", "title": "", "description": "", "version": "", "digest": "d"}
         more = {"public": True, "owner": {"name": "o", "issuer": ""}, "hosts": 1, "tools": []}
-        await line.send(Event(1, "toolkit_added", {"toolkit": summary | more}))
+        await peer.send(Event(1, "toolkit_added", {"toolkit": summary | more}))
         assert (await second).name == "toolkit_added"
 
 
@@ -368,9 +370,9 @@ async def test_reconnecting_to_a_server_that_keeps_leaving_backs_off(
         await connection.start()
         for _ in range(8):
             await came.get()
-            line = connection._current
-            assert line is not None
-            line.on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+            peer = connection._current
+            assert peer is not None
+            peer.on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
         assert pauses[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
-        assert len([line for line in connection._connections() if not line.closed.is_set()]) <= 6
+        assert len([peer for peer in connection._connections() if not peer.closed.is_set()]) <= 6
         await connection.stop()

@@ -217,7 +217,7 @@ async def test_call_is_retried_if_no_input_was_taken() -> None:
         call = await scripted.call()
         assert (call.options or {})["attempt"] == 1
         await scripted.want(1)
-        assert (await scripted.line.next_of(Input)).body == pack_body([2, "a"])
+        assert (await scripted.connection.next_of(Input)).body == pack_body([2, "a"])
         await scripted.end(json_body("done"))
         assert (await reading).value == "done"
 
@@ -229,7 +229,7 @@ async def test_call_is_not_retried_after_input_was_taken() -> None:
     ):
         await scripted.call()
         await scripted.want(1)
-        await scripted.line.next_of(Input)
+        await scripted.connection.next_of(Input)
         await scripted.fail(HostLost(executed="no"))
         with pytest.raises(HostLost):
             await anext(chunks)
@@ -281,9 +281,9 @@ async def test_proxy_returns_a_stream_for_a_streaming_tool() -> None:
     summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["size", "tail"]}
     async with scripted_room() as scripted:
         asking = asyncio.create_task(scripted.room.toolkit("logs"))
-        request = await scripted.line.next_of(Describe)
+        request = await scripted.connection.next_of(Describe)
         body = pack_body({"toolkit": summary, "manifest": {"name": "logs", "tools": tools}})
-        await scripted.line.send(Result(request.id, body))
+        await scripted.connection.send(Result(request.id, body))
         logs = await asking
         async with logs.tail(path="a.log") as chunks:
             call = await scripted.call()
@@ -357,7 +357,7 @@ async def test_span_of_a_file_ends_with_its_last_piece() -> None:
 async def test_client_announces_that_it_accepts_chunks() -> None:
     """CONN-4."""
     async with scripted_room() as scripted:
-        request = scripted.line.connection.request
+        request = scripted.connection.websocket.request
         assert request is not None
         assert request.path.endswith("&chunks=1")
 

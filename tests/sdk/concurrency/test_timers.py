@@ -14,7 +14,7 @@ class Call:
     ended: bool = False
 
 
-class Watch:
+class Expiry:
     """Deadlines on a manual clock, and the items that expired."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Watch:
 
 
 def test_due_items_expire_once_in_the_order_of_their_deadlines() -> None:
-    watch = Watch()
+    watch = Expiry()
     watch.add("late", 3)
     watch.add("early", 1)
     watch.add("middle", 2)
@@ -47,7 +47,7 @@ def test_due_items_expire_once_in_the_order_of_their_deadlines() -> None:
 
 
 def test_ended_item_does_not_expire() -> None:
-    watch = Watch()
+    watch = Expiry()
     watch.add("ended", 1).ended = True
     watch.add("waiting", 2)
     watch.clock.advance(5)
@@ -55,7 +55,7 @@ def test_ended_item_does_not_expire() -> None:
 
 
 def test_an_earlier_deadline_is_kept_although_a_later_one_was_first() -> None:
-    watch = Watch()
+    watch = Expiry()
     watch.add("later", 60)
     watch.add("sooner", 0.1)
     watch.clock.advance(0.1)
@@ -63,7 +63,7 @@ def test_an_earlier_deadline_is_kept_although_a_later_one_was_first() -> None:
 
 
 def test_one_timer_serves_all_items_and_ended_ones_are_dropped() -> None:
-    watch = Watch()
+    watch = Expiry()
     for number in range(20_000):
         watch.add(str(number), 60).ended = True
     watch.add("alive", 60)
@@ -74,7 +74,7 @@ def test_one_timer_serves_all_items_and_ended_ones_are_dropped() -> None:
 
 
 def test_forgotten_item_is_not_held() -> None:
-    watch = Watch()
+    watch = Expiry()
     calls = [watch.add(str(number), 60) for number in range(10)]
     for call in calls:
         call.ended = True
@@ -83,7 +83,7 @@ def test_forgotten_item_is_not_held() -> None:
 
 
 def test_ended_items_are_dropped_although_a_long_one_remains() -> None:
-    watch = Watch()
+    watch = Expiry()
     watch.add("long", 3_600)
     most = 0
     for _ in range(500):
@@ -130,7 +130,7 @@ def test_closed_alarm_never_fires() -> None:
 
 
 def test_ended_items_added_one_after_another_are_not_held() -> None:
-    watch = Watch()
+    watch = Expiry()
     first = watch.add("first", 60)
     for number in range(10):
         call = watch.add(str(number), 60)
@@ -146,7 +146,7 @@ def test_ended_items_added_one_after_another_are_not_held() -> None:
 
 
 def test_many_items_expire_by_deadline_and_then_by_insertion() -> None:
-    watch = Watch()
+    watch = Expiry()
     times = [1 + number * 7 % 10 for number in range(500)]
     for number, in_s in enumerate(times):
         watch.add(str(number), in_s)
@@ -155,7 +155,7 @@ def test_many_items_expire_by_deadline_and_then_by_insertion() -> None:
 
 
 def test_item_added_while_another_expires_expires_in_time() -> None:
-    watch = Watch()
+    watch = Expiry()
 
     def expire(call: Call) -> None:
         watch.expire(call)
@@ -175,7 +175,7 @@ def test_item_added_while_another_expires_expires_in_time() -> None:
 
 
 def test_nothing_expires_and_nothing_is_held_after_close() -> None:
-    watch = Watch()
+    watch = Expiry()
     watch.add("open", 1)
     watch.deadlines.close()
     watch.add("late", 1)

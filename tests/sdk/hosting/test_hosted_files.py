@@ -85,7 +85,7 @@ async def test_large_file_result_is_sent_in_pieces_as_the_caller_reads(
     while server.answers.empty():
         server.credit(1, number + 1, 2**30)
         await asyncio.sleep(0)
-        while not server.news.empty():
+        while not server.unread.empty():
             number += 1
             received.append(await server.fields_of(number))
     frame = server.answers.get_nowait()
@@ -106,7 +106,7 @@ async def test_file_of_256_kib_is_an_ordinary_result(
     server = host_stage.server(get)
     server.dispatch(1, "get")
     assert await server.answer() == disk.data
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 @pytest.mark.parametrize("kind", ["whole", "path", "pieces"])
@@ -126,7 +126,7 @@ async def test_caller_without_support_for_pieces_gets_the_whole_file(
     server.dispatch(2, "get", header={"whole": True})
     error = await server.error()
     assert (error.code, error.executed) == ("too_large", "yes")
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 async def test_large_files_in_a_stream_are_sent_in_pieces(
@@ -144,7 +144,7 @@ async def test_large_files_in_a_stream_are_sent_in_pieces(
     server = host_stage.server(get)
     server.dispatch(1, "get", header=PLENTY)
     assert await server.answer() == 0
-    received = [await server.fields_of(number + 1) for number in range(server.news.qsize())]
+    received = [await server.fields_of(number + 1) for number in range(server.unread.qsize())]
     assert joined(received[:-3]) == disk.data
     kind = "application/octet-stream"
     assert received[-3:] == [[3, "", kind, b"small"], [3, "", kind, b""], [2, "between"]]
@@ -164,7 +164,7 @@ async def test_small_file_in_a_stream_is_one_chunk(
     server = host_stage.server(get)
     server.dispatch(1, "get", header=PLENTY)
     assert await server.answer() == 0
-    received = [await server.fields_of(number + 1) for number in range(server.news.qsize())]
+    received = [await server.fields_of(number + 1) for number in range(server.unread.qsize())]
     assert received[0] == [3, "name", "x/y", b"x" * (MAX_CHUNK_BYTES - head)]
     assert joined(received[1:]) == b"x" * MAX_CHUNK_BYTES
 

@@ -34,7 +34,7 @@ async def test_progress_is_sent_to_a_caller_that_requested_it(host_stage: HostSt
     server = host_stage.server(work)
     server.dispatch(1, "work")
     assert await server.answer() == "ended"
-    assert server.news.empty()
+    assert server.unread.empty()
     server.dispatch(1, "work", header={"progress": True})
     bodies = [unpack_body((await server.next_of(Progress)).body) for _ in range(3)]
     assert bodies == [[1, {"done": 1}], [2, "from a thread"], [2, "last"]]
@@ -65,7 +65,7 @@ async def test_only_the_latest_waiting_progress_is_sent(host_stage: HostStage) -
     assert unpack_body((await server.next_of(Progress)).body) == [1, 999]
     more.set()
     assert await server.answer() == "ended"
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 async def test_progress_after_the_end_of_a_call_is_dropped(host_stage: HostStage) -> None:

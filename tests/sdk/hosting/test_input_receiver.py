@@ -65,7 +65,7 @@ async def test_tool_reads_the_input_sent_for_its_credit(host_stage: HostStage, m
     server.input(1, 2, 1, 20)
     server.input(1, 3, last=True)
     assert await server.answer() == [10, 20]
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 async def test_last_chunk_may_carry_the_last_flag(host_stage: HostStage) -> None:
@@ -85,7 +85,7 @@ async def test_tool_that_reads_nothing_sends_no_credit_and_may_end(
     server.dispatch(1, "idle", header=INPUT)
     assert await server.answer() == "read nothing"
     server.input(1, 1, 1, 10)
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(host_stage: HostStage) -> None:
@@ -148,8 +148,8 @@ async def test_many_small_chunks_get_credit_by_their_number(host_stage: HostStag
         server.input(1, number, 1, number)
     server.input(1, 1001, last=True)
     assert await server.answer() == list(range(1, 1001))
-    while not server.news.empty():
-        server.news.get_nowait()
+    while not server.unread.empty():
+        server.unread.get_nowait()
 
 
 async def test_inputs_of_one_connection_share_a_budget(host_stage: HostStage) -> None:
@@ -218,8 +218,8 @@ async def test_invalid_input_ends_the_call_after_its_valid_chunks(
     assert caught == [StreamBroken]
     expected = {"again": 1, "behind": 1, "wrong_end": 1, "beyond": WINDOW_CHUNKS}
     assert len(taken) == expected.get(case, 0)
-    while not server.news.empty():
-        server.news.get_nowait()
+    while not server.unread.empty():
+        server.unread.get_nowait()
 
 
 async def test_chunk_before_any_credit_breaks_the_input(host_stage: HostStage) -> None:

@@ -104,9 +104,9 @@ async def test_chunks_of_one_loop_iteration_may_share_one_write(host_stage: Host
     server = host_stage.server(rows)
     server.dispatch(1, "rows", header=credit(100))
     await server.answer()
-    assert server.wire.gathered == server.news.qsize() == 3
-    while not server.news.empty():
-        server.news.get_nowait()
+    assert server.wire.gathered == server.unread.qsize() == 3
+    while not server.unread.empty():
+        server.unread.get_nowait()
 
 
 async def test_credit_received_before_the_tool_is_entered_counts(host_stage: HostStage) -> None:
@@ -171,14 +171,14 @@ async def test_stream_that_never_waits_yields_to_other_tasks(host_stage: HostSta
     server.dispatch(1, "endless", header=PLENTY)
     server.dispatch(2, "count", upto=1, header=PLENTY)
     async with asyncio.timeout(60):
-        frames = [await server.news.get() for _ in range(100)]
+        frames = [await server.unread.get() for _ in range(100)]
     others = [place for place, frame in enumerate(frames) if frame.id == 2]
     assert others
     assert others[0] <= 33
     server.cancel(1)
     assert await server.answer() == 0
-    while not server.news.empty():
-        server.news.get_nowait()
+    while not server.unread.empty():
+        server.unread.get_nowait()
 
 
 async def test_tool_that_reads_its_input_yields_to_other_tasks(host_stage: HostStage) -> None:
@@ -219,7 +219,7 @@ async def test_stream_of_large_chunks_yields_after_64_kib(host_stage: HostStage)
     server.dispatch(1, "endless", header=PLENTY)
     server.dispatch(2, "count", upto=1, header=PLENTY)
     async with asyncio.timeout(60):
-        frames = [await server.news.get() for _ in range(10)]
+        frames = [await server.unread.get() for _ in range(10)]
     assert 2 in [frame.id for frame in frames[:3]]
     server.cancel(1)
     assert await server.answer() == 0
@@ -266,7 +266,7 @@ async def test_cancelled_stream_stops_waiting_and_closes_its_generator(
         server.runner.cancel_all()
     await server.idle()
     assert await asyncio.to_thread(closed.wait, 5)
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 @pytest.mark.row(52)
@@ -302,7 +302,7 @@ async def test_thread_that_ignores_cancel_keeps_its_slot_until_its_stream_ends(
     assert await server.is_quiet()
     host_stage.gate.set()
     async with asyncio.timeout(60):
-        frames = [await server.news.get() for _ in range(2)]
+        frames = [await server.unread.get() for _ in range(2)]
     assert [frame.id for frame in frames] == [2, 2]
     assert await server.answer() == 0
     assert host_stage.ended == ["went on"] * 2
@@ -383,7 +383,7 @@ async def test_unary_tool_called_as_a_stream_returns_one_chunk(host_stage: HostS
     server = host_stage.server(one)
     server.dispatch(1, "one", header=credit(1))
     assert await server.answer() == "streams: True"
-    assert server.news.empty()
+    assert server.unread.empty()
 
 
 async def test_the_spans_of_a_stream_end_when_it_ends(host_stage: HostStage) -> None:

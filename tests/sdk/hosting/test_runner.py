@@ -68,12 +68,12 @@ async def test_unknown_tool_and_withdrawn_toolkit_are_refused(host_stage: HostSt
     assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
 
 
-@pytest.mark.parametrize("words", [pack_body({"a": float("inf")}), b"\xc1"])
+@pytest.mark.parametrize("message", [pack_body({"a": float("inf")}), b"\xc1"])
 async def test_invalid_caller_context_is_invalid_arguments(
-    host_stage: HostStage, words: bytes
+    host_stage: HostStage, message: bytes
 ) -> None:
     server = host_stage.server(echo)
-    server.dispatch(1, "echo", text="x", header={"caller_context": words})
+    server.dispatch(1, "echo", text="x", header={"caller_context": message})
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
     assert error.details["path"] == "/caller_context"
@@ -178,7 +178,7 @@ async def test_exception_of_a_tool_is_tool_failed_without_its_text(
 
 @pytest.mark.row(49)
 @pytest.mark.parametrize(
-    ("said", "options", "words", "pause_s"),
+    ("output", "options", "message", "pause_s"),
     # Not error objects: raised ones keep their calls alive, and a parameter lives to the end.
     [
         ("\ud800", {}, "?", None),
@@ -193,16 +193,16 @@ async def test_exception_of_a_tool_is_tool_failed_without_its_text(
     ids=range(8),
 )
 async def test_unusual_error_of_a_tool_is_sent(
-    host_stage: HostStage, said: Any, options: dict[str, Any], words: str, pause_s: float | None
+    host_stage: HostStage, output: Any, options: dict[str, Any], message: str, pause_s: float | None
 ) -> None:
     @tool
     async def fail() -> str:
-        raise ToolFailed(said, **options)
+        raise ToolFailed(output, **options)
 
     server = host_stage.server(fail)
     server.dispatch(1, "fail")
     error = await server.error()
-    assert (error.code, error.executed, str(error)) == ("tool_failed", "yes", words)
+    assert (error.code, error.executed, str(error)) == ("tool_failed", "yes", message)
     assert error.retry_after_s == pause_s
     assert type(error.retryable) is bool
 

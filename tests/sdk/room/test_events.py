@@ -38,33 +38,33 @@ async def test_participant_gets_messages_as_soon_as_it_has_joined(server: TestSe
 async def test_the_block_is_not_entered_before_the_server_has_answered() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
-            line = await server.next_line()
+            connection = await server.next_connection()
             entering = asyncio.create_task(room.events().__aenter__())
-            request = await line.next_of(Subscribe)
+            request = await connection.next_of(Subscribe)
             asking = asyncio.create_task(room.participants())
-            await line.answer(Participants, {"participants": [], "cursor": None})
+            await connection.answer(Participants, {"participants": [], "cursor": None})
             assert await asking == []
             assert not entering.done()
-            await line.send(Failed(request.id, "unavailable", "no", False, "no", None, None))
+            await connection.send(Failed(request.id, "unavailable", "no", False, "no", None, None))
             with pytest.raises(RoomException):
                 await entering
-            await line.connection.close()
+            await connection.websocket.close()
 
 
 async def test_who_may_hear_of_nothing_is_refused_at_the_door(server: TestServer) -> None:
     async with server.room("eve", api=ApiScope()) as eve, asyncio.timeout(60):
-        for news in (eve.events(), eve.watch_calls()):
+        for stream in (eve.events(), eve.watch_calls()):
             with pytest.raises(PermissionDenied):
-                await news.__aenter__()
-            assert [each async for each in news] == []
+                await stream.__aenter__()
+            assert [each async for each in stream] == []
     with pytest.raises(Unavailable):
         await eve.events().__aenter__()
 
 
 async def test_watching_calls_has_begun_once_the_block_runs(server: TestServer) -> None:
-    async with server.room("eve") as eve, eve.watch_calls() as news, asyncio.timeout(60):
+    async with server.room("eve") as eve, eve.watch_calls() as stream, asyncio.timeout(60):
         assert server.server.hub.rooms["lab"].room.monitor is not None
-        assert (await anext(news)).in_flight == 0
+        assert (await anext(stream)).in_flight == 0
 
 
 async def test_giving_up_waiting_loses_no_event(server: TestServer) -> None:
@@ -119,18 +119,18 @@ async def test_reader_that_breaks_off_without_a_block_is_subscribed_no_more(
 async def test_readers_of_one_stream_share_what_comes() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
-            line = await server.next_line()
+            connection = await server.next_connection()
             events = room.events()
             first, second = (asyncio.create_task(anext(events)) for _ in range(2))
-            await line.answer(Subscribe, {"topics": ["toolkits"]})
+            await connection.answer(Subscribe, {"topics": ["toolkits"]})
             summary = {"title": "", "description": "", "version": "", "digest": "d", "hosts": 1}
             more = {"public": True, "owner": {"name": "o", "issuer": ""}, "tools": []}
             for number, name in enumerate("ab", 1):
                 toolkit = {"name": name} | summary | more
-                await line.send(Event(number, "toolkit_added", {"toolkit": toolkit}))
-            told = [(await each).toolkit for each in (first, second)]
-            assert [each.name for each in told if each is not None] == ["a", "b"]
-            await line.connection.close()
+                await connection.send(Event(number, "toolkit_added", {"toolkit": toolkit}))
+            received = [(await each).toolkit for each in (first, second)]
+            assert [each.name for each in received if each is not None] == ["a", "b"]
+            await connection.websocket.close()
 
 
 async def test_all_readers_of_a_stream_end_with_the_room(server: TestServer) -> None:

@@ -176,10 +176,10 @@ async def test_second_signal_is_handled_until_serving_ends_and_not_afterwards() 
 def test_error_for_a_user_without_a_name_names_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def nobody() -> str:
+    def absent() -> str:
         raise error
 
-    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr(getpass, "getuser", absent)
     (tmp_path / DEV_KEYS_FILE).write_text("")
     with pytest.raises(ValueError, match="TOOLBUS_NAME"):
         RoomSettings.resolve(environ={"TOOLBUS_HOME": str(tmp_path)})

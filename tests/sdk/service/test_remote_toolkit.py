@@ -115,7 +115,7 @@ def assert_ends_as_the_command_does(
 
 
 @pytest.mark.parametrize(
-    ("variables", "code", "words"),
+    ("variables", "code", "message"),
     [
         ({"TOOLBUS_URL": NOWHERE}, 6, "unavailable: cannot connect to ws://127.0.0.1:1"),
         ({"TOOLBUS_URL": "http://x"}, 2, "'http://x' is not a server address"),
@@ -137,9 +137,9 @@ def assert_ends_as_the_command_does(
     ],
 )
 def test_invalid_setting_ends_run_with_one_line(
-    toolbus: CommandLine, variables: dict[str, str], code: int, words: str
+    toolbus: CommandLine, variables: dict[str, str], code: int, message: str
 ) -> None:
-    assert words in assert_ends_as_the_command_does(toolbus, variables, code)
+    assert message in assert_ends_as_the_command_does(toolbus, variables, code)
 
 
 def test_missing_grant_ends_run_with_one_line(toolbus: CommandLine) -> None:

@@ -83,8 +83,8 @@ async def test_configured_process_sends_its_spans_before_it_ends(
             stderr=subprocess.PIPE,
         )
         async with asyncio.timeout(60):
-            _, said = await program.communicate()
-        assert (program.returncode, said) == (0, b"")
+            _, output = await program.communicate()
+        assert (program.returncode, output) == (0, b"")
         [span] = await receiver.wait_for(bool, timeout_s=5)
     assert span.resource[SERVICE_NAME] == (name or "from-code")
     assert span.resource[SERVICE_INSTANCE_ID] == "instance-7"
@@ -133,11 +133,11 @@ def test_close_does_not_wait_for_an_absent_collector_and_reports_the_loss(
         began_s = time.perf_counter()
         send_one_span(monkeypatch, url.removesuffix("/v1/traces"))  # waits for 60 s at most
         assert time.perf_counter() - began_s < 30
-    [said] = [
+    [output] = [
         each.getMessage() for each in caplog.records if each.name == "toolbus.telemetry.tracing"
     ]
     place = url.removeprefix("http://").removesuffix("/v1/traces")
-    assert said == f"spans do not reach http://{place} and are lost; calls are not affected"
+    assert output == f"spans do not reach http://{place} and are lost; calls are not affected"
 
 
 def test_close_reports_a_collector_that_took_too_long(caplog: pytest.LogCaptureFixture) -> None:
@@ -258,8 +258,8 @@ def test_recovered_collector_is_reported_once(caplog: pytest.LogCaptureFixture) 
     flaky.away = False
     for _ in range(3):
         exporter.export(())
-    said = [record.getMessage() for record in caplog.records if "flaky" in record.getMessage()]
-    assert said == [
+    output = [record.getMessage() for record in caplog.records if "flaky" in record.getMessage()]
+    assert output == [
         "spans do not reach flaky:4318 and are lost; calls are not affected",
         "spans reach flaky:4318 again; 0 were lost",
     ]

@@ -59,8 +59,8 @@ async def total(rows: InputStream[Row], start: int = 0) -> list[Any]:
     return [start, *[(row.number, str(row.on)) async for row in rows]]
 
 
-async def texts(words: InputStream[str] | None = None) -> Any:
-    return None if words is None else [word async for word in words]
+async def texts(message: InputStream[str] | None = None) -> Any:
+    return None if message is None else [word async for word in message]
 
 
 async def sizes(data: Annotated[InputStream[bytes], "the files"]) -> list[int]:
@@ -136,11 +136,11 @@ async def test_chunk_of_another_kind_is_refused(kind: Any, value: Any) -> None:
 
 
 async def test_an_input_may_be_an_async_iterable() -> None:
-    async def words() -> AsyncIterator[str]:
+    async def message() -> AsyncIterator[str]:
         yield "a"
         yield "b"
 
-    assert await run(texts, words()) == ["a", "b"]
+    assert await run(texts, message()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("value", ["text", b"bytes", {"a": 1}], ids=repr)
@@ -331,7 +331,7 @@ async def positional(rows: InputStream[int], /) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "message"),
     [
         (two, "'attachment' is a second parameter for the input"),
         (sync, "only an async function can take an upload as a file"),
@@ -339,9 +339,9 @@ async def positional(rows: InputStream[int], /) -> None: ...
     ],
 )
 def test_parameter_that_cannot_take_an_input_is_refused_when_the_tool_is_made(
-    made: Callable[..., Any], words: str
+    made: Callable[..., Any], message: str
 ) -> None:
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=message):
         FunctionTool(made)
 
 

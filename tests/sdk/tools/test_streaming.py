@@ -374,7 +374,7 @@ async def test_error_while_closing_an_abandoned_stream_is_logged_and_hides_nothi
 
 
 async def test_progress_reaches_only_a_local_listener() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     row: Callable[..., Any] = functools.partial(Row, number=1)
 
     @tool
@@ -385,8 +385,8 @@ async def test_progress_reaches_only_a_local_listener() -> None:
 
     kit = Toolkit("t", [work])
     await kit.execute(ToolContext(), "work", {})
-    await kit.execute(ToolContext(on_progress=heard.append), "work", {})
-    assert heard == [0.5, {"number": 1}, "from a thread"]
+    await kit.execute(ToolContext(on_progress=received.append), "work", {})
+    assert received == [0.5, {"number": 1}, "from a thread"]
 
 
 @pytest.mark.parametrize(

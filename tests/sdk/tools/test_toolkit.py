@@ -107,7 +107,7 @@ def test_arguments_of_a_toolkit_are_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tools", "error", "words"),
+    ("name", "tools", "error", "expected_message"),
     [
         ("a", [double, double], ValueError, "'a' has two tools named 'double'"),
         ("a", [Empty], TypeError, "Empty is a class"),
@@ -121,9 +121,9 @@ def test_arguments_of_a_toolkit_are_copied() -> None:
     ],
 )
 def test_invalid_definition_is_refused(
-    name: Any, tools: Any, error: type[Exception], words: str
+    name: Any, tools: Any, error: type[Exception], expected_message: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=expected_message):
         Toolkit(name, tools)
 
 

@@ -28,8 +28,8 @@ async def test_models_enums_and_dates_are_sent_as_json_and_others_are_refused_by
         async with alice.host(Toolkit("post", [weigh])):
             parcel = Parcel(size=Size.SMALL, on=date(2026, 1, 2))
             day = date(2026, 1, 31)
-            said = await bob.call("post.weigh", parcel=parcel, again=Size.SMALL, today=day)
-            assert said == "small small 2026-01-31"
+            output = await bob.call("post.weigh", parcel=parcel, again=Size.SMALL, today=day)
+            assert output == "small small 2026-01-31"
             with pytest.raises(InvalidArguments, match="object") as refused:
                 await bob.call("post.weigh", parcel=parcel, again=object(), today=day)
             assert refused.value.details["path"] == "/again"

@@ -72,9 +72,9 @@ def test_other_frames_are_passed_through_one_by_one(*, from_client: bool) -> Non
         websocket_frame(b"\x03\xe8", opcode=CLOSE, masked=from_client),
     ]
     message = websocket_frame(b"message", masked=from_client)
-    told = b"".join(other + message for other in others)
+    received = b"".join(other + message for other in others)
 
-    parts = cutter(from_client=from_client).cut(told)
+    parts = cutter(from_client=from_client).cut(received)
     assert parts == [part for other in others for part in (Passthrough(other), b"message")]
 
 
@@ -166,11 +166,11 @@ def test_skipped_bytes_are_tracked() -> None:
     frame = websocket_frame(text_of(300))
     fragment = websocket_frame(b"", fin=False)
     message = websocket_frame(b"message")
-    told = HANDSHAKE + frame * 2 + fragment
-    for place in range(1, len(told)):
+    received = HANDSHAKE + frame * 2 + fragment
+    for place in range(1, len(received)):
         ours = FrameCutter(from_client=True, max_bytes=MAX_BYTES)
-        ours.skip(told[:place])
-        ours.skip(told[place:])
+        ours.skip(received[:place])
+        ours.skip(received[place:])
         last = websocket_frame(b"", opcode=CONT)
         assert ours.cut(message + last + message) == [
             Passthrough(message),
@@ -365,8 +365,8 @@ async def test_second_reply_in_a_batch_is_written_after_the_iteration(
         await end.read(first + arrived(b"small"))
 
         assert end.wire.writes == writes
-        told = (await end.outcome()).said
-        assert told == [(BINARY, b"first"), (BINARY, b"small")]
+        received = (await end.outcome()).sent
+        assert received == [(BINARY, b"first"), (BINARY, b"small")]
 
 
 async def test_replies_keep_their_order_while_some_wait_for_the_flush() -> None:
@@ -378,8 +378,8 @@ async def test_replies_keep_their_order_while_some_wait_for_the_flush() -> None:
 
     await end.read(websocket_frame(b"6", opcode=PING, masked=False))  # its pong flushes all
     await end.read(arrived(b"7"))
-    said = [payload for _, payload in (await end.outcome()).said]
-    assert said == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+    output = [payload for _, payload in (await end.outcome()).sent]
+    assert output == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
 
 
 async def test_small_gathered_messages_share_one_write() -> None:
@@ -389,8 +389,8 @@ async def test_small_gathered_messages_share_one_write() -> None:
         end.connection.send_message(message)
     assert end.wire.writes == 0
 
-    told = (await end.outcome()).said
-    assert (end.wire.writes, told) == (1, [(BINARY, each) for each in (b"1", b"2", b"3")])
+    received = (await end.outcome()).sent
+    assert (end.wire.writes, received) == (1, [(BINARY, each) for each in (b"1", b"2", b"3")])
     end.connection.send_message(b"alone")  # another iteration
     assert end.wire.writes == 2
 
@@ -403,8 +403,8 @@ async def test_large_gathered_message_is_written_at_once_after_earlier_ones() ->
     assert end.wire.writes == 1
 
     end.connection.send_message(b"last")
-    said = [payload for _, payload in (await end.outcome()).said]
-    assert said == [b"small", text_of(LARGE), b"last"]
+    output = [payload for _, payload in (await end.outcome()).sent]
+    assert output == [b"small", text_of(LARGE), b"last"]
 
 
 async def test_connection_without_batches_gathers_nothing() -> None:

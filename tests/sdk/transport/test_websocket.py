@@ -54,8 +54,8 @@ async def test_process_event_is_called_with_every_other_frame() -> None:
 
         frames = connection.events[1:]  # the first is the request
         assert all(type(frame) is Frame for frame in frames)
-        told = [(f.opcode, bytes(f.data), f.fin) for f in frames if isinstance(f, Frame)]
-        assert told == [
+        received = [(f.opcode, bytes(f.data), f.fin) for f in frames if isinstance(f, Frame)]
+        assert received == [
             (Opcode.BINARY, b"tw", False),
             (Opcode.PING, b"ping", True),
             (Opcode.CONT, b"o", True),
@@ -324,20 +324,22 @@ def test_replies_on_a_lost_connection_are_dropped_silently() -> None:
     """On uvloop a write to a closed transport would raise."""
 
     async def lose_it() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: faults.append(told))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, received: faults.append(received)
+        )
         async with transport_server() as there, there.raw_pair() as (_, connection, _reader):
             connection.batches = True
-            told = asyncio.Event()
+            received = asyncio.Event()
 
             class Losing(RecordingReceiver):
                 def on_message(self, data: bytes) -> None:
                     connection.transport.abort()
                     connection.send_message(data)
-                    told.set()
+                    received.set()
 
             connection.receiver = losing = Losing()
             connection.data_received(websocket_frame(b"one") + websocket_frame(b"two"))
-            assert told.is_set()
+            assert received.is_set()
             await losing.gone()
             turn = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_soon(turn.set_result, None)

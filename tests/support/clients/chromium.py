@@ -94,12 +94,12 @@ def running_chromium(command: str, profile: Path) -> Iterator[str]:
 
 
 def _address_in(lines: Iterable[str]) -> str:
-    said: list[str] = []
+    output: list[str] = []
     for line in lines:
         if found := _LISTENING.search(line):
             return found[1]
-        said.append(line)
-    raise AssertionError(f"the browser ended: {''.join(said)}")
+        output.append(line)
+    raise AssertionError(f"the browser ended: {''.join(output)}")
 
 
 class _DevTools:
@@ -120,19 +120,19 @@ class _DevTools:
             json.dumps({"id": number, "method": method, "params": params, **place})
         )
         async with asyncio.timeout(PATIENCE_S):
-            told = await answer
-        assert "error" not in told, f"{method}: {told}"
-        result: dict[str, Any] = told["result"]
+            received = await answer
+        assert "error" not in received, f"{method}: {received}"
+        result: dict[str, Any] = received["result"]
         return result
 
     async def read(self) -> None:
         """Dispatch replies and events until the connection ends."""
         async for message in self._socket:
-            told = json.loads(message)
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
+            received = json.loads(message)
+            if "id" in received:
+                self._answers.pop(received["id"]).set_result(received)
             else:
-                self.events.append(told)
+                self.events.append(received)
 
 
 class Page:
@@ -149,8 +149,8 @@ class Page:
 
     async def open(self, url: str) -> None:
         """Go to an address, and wait until its scripts have run."""
-        told = await self._ask("Page.navigate", url=url)
-        assert "errorText" not in told, told
+        received = await self._ask("Page.navigate", url=url)
+        assert "errorText" not in received, received
         await self.evaluate(_LOADED)
 
     async def type(self, form: str, **fields: str) -> None:
@@ -175,11 +175,11 @@ class Page:
 
     async def evaluate(self, expression: str) -> Any:
         """Evaluate JavaScript and return its value; a promise is awaited."""
-        told = await self._ask(
+        received = await self._ask(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in received, received["exceptionDetails"]
+        return received["result"].get("value")
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the events of this page so far that have this name."""

@@ -34,10 +34,12 @@ class CuttableRelay:
 
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Relay one connection until either side ends it."""
-        far_reader, far = await asyncio.open_connection(self._goal.hostname, self._goal.port)
+        upstream_reader, upstream = await asyncio.open_connection(
+            self._goal.hostname, self._goal.port
+        )
         self._near.add(writer)
-        self._far.add(far)
-        for source, sink in ((reader, far), (far_reader, writer)):
+        self._far.add(upstream)
+        for source, sink in ((reader, upstream), (upstream_reader, writer)):
             task = asyncio.create_task(self._pump(source, sink))
             self._tasks.add(task)
 
@@ -61,11 +63,11 @@ class CuttableRelay:
 @asynccontextmanager
 async def cuttable_relay(url: str) -> AsyncIterator[CuttableRelay]:
     """Listen on loopback and relay to a server until the block ends."""
-    line = CuttableRelay(url)
-    listener = await asyncio.start_server(line.join, "127.0.0.1", 0)
-    line.url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    relay = CuttableRelay(url)
+    listener = await asyncio.start_server(relay.join, "127.0.0.1", 0)
+    relay.url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
-        yield line
+        yield relay
     finally:
         listener.close()
-        await line.end()
+        await relay.end()

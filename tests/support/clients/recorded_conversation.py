@@ -88,23 +88,23 @@ class Replay:
         self._stack = stack
         self._clients: dict[str, RawClient] = {}
         self.choices = Choices()
-        self.heard = 0
+        self.received = 0
         """How many frames of the server's were as they had been."""
 
-    async def run(self, talk: list[dict[str, Any]]) -> None:
+    async def run(self, conversation: list[dict[str, Any]]) -> None:
         """Replay it step by step.
 
         Raises:
             ConversationDiffers: A frame differs.
         """
-        for step in talk:
+        for step in conversation:
             match step:
                 case {"joins": who, "name": name, "path": path}:
                     await self._join(who, name, path)
                 case {"by": who, "frame": frame}:
-                    self._clients[who].send_message(self.said(frame))
+                    self._clients[who].send_message(self.encoded(frame))
                 case {"to": who, "frame": frame}:
-                    await self._hear(who, frame)
+                    await self._receive(who, frame)
                 case {"leaves": who, "code": int(code)}:
                     closing = websocket_frame(code.to_bytes(2, "big"), opcode=CLOSE)
                     self._clients[who].send(closing)
@@ -116,7 +116,7 @@ class Replay:
                 case _:
                     raise ValueError(f"no step: {step}")
 
-    def said(self, frame: list[Any]) -> bytes:
+    def encoded(self, frame: list[Any]) -> bytes:
         """Return the bytes that a client sends."""
         return packed(self.choices.translated(self._with_tokens(frame)))
 
@@ -134,7 +134,7 @@ class Replay:
         assert head.status == 101, head
         self._clients[who] = client
 
-    async def _hear(self, who: str, then: list[Any]) -> None:
+    async def _receive(self, who: str, then: list[Any]) -> None:
         async with asyncio.timeout(60):
             while True:
                 raw = await self._clients[who].read_raw()
@@ -143,7 +143,7 @@ class Replay:
                 if raw.opcode == BINARY and (now := msgpack.unpackb(raw.payload))[0] in OLD_KINDS:
                     break
         same_frame(then, now, self.choices)
-        self.heard += 1
+        self.received += 1
 
 
 def same_frame(then: list[Any], now: list[Any], choices: Choices) -> None:
@@ -232,5 +232,5 @@ def _bytes_in(value: Any) -> Any:
 
 def read_conversation(path: Path) -> list[dict[str, Any]]:
     """Read a recorded conversation."""
-    talk: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["talk"]
-    return talk
+    conversation: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["talk"]
+    return conversation

@@ -41,7 +41,7 @@ class Haproxy:
         """Where participants connect to."""
         return f"ws://{self.address}"
 
-    async def says(self, node: str, state: str) -> None:
+    async def wait_for_state(self, node: str, state: str) -> None:
         """Wait until it has reported that a node is UP or DOWN."""
         pattern = re.compile(rf"Server nodes/{re.escape(node)} is {state}\b.*")
         await asyncio.to_thread(self.service.wait_for, pattern)

@@ -32,7 +32,7 @@ class Pod(NamedTuple):
     def variables(self) -> dict[str, dict[str, Any]]:
         return {each["name"]: each for each in self.container.get("env", ())}
 
-    def said(self, name: str) -> str:
+    def variable(self, name: str) -> str:
         value = self.variables[name]["value"]
         assert isinstance(value, str)  # a number would be refused
         return value

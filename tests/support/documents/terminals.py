@@ -23,28 +23,28 @@ class Service:
 
     process: subprocess.Popen[str]
     _printed: str = ""
-    _news: threading.Condition = field(default_factory=threading.Condition)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
         """Collect what is printed, until the end."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._news:
+            with self._changed:
                 self._printed += line
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """Wait until a pattern is found in what was printed."""
-        with self._news:
-            found = self._news.wait_for(lambda: pattern.search(self._printed), _PATIENCE_S)
+        with self._changed:
+            found = self._changed.wait_for(lambda: pattern.search(self._printed), _PATIENCE_S)
         assert found, f"not printed: {pattern.pattern}\nbut: {self._printed}"
         return found
 
     def shows(self, prints: Sequence[str]) -> None:
         """Wait until lines have been printed as a document shows them."""
         wanted = pattern_of(prints)
-        with self._news:
-            found = self._news.wait_for(
+        with self._changed:
+            found = self._changed.wait_for(
                 lambda: wanted.search(settled(self._printed) + "\n"), _PATIENCE_S
             )
             assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"

@@ -66,19 +66,19 @@ async def keep_one_owner_of_a_public_name(redis: RedisPlace) -> None:
 async def see_participants_and_messages(redis: RedisPlace) -> None:
     """Receive attributes and messages of a participant at another node."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
-        async with there.room("ann") as ann, ann.events(["messages"]) as heard:
+        async with there.room("ann") as ann, ann.events(["messages"]) as received:
             async with here.room("bob") as bob:
                 await ann.set_attributes(mood="fine")
-                async with bob.events(["participants"]) as news:
+                async with bob.events(["participants"]) as notices:
                     known = {each.name: each for each in await bob.participants()}
                     while "ann" not in known or not known["ann"].attributes:
-                        person = (await anext(aiter(news))).participant
+                        person = (await anext(aiter(notices))).participant
                         assert person is not None
                         known[person.name] = person
                 assert known["ann"].attributes == {"mood": "fine"}
                 while not await bob.send("ann", "hello", {"text": "hi"}):
                     pass
-                async for event in heard:
+                async for event in received:
                     assert event.message is not None
                     assert event.message.body == {"text": "hi"}
                     break
@@ -99,15 +99,15 @@ async def kick_and_revoke(redis: RedisPlace) -> None:
     """Kick and revoke participants of another node."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         token = ParticipantToken(name="chief", room=["*"], api=ApiScope.full()).to_jwt(here.key)
-        chiefs = RoomClient(here.url, room="lab", token=token)
-        async with chiefs as chief, there.room("ann") as ann, there.room("bob") as bob:
-            await until_present(chief, "ann", "bob")
-            done = await chief.admin("kick", room="lab", participant="ann")
+        admins = RoomClient(here.url, room="lab", token=token)
+        async with admins as administrator, there.room("ann") as ann, there.room("bob") as bob:
+            await until_present(administrator, "ann", "bob")
+            done = await administrator.admin("kick", room="lab", participant="ann")
             assert done == {"closed": 1}
             with pytest.raises(PermissionDenied):
                 await ann.closed()
             issuer = bob.me.issuer
-            assert await chief.admin("revoke", name="bob", issuer=issuer) == {"closed": 1}
+            assert await administrator.admin("revoke", name="bob", issuer=issuer) == {"closed": 1}
             with pytest.raises(PermissionDenied):
                 await bob.closed()
             with pytest.raises(PermissionDenied):
@@ -125,25 +125,25 @@ async def take_up_a_reserved_name(redis: RedisServer) -> None:
             calling = asyncio.ensure_future(witness.call("echo.say"))
             answer(host, await next_of(host, Dispatch), [2, "back"])
             assert await calling == "back"
-            async with witness.events(["toolkits"]) as news, here.room("other") as other:
+            async with witness.events(["toolkits"]) as notices, here.room("other") as other:
                 with pytest.raises(AlreadyExists):
                     await RemoteToolkit("echo", [add]).start(other)
                 await ask(host, Unregister(2, "echo", True))
-                assert (await next_toolkit_event(news)).name == "toolkit_removed"
+                assert (await next_toolkit_event(notices)).name == "toolkit_removed"
 
 
-def chief_of(server: TestServer, *rooms: str) -> RoomClient:
+def admin_of(server: TestServer, *rooms: str) -> RoomClient:
     """Make an administrator of rooms."""
     token = ParticipantToken(name="chief", room=list(rooms), api=ApiScope.full())
     return RoomClient(server.url, room="lab", token=token.to_jwt(server.key))
 
 
-async def all_rooms(chief: RoomClient, **options: Any) -> list[dict[str, Any]]:
+async def all_rooms(administrator: RoomClient, **options: Any) -> list[dict[str, Any]]:
     """List all pages of rooms."""
-    page = await chief.admin("rooms", **options)
+    page = await administrator.admin("rooms", **options)
     rooms: list[dict[str, Any]] = page["rooms"]
     while page["cursor"] is not None:
-        page = await chief.admin("rooms", **options, cursor=page["cursor"])
+        page = await administrator.admin("rooms", **options, cursor=page["cursor"])
         rooms += page["rooms"]
     return rooms
 
@@ -159,14 +159,14 @@ async def count_calls_once(
             here.room("ann") as ann,
             here.room("bob", room="attic") as bob,
             hosted(there, add, name="sign"),
-            chief_of(here, "*") as chief,
-            chief_of(there, "*") as other,
+            admin_of(here, "*") as administrator,
+            admin_of(there, "*") as other,
         ):
-            await until_present(chief, "host", "ann")
+            await until_present(administrator, "host", "ann")
             await until_listed(ann, "kit")
             held = asyncio.ensure_future(ann.call("kit.hold"))
             await holding.began.wait()
-            for each in (chief, other):
+            for each in (administrator, other):
                 calls = {room["name"]: room["calls"] for room in await all_rooms(each)}
                 assert calls == {"attic": 0, "lab": 1}
             held.cancel()

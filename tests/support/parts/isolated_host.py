@@ -71,7 +71,7 @@ class ScriptedPeer:
 
     def __init__(self, max_inflight: int, tracing: Tracing) -> None:
         self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
-        self.news: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
+        self.unread: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
         self.wire = Wire(self._take)
         self.rooms: list[tuple[int, float | None]] = []
         self.runner = Runner(
@@ -88,7 +88,7 @@ class ScriptedPeer:
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, StreamChunk | Progress | Credit):
-            self.news.put_nowait(frame)
+            self.unread.put_nowait(frame)
             return
         assert isinstance(frame, Result | Failed)
         self.answers.put_nowait(frame)
@@ -117,7 +117,7 @@ class ScriptedPeer:
     async def next_of(self, kind: type[T]) -> T:
         """Return the next frame besides answers, which must be of this kind."""
         async with asyncio.timeout(60):
-            frame = await self.news.get()
+            frame = await self.unread.get()
         assert isinstance(frame, kind), frame
         return frame
 
@@ -135,7 +135,7 @@ class ScriptedPeer:
         )
         for each in waiting:
             each.cancel()
-        return not done and self.news.empty()
+        return not done and self.unread.empty()
 
     async def answer(self) -> Any:
         """Return the next answer: a value, or the error that it stands for."""

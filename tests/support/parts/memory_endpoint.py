@@ -33,7 +33,7 @@ class Outcome:
     """What one end of a connection received and sent, and how it ended."""
 
     messages: list[bytes]
-    said: list[tuple[int, bytes]]
+    sent: list[tuple[int, bytes]]
     """Opcode and payload of every frame that was written."""
     has_ended_writing: bool
     state: State

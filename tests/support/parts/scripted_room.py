@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.scripted_server import Line, scripted_server
+from support.parts.scripted_server import ScriptedConnection, scripted_server
 from toolbus import ApiScope, ChunkStream, RoomClient, RoomException
 from toolbus.telemetry.tracing import Tracing
 from toolbus.wire import (
@@ -28,7 +28,7 @@ from toolbus.wire import (
     pack_body,
 )
 
-TOLD = (Cancel, Credit, Input)
+CALL_FRAMES = (Cancel, Credit, Input)
 
 
 def json_body(value: Any) -> bytes:
@@ -42,59 +42,59 @@ def piece(data: bytes, *, more: bool, name: str = "") -> bytes:
 class ScriptedRoom:
     """The server's side of one connection, and the room on its other side."""
 
-    def __init__(self, room: RoomClient, line: Line) -> None:
+    def __init__(self, room: RoomClient, connection: ScriptedConnection) -> None:
         self.room = room
-        self.line = line
+        self.connection = connection
         self.id = 0
         self.number = 0
 
     async def call(self) -> Call:
         """Wait for the next call; later frames belong to that one."""
-        frame = await self.line.next_of(Call)
+        frame = await self.connection.next_of(Call)
         self.id, self.number = frame.id, 0
         return frame
 
     async def chunk(self, body: bytes, number: int | None = None) -> None:
         self.number = self.number + 1 if number is None else number
-        await self.line.send(StreamChunk(self.id, self.number, body))
+        await self.connection.send(StreamChunk(self.id, self.number, body))
 
     async def chunks(self, *values: Any) -> None:
         for value in values:
             await self.chunk(json_body(value))
 
     async def end(self, body: bytes = b"\x91\x00") -> None:
-        await self.line.send(Result(self.id, body))
+        await self.connection.send(Result(self.id, body))
 
     async def fail(self, error: RoomException) -> None:
-        await self.line.send(failed(self.id, error))
+        await self.connection.send(failed(self.id, error))
 
     async def progress(self, value: Any) -> None:
-        await self.line.send(Progress(self.id, json_body(value)))
+        await self.connection.send(Progress(self.id, json_body(value)))
 
     async def want(self, chunks: int, size: int = 2**20) -> None:
         """Give credit for input."""
-        await self.line.send(Credit(self.id, True, chunks, size))
+        await self.connection.send(Credit(self.id, True, chunks, size))
 
     async def received(self) -> list[Frame]:
         """Return all frames about calls that the room has sent, after it has read all that it
         received.
         """
         async with asyncio.timeout(60):
-            return await self._told_until_asked() + await self._told_until_asked()
+            return await self._sent_until_request() + await self._sent_until_request()
 
-    async def _told_until_asked(self) -> list[Frame]:
+    async def _sent_until_request(self) -> list[Frame]:
         asking = asyncio.create_task(self.room.participants())
         found: list[Frame] = []
         while True:
-            data = await self.line.connection.recv()
+            data = await self.connection.websocket.recv()
             assert isinstance(data, bytes)
             frame = decode_from_client(data)
             assert not isinstance(frame, Unknown)
             if isinstance(frame, Participants):
                 break
-            found += [frame] if isinstance(frame, TOLD) else []
+            found += [frame] if isinstance(frame, CALL_FRAMES) else []
         body: dict[str, Any] = {"participants": [], "cursor": None}
-        await self.line.send(Result(frame.id, pack_body(body)))
+        await self.connection.send(Result(frame.id, pack_body(body)))
         await asking
         return found
 
@@ -108,8 +108,8 @@ class ScriptedRoom:
         """Run an action in the same event loop turn in which the room receives the next chunk."""
         assert self.room._parts is not None
         table = self.room._parts.table
-        (line,) = self.room._parts.calls._runners
-        handlers: dict[Any, Any] = line._handlers
+        (runner,) = self.room._parts.calls._runners
+        handlers: dict[Any, Any] = runner._handlers
 
         def receive(frame: StreamChunk) -> None:
             handlers[StreamChunk] = table.receive
@@ -157,4 +157,4 @@ async def scripted_room(tracing: Tracing | None = None) -> AsyncIterator[Scripte
         scripted_server(ApiScope.full()) as server,
         RoomClient(server.url, room="lab", token="t", tracing=tracing) as room,
     ):
-        yield ScriptedRoom(room, await server.next_line())
+        yield ScriptedRoom(room, await server.next_connection())

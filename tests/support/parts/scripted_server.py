@@ -25,24 +25,24 @@ from toolbus.wire import (
 T = TypeVar("T")
 
 
-class Line:
+class ScriptedConnection:
     """One client's connection, which was welcomed."""
 
-    def __init__(self, connection: ServerConnection) -> None:
-        self.connection = connection
-        assert connection.request is not None
-        query = parse_qs(urlsplit(connection.request.path).query)
+    def __init__(self, websocket: ServerConnection) -> None:
+        self.websocket = websocket
+        assert websocket.request is not None
+        query = parse_qs(urlsplit(websocket.request.path).query)
         self.instance = query["instance"][0]
         self.epoch = int(query["epoch"][0])
 
     async def send(self, frame: Frame) -> None:
-        await self.connection.send(encode(frame))
+        await self.websocket.send(encode(frame))
 
     async def next_of(self, kind: type[T]) -> T:
         """Read on until a frame of this kind."""
         async with asyncio.timeout(60):
             while True:
-                data = await self.connection.recv()
+                data = await self.websocket.recv()
                 assert isinstance(data, bytes)
                 frame = decode_from_client(data)
                 assert not isinstance(frame, Unknown)
@@ -61,24 +61,24 @@ class ScriptedServer:
 
     def __init__(self, api: ApiScope) -> None:
         self.api = api.to_claims()
-        self.lines: asyncio.Queue[Line] = asyncio.Queue()
+        self.connections: asyncio.Queue[ScriptedConnection] = asyncio.Queue()
         self.url = ""
         self.version = 1
         self.more: list[Any] = []
         """Fields behind those of a welcome."""
 
-    async def next_line(self) -> Line:
+    async def next_connection(self) -> ScriptedConnection:
         """Wait for the next connection."""
         async with asyncio.timeout(60):
-            return await self.lines.get()
+            return await self.connections.get()
 
     async def handle(self, connection: ServerConnection) -> None:
-        line = Line(connection)
+        client = ScriptedConnection(connection)
         facts: dict[str, Any] = {"name": "alice", "issuer": "test", "role": "user", "limits": {}}
         facts |= {"api": self.api, "heartbeat_ms": 0}
         welcome = [1, self.version, "p1", "lab", "s1", facts]
         await connection.send(pack_body([*welcome, *self.more]))
-        self.lines.put_nowait(line)
+        self.connections.put_nowait(client)
         await connection.wait_closed()
 
 

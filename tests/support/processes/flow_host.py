@@ -56,10 +56,10 @@ class Flow:
                     yield {"n": number, "x": "x" * size}
 
         @tool
-        async def pause(context: ToolContext, news: int) -> AsyncIterator[int]:
+        async def pause(context: ToolContext, progress_reports: int) -> AsyncIterator[int]:
             async with self.run("pause"):
                 yield 1
-                for each in range(news):
+                for each in range(progress_reports):
                     await asyncio.sleep(0.2)
                     context.emit(each)
                 yield 2

@@ -99,9 +99,9 @@ class Load:
         for key in self.succeeded:
             assert ended[key], f"call {key} ended well, and never ran to its end"
         for key, error in self.failed.items():
-            told = f"call {key} was told {error!r}, entered {entered[key]}, ended {ended[key]}"
-            assert not (error.executed == "no" and entered[key]), told
-            assert not (error.executed == "yes" and not ended[key]), told
+            received = f"call {key} was told {error!r}, entered {entered[key]}, ended {ended[key]}"
+            assert not (error.executed == "no" and entered[key]), received
+            assert not (error.executed == "yes" and not ended[key]), received
         if self._tool == "count":
             twice = [key for key in (*self.succeeded, *self.failed) if entered[key] > 1]
             assert not twice, f"not idempotent, and ran more than once: {twice}"

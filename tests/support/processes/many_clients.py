@@ -45,12 +45,12 @@ class ManyClients:
 
 @asynccontextmanager
 async def many_clients(
-    server: ServerProcess, people: int = PEOPLE, url: str | None = None
+    server: ServerProcess, participants: int = PEOPLE, url: str | None = None
 ) -> AsyncIterator[ManyClients]:
     """Run this many participants in their own process, connected to the server or to `url`."""
     place = {"TOOLBUS_URL": url or server.url, "TOOLBUS_ROOM": "lab"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(_PROGRAM), str(people)),
+        *(sys.executable, str(_PROGRAM), str(participants)),
         env={**os.environ, **place, "TOOLBUS_TOKEN": server.token("crowd")},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -42,8 +42,8 @@ def node_command() -> tuple[str, list[str]]:
 
 
 def _major(node: str) -> int:
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=20)
-    return int(said.stdout.strip().lstrip("v").partition(".")[0] or 0)
+    output = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=20)
+    return int(output.stdout.strip().lstrip("v").partition(".")[0] or 0)
 
 
 def installed_client(folder: Path) -> Path:
@@ -77,11 +77,11 @@ def _install(npm: Sequence[str], folder: Path) -> None:
     quietly = ("--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1")
     command = [*npm, "ci", "--ignore-scripts", *quietly]
     try:
-        said = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90)
+        output = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90)
     except subprocess.TimeoutExpired:
         not_verified(_WHAT, "npm ci took too long", ci_has_it=False)
-    if said.returncode:
-        why = (said.stderr.strip().splitlines() or ["no word"])[0]
+    if output.returncode:
+        why = (output.stderr.strip().splitlines() or ["no word"])[0]
         not_verified(_WHAT, f"npm ci failed: {why}", ci_has_it=False)
 
 
@@ -91,35 +91,35 @@ class NodeProgram:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self._numbers = itertools.count(1)
-        self._said: list[dict[str, Any]] = []
-        self._news = asyncio.Condition()
+        self._reports: list[dict[str, Any]] = []
+        self._changed = asyncio.Condition()
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
-            async with self._news:
-                self._said.append(json.loads(line))
-                self._news.notify_all()
+            async with self._changed:
+                self._reports.append(json.loads(line))
+                self._changed.notify_all()
 
-    async def said(self, *keys: str, **wanted: Any) -> dict[str, Any]:
+    async def wait_for(self, *keys: str, **wanted: Any) -> dict[str, Any]:
         """Wait until it has printed an object with these keys and values; remove and return that
         one.
         """
 
         def found() -> dict[str, Any] | None:
-            for each in self._said:
+            for each in self._reports:
                 if set(keys) <= each.keys() and all(each.get(k) == v for k, v in wanted.items()):
                     return each
             return None
 
-        async with asyncio.timeout(60), self._news:
-            line = await self._news.wait_for(found)
+        async with asyncio.timeout(60), self._changed:
+            line = await self._changed.wait_for(found)
             assert line is not None
-            self._said.remove(line)
+            self._reports.remove(line)
             return line
 
-    def tell(self, what: str, **rest: Any) -> int:
+    def send_order(self, what: str, **rest: Any) -> int:
         """Send an order, and return its number."""
         assert self.process.stdin is not None
         number = next(self._numbers)
@@ -129,11 +129,11 @@ class NodeProgram:
 
     async def answer(self, number: int) -> dict[str, Any]:
         """Wait for the reply to an order."""
-        return await self.said(n=number)
+        return await self.wait_for(n=number)
 
     async def ask(self, what: str, **rest: Any) -> dict[str, Any]:
         """Send an order, and wait for its reply."""
-        return await self.answer(self.tell(what, **rest))
+        return await self.answer(self.send_order(what, **rest))
 
     def kill(self) -> None:
         """End it with SIGKILL."""

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["not_verified", "words_of_missing"]
+__all__ = ["messages_of_missing", "not_verified"]
 
 _PREFIX = "NOT VERIFIED: "
 
@@ -25,16 +25,16 @@ def not_verified(name: str, why: str, *, ci_has_it: bool = True) -> NoReturn:
         why: What is missing.
         ci_has_it: Whether CI must have it, so that there the test fails.
     """
-    words = f"{_PREFIX}{name} ({why})"
+    text = f"{_PREFIX}{name} ({why})"
     if ci_has_it and os.environ.get("CI", "").lower() not in ("", "0", "false"):
-        pytest.fail(f"{words}: CI must have it", pytrace=False)
-    pytest.skip(words)
+        pytest.fail(f"{text}: CI must have it", pytrace=False)
+    pytest.skip(text)
 
 
-def words_of_missing(reports: Iterable[object]) -> list[str]:
+def messages_of_missing(reports: Iterable[object]) -> list[str]:
     """Return the texts of `not_verified` among the reports of skipped tests, each once."""
-    said = [longrepr[2] for longrepr in map(_longrepr, reports) if longrepr is not None]
-    found = (words[words.index(_PREFIX) :] for words in said if _PREFIX in words)
+    output = [longrepr[2] for longrepr in map(_longrepr, reports) if longrepr is not None]
+    found = (text[text.index(_PREFIX) :] for text in output if _PREFIX in text)
     return list(dict.fromkeys(found))
 
 

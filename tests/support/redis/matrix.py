@@ -174,8 +174,8 @@ def _run(*command: str, folder: Path | None = None) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise Missing(f"{Path(command[0]).name} failed: {str(said).strip()[-200:]}") from error
+        output = getattr(error, "stderr", None) or str(error)
+        raise Missing(f"{Path(command[0]).name} failed: {str(output).strip()[-200:]}") from error
     return outcome.stdout
 
 

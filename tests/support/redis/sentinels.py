@@ -126,10 +126,10 @@ class WatchedRedis:
     async def until_another_is_primary(self) -> None:
         """Wait until all running Sentinels name the replica as the primary."""
         for sentinel in self.sentinels:
-            async with Redis.from_url(sentinel.url) as client, client.pubsub() as news:
-                await news.subscribe("+switch-master")
+            async with Redis.from_url(sentinel.url) as client, client.pubsub() as events:
+                await events.subscribe("+switch-master")
                 while await self._primary_port(client) != self.replica.port:
-                    await news.get_message(timeout=0.2)
+                    await events.get_message(timeout=0.2)
 
     async def _primary_port(self, sentinel: Redis) -> int:
         place: Any = await sentinel.sentinel_get_master_addr_by_name(NAME)

@@ -22,15 +22,15 @@ class Sum:
         self.started = self.ended = self.failed = 0
         self.calls: list[EndedCall] = []
 
-    def add(self, news: CallNews) -> None:
-        self.in_flight = news.in_flight
-        self.started += news.started
-        self.ended += news.ended
-        self.failed += news.failed
-        self.calls += news.calls
+    def add(self, report: CallNews) -> None:
+        self.in_flight = report.in_flight
+        self.started += report.started
+        self.ended += report.ended
+        self.failed += report.failed
+        self.calls += report.calls
 
-    async def until(self, news: AsyncIterator[CallNews], ended: int) -> None:
+    async def until(self, report: AsyncIterator[CallNews], ended: int) -> None:
         """Read on until this many calls have ended in all."""
         async with asyncio.timeout(60):
             while self.ended < ended or self.in_flight < 0:
-                self.add(await anext(news))
+                self.add(await anext(report))

@@ -124,21 +124,21 @@ class Storm:
             *[await each.holdings() for each in (*self.processes.servers, *self.processes.hosts)],
         ]
 
-    def _left_in(self, looks: list[dict[str, Any]]) -> list[str]:
-        servers = looks[1:-HOSTS]
+    def _left_in(self, counts: list[dict[str, Any]]) -> list[str]:
+        servers = counts[1:-HOSTS]
         left = [
             f"server {number}: {each['connections']} are there, {each['hosts']} host"
             for number, each in enumerate(servers)
             if (each["connections"], each["hosts"]) != (HOSTS + CALLERS, HOSTS)
         ]
-        left += _strangers([each["people"] for each in servers])
+        left += _unexpected_participants([each["people"] for each in servers])
         # A client that moves takes its tasks along: servers are compared in sum.
-        sums = [looks[0], _added_up(servers), *looks[-HOSTS:]]
+        sums = [counts[0], _added_up(servers), *counts[-HOSTS:]]
         names = ["callers", "servers", *(f"host {number}" for number in range(HOSTS))]
         self._sums = sums
-        for number, (name, looked) in enumerate(zip(names, sums, strict=True)):
+        for number, (name, counted) in enumerate(zip(names, sums, strict=True)):
             before = self._before[number] if self._before else None
-            left += [f"{name}: {words}" for words in _more(looked, before)]
+            left += [f"{name}: {words}" for words in _more(counted, before)]
         return left
 
     def check(self) -> None:
@@ -147,8 +147,8 @@ class Storm:
         never = NEVER if self.processes.redis is None else NEVER - BETWEEN_NODES
         found = problems(ledger.asked, ledger.reports, seen, never)
         assert not found, f"{len(found)} problems, the first: " + "\n".join(found[:10])
-        complaints = self.processes.log.read_text()
-        assert not complaints, complaints[:8_000]
+        errors = self.processes.log.read_text()
+        assert not errors, errors[:8_000]
 
     @property
     def servers_memory(self) -> int:
@@ -164,21 +164,21 @@ class Storm:
         return f"{calls} calls: {codes}, {executed}; {happened}; {late_s:.1f} s late"
 
 
-def _strangers(people: list[list[list[str]]]) -> Iterator[str]:
+def _unexpected_participants(stack: list[list[list[str]]]) -> Iterator[str]:
     """Describe participants and connections at servers that are none of the storm's."""
-    for number, there in enumerate(people):
+    for number, there in enumerate(stack):
         names = [name for name, _ in there]
         if names != PEOPLE:
             yield f"server {number}: those who are there are {names}"
-        elif there != people[0]:
-            yield f"server {number}: there are {there}, at server 0 {people[0]}"
+        elif there != stack[0]:
+            yield f"server {number}: there are {there}, at server 0 {stack[0]}"
 
 
-def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
+def _added_up(counts: list[dict[str, Any]]) -> dict[str, Any]:
     """Add up what several processes hold."""
     added: dict[str, Any] = {}
-    for name, first in looks[0].items():
-        every = [each[name] for each in looks]
+    for name, first in counts[0].items():
+        every = [each[name] for each in counts]
         if isinstance(first, dict):
             added[name] = dict(sum(map(collections.Counter, every), collections.Counter()))
         else:
@@ -186,22 +186,22 @@ def _added_up(looks: list[dict[str, Any]]) -> dict[str, Any]:
     return added
 
 
-def _more(looked: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
+def _more(counted: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
     """Name what is left over: any object of a call, and of other things more than before."""
     for name in ("entries", "in_flight", "inflight", "streams", "ahead"):
-        if looked.get(name):
-            yield f"{name} {looked[name]}"
-    if looked["objects"]:
-        yield f"objects {looked['objects']}"
+        if counted.get(name):
+            yield f"{name} {counted[name]}"
+    if counted["objects"]:
+        yield f"objects {counted['objects']}"
     if before is None:
         return
-    tasks = collections.Counter(looked["tasks"]) - collections.Counter(before["tasks"])
+    tasks = collections.Counter(counted["tasks"]) - collections.Counter(before["tasks"])
     if tasks:
         yield f"tasks {dict(tasks)}"
-    if looked["descriptors"] > before["descriptors"]:
-        yield f"descriptors {looked['descriptors']}, before {before['descriptors']}"
-    if looked["futures"] > before["futures"] + 2:
-        yield f"futures {looked['futures']}, before {before['futures']}"
+    if counted["descriptors"] > before["descriptors"]:
+        yield f"descriptors {counted['descriptors']}, before {before['descriptors']}"
+    if counted["futures"] > before["futures"] + 2:
+        yield f"futures {counted['futures']}, before {before['futures']}"
 
 
 @asynccontextmanager
@@ -209,9 +209,9 @@ async def storm_of(
     seed: str, folder: Path, redis: RedisServer | None = None
 ) -> AsyncIterator[Storm]:
     of_others = holdings()["objects"]
-    async with storm_processes(folder, redis) as made, AsyncExitStack() as people:
+    async with storm_processes(folder, redis) as made, AsyncExitStack() as stack:
         callers = [
-            await people.enter_async_context(made.caller(number)) for number in range(CALLERS)
+            await stack.enter_async_context(made.caller(number)) for number in range(CALLERS)
         ]
         storm = Storm(seed, made, callers, of_others)
         await storm.begin()

@@ -48,7 +48,7 @@ class Sent:
     instance: str
     attributes: dict[str, Any]
     status: str
-    words: str
+    message: str
     links: tuple[tuple[str, str], ...]
     trace_state: str
     start_ns: int
@@ -73,7 +73,7 @@ def _sent(span: Span, resource: dict[str, Any]) -> Sent:
         instance=str(resource.get("service.instance.id")),
         attributes=_values(span.attributes),
         status=Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
-        words=span.status.message,
+        message=span.status.message,
         links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
         trace_state=span.trace_state,
         start_ns=span.start_time_unix_nano,
@@ -95,37 +95,37 @@ class Collector:
     endpoint: str = ""
     spans: list[Sent] = field(default_factory=list, repr=False)
     bodies: list[bytes] = field(default_factory=list, repr=False)
-    _news: threading.Condition = field(default_factory=threading.Condition, repr=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     def take(self, body: bytes) -> None:
         """Keep a body and its spans."""
         request = ExportTraceServiceRequest.FromString(body)
         spans = [span for group in request.resource_spans for span in _decode(group)]
-        with self._news:
+        with self._changed:
             self.bodies.append(body)
             self.spans.extend(spans)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def trace(self, trace_id: str) -> list[Sent]:
         """Return the received spans of a trace, in order of start."""
-        with self._news:
+        with self._changed:
             found = [span for span in self.spans if span.trace_id == trace_id]
         return sorted(found, key=lambda span: span.start_ns)
 
     def wait_for(self, trace_id: str, count: int) -> list[Sent]:
         """Wait until a trace has this many spans."""
         until = time.monotonic() + PATIENCE_S
-        with self._news:
+        with self._changed:
             while sum(span.trace_id == trace_id for span in self.spans) < count:
                 left_s = until - time.monotonic()
                 assert left_s > 0, f"of {count} spans came {draw(self.trace(trace_id))}"
-                self._news.wait(left_s)
+                self._changed.wait(left_s)
         return self.trace(trace_id)
 
     @property
     def raw(self) -> bytes:
         """All bytes that were ever sent."""
-        with self._news:
+        with self._changed:
             return b"\n".join(self.bodies)
 
 

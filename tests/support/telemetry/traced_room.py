@@ -40,7 +40,7 @@ class TracedRoom(NamedTuple):
         return [
             (
                 span.status,
-                span.words,
+                span.message,
                 span.attributes.get("error.type"),
                 span.attributes.get("toolbus.executed"),
             )

@@ -1,8 +1,9 @@
 """The scenes of the demo in which calls exceed their deadline, are cancelled, or lose their host.
 
 They rely on two facts of the bus. Of two hosts, a call goes to the one with fewer calls in flight,
-so that two parallel calls run on both. And a connection is read in order, so that a short call made
-after a long one is answered after the long one has started.
+so that two parallel calls run on both, and of three calls at least one runs on a host that is one
+call ahead of the other. And a connection is read in order, so that a short call made after a long
+one is answered after the long one has started.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ async def _run_into_deadline(processes: DemoProcesses) -> str:
 async def _cancel(processes: DemoProcesses) -> str:
     call = asyncio.create_task(_query(processes, _ENDLESS, timeout_s=_LONG_CALL_S))
     try:
-        await _short_queries(processes, 2)
+        await _short_queries(processes, 3)
         expect(not call.done(), "the endless query has ended")
         cancelled_ns = time.time_ns()
         call.cancel()
