@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         Explanation,
     )
     from toolbus.room.call_monitor import (
-        CallNews,
+        CallReport,
         EndedCall,
     )
     from toolbus.room.events import (
@@ -126,7 +126,7 @@ __all__ = [
     "ApprovalDenied",
     "ApprovalExpired",
     "BuilderInfo",
-    "CallNews",
+    "CallReport",
     "Cancelled",
     "Chunk",
     "ChunkStream",
@@ -251,7 +251,7 @@ _MODULES = {
     ),
     "toolbus.room.call_explanation": ("Explanation",),
     "toolbus.room.call_monitor": (
-        "CallNews",
+        "CallReport",
         "EndedCall",
     ),
     "toolbus.room.events": (

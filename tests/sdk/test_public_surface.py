@@ -1,4 +1,4 @@
-"""What is promised is what is there: `__all__`, its order, and words and types on all of it."""
+"""The public surface: `__all__`, its order, docstrings and types of everything in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def public_names(package: types.ModuleType) -> dict[str, Any]:
 
 
 def order(name: str) -> tuple[int, str]:
-    """Constants, then classes, then functions, each by the alphabet: as ruff sorts them."""
+    """Return constants, classes, then functions, each in alphabetical order, as ruff sorts them."""
     rank = 0 if name.isupper() else 1 if name[0].isupper() else 2
     return rank, name
 
@@ -43,7 +43,7 @@ def is_ours(value: Any) -> bool:
 
 
 def functions_of(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods and properties that a class, or one of ours above it, writes itself."""
+    """Return the public methods and properties that a class, or a base class of ours, defines."""
     for each in filter(is_ours, owner.__mro__):
         for name, value in vars(each).items():
             plain = value.fget if isinstance(value, property) else inspect.unwrap(_bare(value))
@@ -70,7 +70,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def words_under_names(package: types.ModuleType) -> set[str]:
-    """The names at the top of a package's modules that have a string right under them."""
+    """Return the names at module level that have a docstring below them."""
     assert package.__file__ is not None
     found = set()
     for path in Path(package.__file__).parent.rglob("*.py"):
@@ -104,7 +104,7 @@ def test_all_is_in_order_and_names_nothing_twice(package: types.ModuleType) -> N
 
 def test_every_public_class_and_function_has_a_docstring() -> None:
     classes = [(name, value) for name, value in promised() if inspect.isclass(value)]
-    # A dataclass without one is given its signature instead.
+    # A dataclass without one gets its signature instead.
     bare = [name for name, value in classes if _words(value).startswith(f"{value.__name__}(")]
     silent = [name for name, value in [*classes, *functions()] if not _words(value)]
     assert bare + silent == []
@@ -115,7 +115,7 @@ def _words(value: Any) -> str:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=IDS)
-def test_every_public_value_has_words_under_it(package: types.ModuleType) -> None:
+def test_every_public_value_has_a_docstring_below_it(package: types.ModuleType) -> None:
     explained = words_under_names(package)
     values = {
         name
@@ -125,7 +125,7 @@ def test_every_public_value_has_words_under_it(package: types.ModuleType) -> Non
     assert values - explained == set()
 
 
-def test_every_public_function_says_what_it_takes_and_returns() -> None:
+def test_every_public_function_is_annotated() -> None:
     untyped = []
     for name, function in functions():
         signature = inspect.signature(function)

@@ -1,4 +1,4 @@
-"""Which of several sources of a token counts."""
+"""The precedence of the sources of a token."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_drain_time_in_the_file_must_be_a_number(tmp_path: Path, value: str) -> 
 
 
 async def test_name_and_token_as_arguments_are_refused(tmp_path: Path) -> None:
-    """What is around a program that names itself may give it a token, which has a name."""
+    """The environment may give a token, which has a name, to a program that sets its own name."""
     nothing = {"TOOLBUS_HOME": str(tmp_path)}
     with pytest.raises(
         ValueError, match="a token contains a name: give either the token or the name 'bob'"

@@ -1,4 +1,4 @@
-"""The clock, through its toolkit."""
+"""The toolkit `clock`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def _run(tool: str, **arguments: Any) -> Any:
     return (await clock().execute(ToolContext(), tool, arguments)).value
 
 
-async def test_now_is_this_moment_in_the_zone_asked_for() -> None:
+async def test_now_is_the_current_time_in_the_given_zone() -> None:
     for zone, hours in (("UTC", 0), ("Asia/Tokyo", 9), ("America/Phoenix", -7)):
         returned = datetime.fromisoformat(await _run("now", timezone=zone))
         assert returned.utcoffset() == timedelta(hours=hours)
@@ -35,7 +35,7 @@ async def test_now_is_this_moment_in_the_zone_asked_for() -> None:
         ),
     ],
 )
-async def test_convert_keeps_the_moment(arguments: dict[str, str], expected: str) -> None:
+async def test_convert_keeps_the_instant(arguments: dict[str, str], expected: str) -> None:
     assert await _run("convert", **arguments) == expected
 
 

@@ -1,4 +1,4 @@
-"""The inventory of this very interpreter, and of packages whose metadata is broken."""
+"""The inventory of the running interpreter, and packages whose metadata is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guarded connection refuses, and that refusing leaves no trace in the file."""
+"""What a guarded connection refuses, and that a refused statement leaves the file unchanged."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_second_statement_is_refused_wherever_it_hides(database: Path, sql: str)
         _run(database, sql)
 
 
-def test_refusal_names_what_was_refused(database: Path) -> None:
+def test_refusal_names_the_refused_value(database: Path) -> None:
     with pytest.raises(ToolFailed, match=r"only reading .* refused DELETE items"):
         _run(database, "DELETE FROM items")
     with pytest.raises(ToolFailed, match=r"only reading .* refused PRAGMA journal_mode"):
@@ -182,7 +182,7 @@ def _empty(folder: Path) -> Path:
         ("SELECT sum(price) OVER (ORDER BY id) FROM items WHERE id < 3", [(0.5,), (0.75,)]),
     ],
 )
-def test_what_only_reads_is_allowed(database: Path, sql: str, rows: list[object]) -> None:
+def test_reading_statements_are_allowed(database: Path, sql: str, rows: list[object]) -> None:
     assert _run(database, sql) == rows
 
 

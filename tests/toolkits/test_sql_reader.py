@@ -1,4 +1,4 @@
-"""What is read, how it is shown, and where each limit cuts."""
+"""Reading: the form of results, and where each limit cuts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_kind_of_cell_becomes_json(database: Path) -> None:
 
 
 @pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";", "/* SELECT 1 */"])
-def test_empty_statement_is_an_error_that_says_how_to_start(database: Path, sql: str) -> None:
+def test_empty_statement_is_an_error_with_a_first_step(database: Path, sql: str) -> None:
     with pytest.raises(ToolFailed, match="start with SELECT"):
         SqliteReader(database).query(sql)
 
@@ -206,7 +206,7 @@ async def test_cancel_in_the_middle_of_an_endless_query_stops_it(database: Path)
 
 
 async def test_cancel_stops_between_slow_steps(database: Path) -> None:
-    """Each row costs half a million hexadecimal digits: the look may not wait for many of them."""
+    """Each row costs half a million hexadecimal digits: formatting may not wait for many."""
     reader = SqliteReader(database, ReadLimits(time_s=20))
     running, given_up = threading.Event(), threading.Event()
 

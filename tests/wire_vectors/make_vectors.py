@@ -1,8 +1,8 @@
 """Writes the golden frames and bodies beside this file; run it with python.
 
 It packs with msgpack alone and writes kind numbers and digests by hand, so that the vectors check
-the codec and do not repeat it. A vector is a pair: NAME.json says what NAME.msgpack holds. In the
-JSON a byte string is `{"$bin": "hex"}`. Committed vectors never change; new ones are added.
+the codec and do not repeat it. A vector is a pair: NAME.json describes the content of NAME.msgpack.
+In the JSON a byte string is `{"$bin": "hex"}`. Committed vectors never change; new ones are added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pack(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Write a value so that JSON can hold it."""
+    """Convert a value to a form that JSON can hold."""
     match value:
         case bytes():
             return {"$bin": value.hex()}
@@ -43,7 +43,7 @@ SCHEMA = {
     "required": ["city"],
     "additionalProperties": False,
 }
-# Nothing here is at its default: this is what the digest is computed from, up to the form of
+# No field is at its default: this is the content of the digest, up to the form of
 # numbers.
 MINIMAL_MANIFEST: dict[str, Any] = {
     "name": "weather",
@@ -64,7 +64,7 @@ MINIMAL_MANIFEST: dict[str, Any] = {
         {"name": "Stations", "input_schema": {"type": "object"}},
     ],
 }
-# The same definition with fields at their defaults, one that no release knows yet, and 30 as a
+# The same definition with fields at their defaults, an unknown field, and 30 as a
 # float: it has the same digest.
 VERBOSE_MANIFEST: dict[str, Any] = {
     "from_the_future": True,
@@ -89,7 +89,7 @@ VERBOSE_MANIFEST: dict[str, Any] = {
 }
 
 
-# What a call may send beside its arguments, which another release may not know.
+# Options that a call may send beside its arguments; other releases may not know them.
 TAKING_MANIFEST: dict[str, Any] = {
     "name": "files",
     "tools": [
@@ -105,7 +105,7 @@ TAKING_MANIFEST: dict[str, Any] = {
 
 
 def canonical(value: Any) -> str:
-    """RFC 8785, for what stands in these vectors: no exotic numbers or keys."""
+    """Encode as RFC 8785 does, for the values in these vectors: no exotic numbers or keys."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -196,7 +196,7 @@ FULL_HEADER = {
 }
 REFUSED_DETAILS = {"path": "/days", "message": '"2" is not of type "integer"'}
 CALL = (CALL_ID, "weather", "forecast")
-# As WATCH-2 has them: one that went well and is recorded, one that a host never had.
+# As in WATCH-2: a call that succeeded and is recorded, and one that had no host.
 ENDED_CALLS = [
     [CALL_ID, PLANNER[:2], *CALL[1:], ALICE[:2], None, "yes", 2_350, TRACEPARENT],
     [CALL_ID[::-1], ALICE[:2], "weather", "forcast", None, "not_found", "no", 0, None],
@@ -209,7 +209,7 @@ CALL_NEWS = {
     "calls": pack(ENDED_CALLS),
 }
 
-# name: (kind, number, who sends it, fields)
+# name: (kind, number, sender, fields)
 FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "welcome": ("welcome", 1, [SERVER], [1, ALICE[0], "lab", "9c0b7a6d5e4f3021", WELCOME_FACTS]),
     "result": ("result", 2, [CLIENT, SERVER], [7, pack([1, {"city": "Oslo"}])]),
@@ -341,7 +341,7 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "builders_of": ("builders", 51, [CLIENT], [19, {"participant": "planner"}]),
 }
 
-# name: (what it is, value)
+# name: (description, value)
 BODIES: dict[str, tuple[str, Any]] = {
     "arguments": ("arguments", ARGUMENTS),
     "arguments_none": ("arguments", {}),
@@ -368,7 +368,7 @@ BODIES: dict[str, tuple[str, Any]] = {
     "answer_of_send": ("answer", {"delivered": 2}),
     "answer_of_builders": ("answer", {"builders": [OFFER]}),
 }
-# Each with the least that its digest is computed from.
+# Each with the minimum from which its digest is computed.
 MANIFESTS = {
     "manifest": (MINIMAL_MANIFEST, MINIMAL_MANIFEST),
     "manifest_verbose": (VERBOSE_MANIFEST, MINIMAL_MANIFEST),
@@ -377,7 +377,7 @@ MANIFESTS = {
 
 
 def nested(levels: int) -> Any:
-    """Give arrays within each other."""
+    """Return nested arrays."""
     value: Any = []
     for _ in range(levels - 1):
         value = [value]
@@ -385,14 +385,14 @@ def nested(levels: int) -> Any:
 
 
 def call_with(options: Any) -> bytes:
-    """Pack a call whose options are these."""
+    """Pack a call with these options."""
     return pack([16, 7, *CALL, None, pack({}), options])
 
 
 EXT = msgpack.ExtType(5, b"\x00")
 FULL = b"\xff" * 4
 UNREAD = "33 levels where nobody reads"
-# name: (who sends it, close code, why, bytes)
+# name: (sender, close code, reason, bytes)
 BROKEN: dict[str, tuple[str, int, str, bytes]] = {
     "empty": (CLIENT, 1007, "no value at all", b""),
     "truncated": (CLIENT, 1007, "ends before its last field", pack([18, 7, "cancelled"])[:-3]),
@@ -432,7 +432,7 @@ BROKEN: dict[str, tuple[str, int, str, bytes]] = {
     "welcome_nan": (SERVER, 1007, "NaN in a map", pack([1, 1, "", "", "", {"x": float("nan")}])),
 }  # fmt: skip
 
-# name: (path of what is refused, why, bytes)
+# name: (path of the refused value, reason, bytes)
 BROKEN_BODIES: dict[str, tuple[str, str, bytes]] = {
     "body_empty": ("", "no value at all", b""),
     "body_trailing_bytes": ("", "bytes after the value", pack({}) + b"\x00"),
@@ -448,7 +448,7 @@ BROKEN_BODIES: dict[str, tuple[str, str, bytes]] = {
     "body_claims_too_much": ("", "an array of 2^32-1", b"\xdd" + FULL),
 }
 
-# name: (who sends it, what it reads as, bytes)
+# name: (sender, decoded frame, bytes)
 TOLERATED: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "trailing_fields": (
         CLIENT,
@@ -498,7 +498,7 @@ TOLERATED: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "unknown_kind": (CLIENT, {"unknown": 200, "id": 7}, pack([200, 7, "x"])),
     "unknown_kind_without_id": (CLIENT, {"unknown": 200, "id": None}, pack([200, "x"])),
     "kind_of_the_other_side": (CLIENT, {"unknown": 17, "id": 7}, pack([17, 7])),
-    # It was reserved once, and is a notice of an unknown name today.
+    # A reserved notice in the past, and a notice of an unknown name today.
     "reserved_kind": (
         SERVER,
         {"kind": "notice", "fields": ["token_expires", {}]},
@@ -517,7 +517,7 @@ def write(folder: str, name: str, content: dict[str, Any], data: bytes) -> None:
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all vectors."""
     for name, (kind, number, senders, fields) in FRAMES.items():
         content = {"kind": kind, "number": number, "from": senders, "fields": plain(fields)}
         write("frames", name, content, pack([number, *fields]))

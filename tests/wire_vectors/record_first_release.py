@@ -1,19 +1,19 @@
-"""Records what a client of the first release says and hears, beside this file; run it with python.
+"""Records what a client of the first release sends and receives; run it with python.
 
-Version 1 of the protocol is that of one commit. Its SDK, taken out of the repository's history,
-talks to a server of its own over a relay that writes down every frame: what stands in
-`first_release/` is what clients out there send and understand. A conversation is a list, in the
-order in which the relay saw things:
+Version 1 of the protocol is that of one commit. Its SDK, taken from the history of the repository,
+talks to a server of that commit over a relay that records every frame. The files in
+`first_release/` are therefore what released clients send and understand. A conversation is a list,
+in the order in which the relay saw the events:
 
     {"joins": who, "name": the participant's, "path": of the URL}     who is "INSTANCE/1", then "/2"
-    {"by": who, "frame": [kind, ...]}       the client says
-    {"to": who, "frame": [kind, ...]}       the server says
-    {"leaves": who, "code": 1000}           the client closes; null: it is gone without a word
+    {"by": who, "frame": [kind, ...]}       the client sends
+    {"to": who, "frame": [kind, ...]}       the server sends
+    {"leaves": who, "code": 1000}           the client closes; null: it is gone without a close
     {"closed": who, "code": 4409}           the server closes
 
 In frames `{"$packed": value}` is a byte string that holds a packed value, `{"$bin": "hex"}` any
-other, `{"$token": name}` a token. Packed again by msgpack, a frame is what went over the wire, byte
-by byte. Committed conversations never change; new ones are added.
+other, `{"$token": name}` a token. Packed again by msgpack, a frame has the same bytes as on the
+wire. Committed conversations never change; new ones are added.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REFRESH = 38
 
 
 def described(data: bytes) -> Any:
-    """Write a frame so that JSON can hold it, and look that nothing of it is lost."""
+    """Convert a frame to a form that JSON can hold, and check that nothing of it is lost."""
     frame = msgpack.unpackb(data)
     assert msgpack.packb(frame) == data
     if frame[0] == REFRESH:
@@ -67,78 +67,82 @@ def _plain(value: Any) -> Any:
 
 def _plain_bytes(value: bytes) -> dict[str, Any]:
     try:
-        held = msgpack.unpackb(value)
+        unpacked = msgpack.unpackb(value)
     except ValueError:
         return {"$bin": value.hex()}
-    if msgpack.packb(held) != value or not isinstance(held, dict | list):
+    if msgpack.packb(unpacked) != value or not isinstance(unpacked, dict | list):
         return {"$bin": value.hex()}
-    return {"$packed": _plain(held)}
+    return {"$packed": _plain(unpacked)}
 
 
-class Tape:
-    """A relay between clients and a server, and what it saw.
+class RecordingRelay:
+    """A relay between clients and a server, and the recorded events.
 
     Args:
-        url: Where the server listens.
+        url: The URL of the server.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.seen: list[dict[str, Any]] = []
-        self._near: dict[str, ServerConnection] = {}
+        self.events: list[dict[str, Any]] = []
+        self._clients: dict[str, ServerConnection] = {}
         self._count: Counter[str] = Counter()
 
     def cut(self, who: str) -> None:
-        """Let a client lose its connection, and the server not know."""
-        self._near[who].transport.abort()
+        """Let a client lose its connection without the server noticing."""
+        self._clients[who].transport.abort()
 
-    async def handle(self, near: ServerConnection) -> None:
-        """Relay one connection until both of its ends are gone."""
-        assert near.request is not None
-        token = near.request.headers["Authorization"].removeprefix("Bearer ")
-        path = near.request.path
+    async def handle(self, client: ServerConnection) -> None:
+        """Relay one connection until both of its ends are closed."""
+        assert client.request is not None
+        token = client.request.headers["Authorization"].removeprefix("Bearer ")
+        path = client.request.path
         instance = parse_qs(urlsplit(path).query)["instance"][0]
         self._count[instance] += 1
         who = f"{instance}/{self._count[instance]}"
-        self._near[who] = near
-        self.seen.append({"joins": who, "name": _subject(token), "path": path})
+        self._clients[who] = client
+        self.events.append({"joins": who, "name": _subject(token), "path": path})
         async with connect(
             self._url + path,
             additional_headers={"Authorization": f"Bearer {token}"},
             subprotocols=[Subprotocol("toolbus.v1")],
             compression=None,
-        ) as far:
-            telling = asyncio.create_task(self._tell(who, far, near))
-            await self._listen(who, near, far)
-            await telling
+        ) as server:
+            from_server = asyncio.create_task(self._relay_server(who, server, client))
+            await self._relay_client(who, client, server)
+            await from_server
 
-    async def _listen(self, who: str, near: ServerConnection, far: ClientConnection) -> None:
+    async def _relay_client(
+        self, who: str, client: ServerConnection, server: ClientConnection
+    ) -> None:
         with suppress(ConnectionClosed):
-            async for data in near:
+            async for data in client:
                 assert isinstance(data, bytes)
-                self.seen.append({"by": who, "frame": described(data)})
-                await far.send(data)
-        said = near.protocol.close_rcvd
-        if said is None:
-            self.seen.append({"leaves": who, "code": None})
-        elif near.protocol.close_rcvd_then_sent:
-            self.seen.append({"leaves": who, "code": said.code})
-            await far.close(said.code)
+                self.events.append({"by": who, "frame": described(data)})
+                await server.send(data)
+        close = client.protocol.close_rcvd
+        if close is None:
+            self.events.append({"leaves": who, "code": None})
+        elif client.protocol.close_rcvd_then_sent:
+            self.events.append({"leaves": who, "code": close.code})
+            await server.close(close.code)
 
-    async def _tell(self, who: str, far: ClientConnection, near: ServerConnection) -> None:
-        async for data in _messages(far):
-            self.seen.append({"to": who, "frame": described(data)})
+    async def _relay_server(
+        self, who: str, server: ClientConnection, client: ServerConnection
+    ) -> None:
+        async for data in _messages(server):
+            self.events.append({"to": who, "frame": described(data)})
             with suppress(ConnectionClosed):
-                await near.send(data)
-        said = far.protocol.close_rcvd
-        if said is not None and far.protocol.close_rcvd_then_sent:
-            self.seen.append({"closed": who, "code": said.code})
-            await near.close(said.code)
+                await client.send(data)
+        close = server.protocol.close_rcvd
+        if close is not None and server.protocol.close_rcvd_then_sent:
+            self.events.append({"closed": who, "code": close.code})
+            await client.close(close.code)
 
 
-async def _messages(far: ClientConnection) -> AsyncIterator[bytes]:
+async def _messages(server: ClientConnection) -> AsyncIterator[bytes]:
     with suppress(ConnectionClosed):
-        async for data in far:
+        async for data in server:
             assert isinstance(data, bytes)
             yield data
 
@@ -149,42 +153,50 @@ def _subject(token: str) -> str:
     return str(claims["sub"])
 
 
-async def record(play: Any) -> list[dict[str, Any]]:
-    """Let one play run between people and a server, and give what was seen."""
+async def record(conversation: Any) -> list[dict[str, Any]]:
+    """Run one conversation between participants and a server, and return the events."""
     from toolbus_server.testing import running_server
 
     async with running_server(seed=1) as server:
-        tape = Tape(server.url)
+        recording = RecordingRelay(server.url)
         async with serve(
-            tape.handle, "127.0.0.1", 0, subprotocols=[Subprotocol("toolbus.v1")], compression=None
+            recording.handle,
+            "127.0.0.1",
+            0,
+            subprotocols=[Subprotocol("toolbus.v1")],
+            compression=None,
         ) as relay:
             port = next(iter(relay.sockets)).getsockname()[1]
-            await play(server, tape, f"ws://127.0.0.1:{port}")
-        return tape.seen
+            await conversation(server, recording, f"ws://127.0.0.1:{port}")
+        return recording.events
 
 
-def write(name: str, what: str, seen: list[dict[str, Any]]) -> None:
-    """Write a conversation, one thing a line."""
-    lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in seen)
+def write(name: str, what: str, events: list[dict[str, Any]]) -> None:
+    """Write a conversation, one event a line."""
+    lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in events)
     text = f'{{\n"what": {json.dumps(what)},\n"talk": [\n{lines}\n]\n}}\n'
-    place = HERE / "first_release"
-    place.mkdir(exist_ok=True)
-    (place / f"{name}.json").write_text(text, encoding="utf-8")
+    folder = HERE / "first_release"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 async def record_all() -> None:
-    """Record every play; the packages of that commit are the ones imported now."""
+    """Record every conversation; the imported packages are those of that commit."""
     from toolbus.wire import PROTOCOL_VERSION
-    from wire_vectors.first_release_plays import PLAYS
+    from wire_vectors.first_release_conversations import CONVERSATIONS
 
     assert PROTOCOL_VERSION == 1
-    for play in PLAYS:
+    for conversation in CONVERSATIONS:
         async with asyncio.timeout(60):
-            write(play.__name__, (play.__doc__ or "").strip(), await record(play))
+            write(
+                conversation.__name__,
+                (conversation.__doc__ or "").strip(),
+                await record(conversation),
+            )
 
 
 def main() -> None:
-    """Take that commit's packages out of the history, and record with them."""
+    """Extract that commit's packages from the history, and record with them."""
     root = subprocess.run(
         ["git", "rev-parse", "--show-toplevel"], cwd=HERE, capture_output=True, check=True
     )

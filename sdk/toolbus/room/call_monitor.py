@@ -13,7 +13,7 @@ from toolbus.errors import Executed
 from toolbus.telemetry.propagation import parse_traceparent
 from toolbus.wire import unpack_body
 
-__all__ = ["CallNews", "EndedCall"]
+__all__ = ["CallReport", "EndedCall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class EndedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CallNews:
+class CallReport:
     """The calls of a room since the previous report."""
 
     in_flight: int
@@ -85,7 +85,7 @@ class CallNews:
     slow."""
 
     @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> CallNews:
+    def from_wire(cls, data: Mapping[str, Any]) -> CallReport:
         """Decode an event's data. Raises LookupError, TypeError or ValueError for invalid data."""
         return cls(
             in_flight=data["in_flight"],

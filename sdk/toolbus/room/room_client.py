@@ -29,7 +29,7 @@ from toolbus.errors import Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.in_process import started_tools
 from toolbus.hosting.runner import Runner
-from toolbus.room.call_monitor import CallNews
+from toolbus.room.call_monitor import CallReport
 from toolbus.room.connection_calls import ConnectionCalls
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.participants import BuilderInfo
@@ -364,7 +364,7 @@ class RoomClient(Room):
         """
         return EventStream(lambda: self._joined.subscriptions.events(topics))
 
-    def watch_calls(self) -> EventStream[CallNews]:
+    def watch_calls(self) -> EventStream[CallReport]:
         """Return a stream of reports about all calls in the room from now on.
 
         It is entered and read as `events()` is. The first report comes at once and has the number

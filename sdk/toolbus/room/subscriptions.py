@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from toolbus.client.caller import Caller
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
-from toolbus.room.call_monitor import CallNews
+from toolbus.room.call_monitor import CallReport
 from toolbus.room.events import EventQueue, RoomEvent, granted_topics, topic_of
 from toolbus.wire import Event, Subscribe
 
@@ -45,7 +45,7 @@ class Subscriptions:
         self._loop = loop
         self._is_ready = is_ready
         self._readers: set[EventQueue[RoomEvent]] = set()
-        self._watchers: set[EventQueue[CallNews]] = set()
+        self._watchers: set[EventQueue[CallReport]] = set()
         self._topics: list[str] | None = []
         """The topics of the current subscription; None if a request had no reply."""
         self._changing = asyncio.Lock()
@@ -68,14 +68,14 @@ class Subscriptions:
             yield queue
 
     @asynccontextmanager
-    async def calls(self) -> AsyncIterator[EventQueue[CallNews]]:
+    async def calls(self) -> AsyncIterator[EventQueue[CallReport]]:
         """Read reports about all calls of the room.
 
         Raises:
             PermissionDenied: The grant `observe` is missing. If it was lost later, `at_end` raises
                 it.
         """
-        queue: EventQueue[CallNews] = EventQueue(
+        queue: EventQueue[CallReport] = EventQueue(
             [_CALLS], lambda report: replace(report, has_gap=True), at_end=self._check_calls
         )
         async with self._reading(self._watchers, queue):
@@ -163,7 +163,7 @@ class Subscriptions:
 
     def _on_calls(self, event: Event) -> None:
         try:
-            report = CallNews.from_wire(event.data)
+            report = CallReport.from_wire(event.data)
         except (LookupError, TypeError, ValueError) as error:
             _logger.error("a report about calls cannot be read: %r", error)
             return

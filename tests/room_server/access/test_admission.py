@@ -196,7 +196,7 @@ async def test_subscription_does_not_pass_to_the_successor() -> None:
 
 
 @pytest.mark.row(16)
-async def test_what_the_old_connection_still_sends_is_not_read() -> None:
+async def test_frames_of_a_replaced_connection_are_not_read() -> None:
     async with (
         unharmed_server() as server,
         raw_participant(server, "bob") as bob,

@@ -113,7 +113,7 @@ def test_a_trace_that_is_not_continued_is_not_in_the_record(harness: ObservedTab
     assert harness.event_data(eve)["calls"][0][5:] == ["permission_denied", "no", 0, None]
 
 
-def test_every_way_a_call_can_end_decrements_the_calls_in_flight(harness: ObservedTable) -> None:
+def test_every_end_of_a_call_decrements_the_calls_in_flight(harness: ObservedTable) -> None:
     """WATCH-2: `executed` is that of the caller's reply."""
     eve = harness.observer()
     hosts = [harness.host(f"host{number}", f"t{number}") for number in range(5)]

@@ -40,7 +40,7 @@ def harness() -> Iterator[RouterHarness]:
 # Dispatch and reply
 
 
-def test_a_call_goes_to_the_host_and_its_result_comes_back_unread(harness: RouterHarness) -> None:
+def test_a_call_and_its_result_are_forwarded_undecoded(harness: RouterHarness) -> None:
     host, alice = harness.host("host", "t"), harness.connection("alice")
     harness.call(alice, 7, caller_context=b"\xc1", attempt=2)
 

@@ -449,7 +449,7 @@ def test_input_after_the_end_of_its_call_is_dropped(harness: RouterHarness) -> N
 # Progress
 
 
-def test_progress_reaches_the_caller_that_asked_for_it_unless_its_queue_is_full(
+def test_progress_reaches_the_caller_that_requested_it_unless_its_queue_is_full(
     harness: RouterHarness,
 ) -> None:
     """PROGRESS-1."""

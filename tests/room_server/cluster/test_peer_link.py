@@ -148,7 +148,7 @@ def test_no_probe_is_sent_when_all_is_acknowledged() -> None:
     assert not there.out
 
 
-def test_reset_side_reports_what_it_had_not_read() -> None:
+def test_reset_side_reports_unread_batches() -> None:
     here, there = established()
     here.put(1)
     there.receive(here.out.popleft()[1])

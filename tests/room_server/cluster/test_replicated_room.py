@@ -222,7 +222,7 @@ async def test_snapshot_has_a_moved_participant_and_its_next_connection() -> Non
     assert harness.state.on_draining_node_count == 1
 
 
-async def test_participant_whose_slot_was_taken_before_it_moved_is_published_again() -> None:
+async def test_participant_whose_slot_was_taken_before_its_move_is_published_again() -> None:
     harness = RoomHarness()
     session = LocalSession("ann")
     harness.hub.join("lab", session)

@@ -88,7 +88,7 @@ def test_a_shared_toolkit_is_found_by_its_owner_and_never_by_its_bare_name(share
         state.resolve(bob, "t")
 
 
-def test_of_one_owner_the_private_toolkit_comes_first() -> None:
+def test_of_one_owner_the_private_toolkit_has_priority() -> None:
     alice, bob = member("alice"), member("bob")
     state = room_with(alice, bob)
     public = state.register(alice, V1, public=True).toolkit
@@ -237,7 +237,7 @@ def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_wha
 
 
 @pytest.mark.row(37)
-def test_generations_reveal_nothing_of_what_others_registered() -> None:
+def test_generations_reveal_no_registrations_of_others() -> None:
     alice, bob = member("alice"), member("bob")
     state = room_with(alice, bob)
     state.register(bob, definition("hidden"), public=False)
@@ -314,7 +314,7 @@ def test_a_newer_connection_with_fewer_grants_takes_over_only_what_it_may_regist
         state.resolve(member("bob"), "t")
 
 
-def test_a_toolkit_without_hosts_is_removed_and_leaves_nothing_behind() -> None:
+def test_a_toolkit_without_hosts_is_removed_with_all_its_state() -> None:
     alice, bob = member("alice"), member("bob")
     state = room_with(alice, bob)
     state.register(alice, V1, public=True)
@@ -379,7 +379,7 @@ def test_an_owner_that_reconnects_registers_its_reserved_name_again(again: Defin
     assert state.resolve(alice, "t") is toolkit
 
 
-def test_a_reservation_that_ends_frees_the_name_and_leaves_nothing_behind() -> None:
+def test_a_reservation_that_ends_frees_the_name_and_all_its_state() -> None:
     bob = member("bob")
     state, toolkit = left_by_its_last_host(bob, public=False, shared_with=frozenset({"*"}))
     assert listed(state, bob) == ["t"]

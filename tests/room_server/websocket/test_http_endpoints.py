@@ -450,7 +450,7 @@ async def test_closed_connections_are_no_longer_counted() -> None:
         (("host", 1), ""),
     ],
 )
-def test_addresses_are_counted_by_what_one_customer_has(peer: Any, address: str) -> None:
+def test_addresses_are_counted_by_network(peer: Any, address: str) -> None:
     assert address_of(peer) == address
 
 

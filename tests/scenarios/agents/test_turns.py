@@ -294,7 +294,7 @@ def waiting() -> tuple[asyncio.Event, asyncio.Event, Any]:
     return began, gone, wait
 
 
-async def test_calls_under_way_are_ended_with_the_turn() -> None:
+async def test_running_calls_end_with_the_turn() -> None:
     began, gone, wait = waiting()
     async with agent_and_host(Toolkit("far", [wait])) as (_, agent), asyncio.timeout(60):
         for parts in (
@@ -501,7 +501,7 @@ async def test_sync_tools_run_as_many_at_a_time_as_they_say_whatever_else_is_on_
             assert not each.is_alive()
 
 
-async def test_what_a_local_tool_raised_is_logged_where_it_ran(
+async def test_exception_of_a_local_tool_is_logged_in_its_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     @tool
@@ -683,7 +683,7 @@ class Asking(ToolkitBuilder[ToolkitConfig]):
         return Toolkit("asking", [ask])
 
 
-async def test_what_a_message_asks_for_runs_on_the_senders_behalf() -> None:
+async def test_tools_requested_by_a_message_run_on_the_senders_behalf() -> None:
     asking = Asking()
     async with agent_and_host(greeter()) as (server, agent), server.room("bob"):
         async with Turn(
@@ -828,7 +828,7 @@ def test_json_without_its_message_is_refused(tools: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [None, "tools", ["tools"], {}, {"tools": None}, {"tools": []}])
-async def test_message_that_asks_for_nothing_gets_a_turn_without_dynamic_toolkits(
+async def test_message_without_requests_gets_a_turn_without_dynamic_toolkits(
     body: Any,
 ) -> None:
     async with room_of("agent", "bob") as (agent, bob):

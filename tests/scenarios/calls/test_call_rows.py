@@ -91,7 +91,7 @@ async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **argum
 
 
 @pytest.mark.row(46)
-async def test_what_is_missing_is_not_found_at_once(server: TestServer) -> None:
+async def test_missing_toolkits_and_tools_are_not_found_at_once(server: TestServer) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
         for name in ("x.echo", "t.fly"):
@@ -152,7 +152,9 @@ async def test_arguments_that_cannot_travel_are_refused_before_they_do(
 
 
 @pytest.mark.row(49)
-async def test_what_a_tool_raises_or_returns_amiss_says_that_it_ran(server: TestServer) -> None:
+async def test_exceptions_and_invalid_results_of_a_tool_have_executed_yes(
+    server: TestServer,
+) -> None:
     @tool
     async def fail(how: str) -> Any:
         match how:
@@ -272,7 +274,7 @@ async def test_a_host_that_ignores_cancel_delays_no_caller(server: TestServer) -
 
 
 @pytest.mark.row(55)
-async def test_a_caller_that_goes_takes_its_calls_with_it(server: TestServer) -> None:
+async def test_calls_of_a_caller_that_leaves_are_cancelled(server: TestServer) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()):
         async with server.room("alice") as alice:
@@ -301,7 +303,7 @@ async def test_a_full_host_answers_overloaded_and_keeps_running(server: TestServ
     assert tools.runs == 256
 
 
-async def test_a_context_tells_deadline_and_caller(server: TestServer) -> None:
+async def test_a_context_has_deadline_and_caller(server: TestServer) -> None:
     @tool
     async def who(context: ToolContext) -> list[Any]:
         return [context.caller.name, 0 < (context.deadline or 0) <= 7, context.caller_context]

@@ -77,7 +77,7 @@ def window_of(dispatch: Dispatch) -> SendWindow:
     return SendWindow(header.get("credit_chunks", 1), header.get("credit_bytes", 2**15))
 
 
-async def test_stream_of_many_windows_comes_whole_and_in_order() -> None:
+async def test_stream_of_many_windows_is_complete_and_in_order() -> None:
     """STREAM-3, STREAM-4."""
     count = 3_000
     async with scripted_host() as (host, ann), ann.stream("t.anything") as chunks:

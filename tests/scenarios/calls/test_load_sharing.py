@@ -26,7 +26,7 @@ async def where_calls_go(alice: RoomClient, pair: Pair) -> list[str]:
     return others
 
 
-async def test_no_call_goes_to_a_host_that_is_behind_and_a_restart_changes_nothing() -> None:
+async def test_no_call_goes_to_a_host_in_reserve_even_after_a_restart() -> None:
     """CALL-21, REG-10."""
     pair = Pair()
     async with AsyncExitStack() as stack, asyncio.timeout(60):

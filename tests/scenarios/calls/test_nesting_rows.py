@@ -64,7 +64,7 @@ async def test_two_hosts_may_call_each_other_sixteen_deep(
 
 
 @pytest.mark.row(56)
-async def test_the_call_that_goes_too_deep_is_refused_where_it_is_made(server: TestServer) -> None:
+async def test_a_call_nested_too_deep_is_refused_at_its_caller(server: TestServer) -> None:
     seen: list[RoomException] = []
 
     @tool
@@ -178,7 +178,7 @@ async def test_acting_for_another_needs_the_grant_and_the_other_there(server: Te
 
 
 @pytest.mark.row(58)
-async def test_what_a_frame_claims_of_caller_and_parent_counts_for_nothing(
+async def test_caller_and_parent_claimed_by_a_frame_are_ignored(
     server: TestServer,
 ) -> None:
     began, gate = asyncio.Event(), asyncio.Event()
@@ -279,7 +279,7 @@ async def test_a_host_cannot_act_with_the_rights_of_its_caller(server: TestServe
 
 
 @pytest.mark.row(59)
-async def test_what_a_nested_call_sees_is_what_its_host_sees(server: TestServer) -> None:
+async def test_a_nested_call_sees_the_toolkits_of_its_host(server: TestServer) -> None:
     @tool
     async def secret() -> str:
         return "treasure"

@@ -213,7 +213,7 @@ def test_values_that_look_like_resources_are_none() -> None:
     assert read_definition(packed).manifest.name == "t"
 
 
-async def test_a_description_that_did_not_come_is_asked_for_again() -> None:
+async def test_a_missing_description_is_requested_again() -> None:
     async def never(*_: Any, **__: Any) -> dict[str, Any]:
         raise AssertionError
 

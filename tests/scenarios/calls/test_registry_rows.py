@@ -97,7 +97,7 @@ async def test_instances_of_one_identity_with_one_digest_share_the_calls(
 
 
 @pytest.mark.row(36)
-async def test_another_identity_cannot_take_a_name_nor_change_what_it_means(
+async def test_another_identity_cannot_take_a_name_nor_change_its_meaning(
     server: TestServer,
 ) -> None:
     async with (
@@ -152,7 +152,7 @@ async def test_a_new_definition_takes_over_and_old_calls_finish_where_they_are(
     "name",
     ["", "a b", "a.b", "a\x00", "a\n", "\u0430dd", "\uff41d", "d\u200b", "x" * 65, "x" * 5_000, 7],
 )
-async def test_a_tool_name_outside_the_grammar_is_refused_with_its_place(
+async def test_a_tool_name_outside_the_grammar_is_refused_with_its_path(
     server: TestServer, name: Any
 ) -> None:
     async with raw_participant(server) as host, server.room("alice") as alice:
@@ -227,7 +227,7 @@ async def test_the_name_of_a_killed_hosts_toolkit_is_kept_for_its_owner_for_a_wh
 
 
 @pytest.mark.row(47)
-async def test_a_call_waits_a_moment_for_a_host_that_comes_back(server: TestServer) -> None:
+async def test_a_call_waits_for_a_host_that_reconnects(server: TestServer) -> None:
     """RETRY-4: no_host is retried for up to a second."""
     manifest = pack_body(saying("hello").manifest().model_dump(mode="json"))
     async with server.room("alice") as alice, server.room("host") as owner:
@@ -271,7 +271,7 @@ async def test_events_of_a_flapping_toolkit_are_rate_limited(
 
 
 @pytest.mark.row(45)
-async def test_a_long_list_comes_in_pages_and_in_order(server: TestServer) -> None:
+async def test_a_long_list_has_pages_in_order(server: TestServer) -> None:
     async with raw_participant(server, "host") as host, server.room("alice") as alice:
         names = [f"t{number:04}" for number in range(1_000)]
         for number, name in enumerate(reversed(names)):

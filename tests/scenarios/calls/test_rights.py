@@ -107,7 +107,7 @@ async def test_use_tools_lists_and_inspects_and_does_not_call(server: TestServer
 
 
 @pytest.mark.usefixtures("host")
-async def test_call_calls_and_describes_what_it_calls_and_does_not_list(
+async def test_call_describes_and_calls_its_tool_and_does_not_list(
     server: TestServer,
 ) -> None:
     async with server.room("eve", api=may(call=True, allow=["box.read"])) as eve:
@@ -133,7 +133,7 @@ async def test_call_calls_and_describes_what_it_calls_and_does_not_list(
     ],
     ids=str,
 )
-async def test_allow_and_deny_settle_what_is_seen_and_called(
+async def test_allow_and_deny_decide_visibility_and_calls(
     server: TestServer, grant: dict[str, Any], seen: tuple[str, ...] | None
 ) -> None:
     async with server.room("eve", api=may(use_tools=True, call=True, **grant)) as eve:
@@ -163,7 +163,7 @@ async def test_a_search_finds_nothing_in_tools_that_are_not_seen(server: TestSer
     ids=["host", "agent", "user", "full", "none"],
 )
 @pytest.mark.usefixtures("host")
-async def test_a_preset_can_do_what_it_is_for(
+async def test_a_preset_allows_its_purpose(
     server: TestServer, preset: ApiScope, can: set[str]
 ) -> None:
     done = set()
@@ -235,7 +235,7 @@ async def test_sharing_with_everybody_shadows_no_name(server: TestServer) -> Non
         ]
 
 
-async def test_sharing_a_public_toolkit_makes_no_sense(server: TestServer) -> None:
+async def test_sharing_a_public_toolkit_is_refused(server: TestServer) -> None:
     async with server.room("owner") as owner:
         with pytest.raises(ValueError, match="public"):
             async with owner.host(box(), public=True, shared_with=["*"]):
@@ -243,7 +243,7 @@ async def test_sharing_a_public_toolkit_makes_no_sense(server: TestServer) -> No
 
 
 @pytest.mark.row(37)
-async def test_nothing_that_eve_can_ask_tells_whether_a_hidden_toolkit_is_there(
+async def test_no_request_reveals_whether_a_hidden_toolkit_exists(
     server: TestServer,
 ) -> None:
     """The answers are equal, byte for byte, before a private toolkit exists and while it exists."""
@@ -292,7 +292,9 @@ async def test_nothing_that_eve_can_ask_tells_whether_a_hidden_toolkit_is_there(
 
 
 @pytest.mark.row(37)
-async def test_news_of_hidden_toolkits_leaves_no_holes_in_the_numbers(server: TestServer) -> None:
+async def test_changes_of_hidden_toolkits_leave_no_gaps_in_event_numbers(
+    server: TestServer,
+) -> None:
     async with server.room("owner") as owner, raw_participant(server, "eve") as eve:
         eve.send_frame(Subscribe(RequestId(1), ["toolkits"]))
         await eve.reply_to(1)
@@ -330,7 +332,7 @@ async def test_subscriber_without_access_sees_a_removal_and_no_later_definition(
 
 @pytest.mark.row(37)
 @pytest.mark.parametrize("lives_on", [True, False])
-async def test_last_word_of_a_toolkit_is_the_same_whether_it_lives_on_unseen_or_not(
+async def test_last_event_of_a_toolkit_does_not_reveal_whether_it_still_exists(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lives_on: bool
 ) -> None:
     monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # no await in between
@@ -353,7 +355,7 @@ async def test_last_word_of_a_toolkit_is_the_same_whether_it_lives_on_unseen_or_
     assert event.data["toolkit"] == owned | nothing | {"hosts": 0, "tools": []}
 
 
-async def test_events_tell_only_of_what_may_be_seen(
+async def test_events_contain_only_visible_toolkits(
     server: TestServer,
 ) -> None:
     async with (
@@ -385,7 +387,7 @@ async def test_events_tell_only_of_what_may_be_seen(
     ],
     ids=repr,
 )
-async def test_a_malformed_question_is_answered_with_the_place(
+async def test_a_malformed_request_is_answered_with_the_path(
     server: TestServer, frame: Frame, path: str
 ) -> None:
     async with raw_participant(server) as eve:

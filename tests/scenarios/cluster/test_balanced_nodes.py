@@ -246,7 +246,7 @@ async def test_behind_the_balancer_each_client_counts_for_its_own_address(tmp_pa
     assert [status for status, _ in asked] == [101, 101, 429, 429, 101]
 
 
-async def test_balancer_shows_rooms_alone_and_says_whether_a_node_is_there(tmp_path: Path) -> None:
+async def test_balancer_exposes_only_rooms_and_its_health(tmp_path: Path) -> None:
     async with balanced_nodes(tmp_path, "node-1") as it:
         url = it.balancer.url
         assert (await read(url, "/readyz")).status == 200

@@ -75,7 +75,7 @@ async def test_a_node_that_alone_is_cut_off_stops_taking_part_before_its_lease_e
 @pytest.mark.parametrize(
     "lost_way", ["to_participant", pytest.param("to_server", marks=pytest.mark.soak)]
 )
-async def test_a_node_that_is_cut_off_in_one_direction_comes_back(lost_way: str) -> None:
+async def test_a_node_that_is_cut_off_in_one_direction_rejoins(lost_way: str) -> None:
     async with asyncio.timeout(TIME_S), redis_server() as redis, proxied(redis) as (proxy, url):
         async with joined_nodes(redis.url, url) as (here, there):
             kit = Kit(here, "kit")

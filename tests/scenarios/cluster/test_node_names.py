@@ -86,7 +86,7 @@ async def test_node_that_was_killed_starts_again_under_its_name_once_its_lease_h
 
 @pytest.mark.long
 @pytest.mark.row(80)
-async def test_node_whose_name_was_taken_while_it_stood_still_serves_by_itself(
+async def test_node_whose_name_was_taken_while_it_was_frozen_serves_by_itself(
     redis: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(TIME_S), named_server(tmp_path, redis) as first:

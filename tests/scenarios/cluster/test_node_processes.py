@@ -166,7 +166,7 @@ class Counted:
 
 @pytest.mark.row(76)
 @pytest.mark.row(77)
-async def test_what_is_lost_on_the_way_ends_its_call_alone_and_what_comes_twice_runs_once(
+async def test_a_lost_batch_ends_only_its_calls_and_a_duplicate_runs_once(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     counted = Counted()

@@ -56,7 +56,7 @@ def streams(left: asyncio.Event) -> Toolkit:
     return Toolkit("streams", [doubled, count, break_off, for_ever, zeros])
 
 
-async def test_it_reads_and_feeds_what_the_sdk_hosts(client: Path) -> None:
+async def test_it_calls_streams_and_uploads_of_sdk_hosts(client: Path) -> None:
     """STREAM-1 to STREAM-4, STREAM-8, STREAM-9, INPUT-1, INPUT-2, CALL-10."""
     left = asyncio.Event()
     async with (
@@ -83,7 +83,7 @@ async def test_it_reads_and_feeds_what_the_sdk_hosts(client: Path) -> None:
         assert server.server.hub.router.in_flight == 0
 
 
-async def test_the_sdk_reads_and_feeds_what_it_hosts(client: Path) -> None:
+async def test_the_sdk_calls_its_streams_and_uploads(client: Path) -> None:
     """STREAM-1 to STREAM-4, STREAM-8, STREAM-9, INPUT-1, INPUT-2, PROGRESS-1, CALL-10, CALL-13."""
     async with (
         running_server() as server,

@@ -91,7 +91,7 @@ def test_call_past_its_deadline_may_have_run_on_every_node(traced: TracedRoom) -
     assert second[2:] in {("deadline_exceeded", "maybe"), ("cancelled", "maybe")}
 
 
-def test_parent_that_is_not_sampled_goes_over_both_nodes_unchanged(traced: TracedRoom) -> None:
+def test_unsampled_parent_is_propagated_over_both_nodes_unchanged(traced: TracedRoom) -> None:
     parent = {"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": "acme=1"}
     answer = traced.processes.ask("weather.look", {"parent": parent})
     assert answer["value"] == parent
@@ -100,7 +100,7 @@ def test_parent_that_is_not_sampled_goes_over_both_nodes_unchanged(traced: Trace
     assert traced.collector.trace(TRACE) == []
 
 
-def test_the_grant_is_asked_for_once_at_the_callers_node(traced: TracedRoom) -> None:
+def test_the_grant_is_checked_once_at_the_callers_node(traced: TracedRoom) -> None:
     """TRACE-3: the second node continues the trace that the first one began."""
     token = traced.processes.token("bob", ApiScope(agents=AgentsGrant(call=True)))
     answer = traced.processes.ask(
@@ -113,7 +113,7 @@ def test_the_grant_is_asked_for_once_at_the_callers_node(traced: TracedRoom) -> 
     assert [span.links for span in spans] == [(link,), (), (), (), ()]
 
 
-def test_what_the_first_node_refuses_the_second_does_not_record(traced: TracedRoom) -> None:
+def test_call_refused_at_the_first_node_has_no_span_at_the_second(traced: TracedRoom) -> None:
     answer = traced.processes.ask("weather.invented", {"within": "question"})
     assert answer["error"] == {"code": "not_found", "executed": "no"}
     spans = traced.spans_of(answer, 3)

@@ -87,7 +87,7 @@ async def test_one_of_two_simultaneous_claims_of_a_name_succeeds(redis: RedisPla
                 ]
 
 
-async def test_people_and_messages_are_seen_at_all_nodes(redis: RedisPlace) -> None:
+async def test_participants_and_messages_are_visible_at_all_nodes(redis: RedisPlace) -> None:
     await see_participants_and_messages(redis)
 
 
@@ -105,7 +105,7 @@ async def test_private_toolkits_stay_private_between_nodes(redis: RedisPlace) ->
                 assert "secret" not in [each.name async for each in stranger.toolkits()]
 
 
-async def test_a_local_host_goes_before_one_elsewhere(redis: RedisPlace) -> None:
+async def test_a_local_host_is_preferred_to_a_remote_one(redis: RedisPlace) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         ran: list[str] = []
 
@@ -126,7 +126,7 @@ async def test_a_local_host_goes_before_one_elsewhere(redis: RedisPlace) -> None
             assert await me.call("kit.place_of") == "there"
 
 
-async def test_a_newer_connection_elsewhere_takes_the_place(redis: RedisPlace) -> None:
+async def test_a_newer_connection_at_another_node_replaces_the_old_one(redis: RedisPlace) -> None:
     await replace_a_connection(redis)
 
 
@@ -148,7 +148,7 @@ async def test_participant_that_moves_to_another_node_is_listed_once_at_each(
                             assert await each.call("kit.add", a=1, b=1) == 2
 
 
-async def test_who_is_sent_away_goes_from_every_node(redis: RedisPlace) -> None:
+async def test_kicked_participant_is_removed_at_every_node(redis: RedisPlace) -> None:
     await kick_and_revoke(redis)
 
 

@@ -25,7 +25,7 @@ MOST_KEPT = 3
 
 
 @pytest.mark.row(47)
-async def test_a_node_that_enters_later_knows_of_a_kept_name_and_tells_its_end_once(
+async def test_a_node_that_joins_later_knows_a_reserved_name_and_publishes_its_end_once(
     redis: RedisServer,
 ) -> None:
     """REG-18."""

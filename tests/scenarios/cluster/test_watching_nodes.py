@@ -22,7 +22,7 @@ from support.redis.server import RedisServer
 from support.rooms.call_watching import OBSERVER, Sum
 from support.rooms.events import next_toolkit_event, until
 from support.rooms.server_state import is_watched
-from toolbus import ApiScope, CallNews, EventStream, ParticipantToken, RoomClient
+from toolbus import ApiScope, CallReport, EventStream, ParticipantToken, RoomClient
 from toolbus.errors import NotFound, ToolFailed
 from toolbus_server.cluster import node as node_module
 from toolbus_server.rooms import administration
@@ -31,7 +31,7 @@ from toolbus_server.testing import TestServer
 TIME_S = 60
 
 
-async def until_in_flight(stream: EventStream[CallNews], total: Sum, count: int) -> None:
+async def until_in_flight(stream: EventStream[CallReport], total: Sum, count: int) -> None:
     while total.in_flight != count:
         total.add(await anext(stream))
 
@@ -85,7 +85,7 @@ async def test_counts_are_right_after_a_report_was_lost(
 
 @pytest.mark.parametrize("way", ["here_way", "there_way"])
 @pytest.mark.row(76)
-async def test_counts_are_right_after_a_report_was_lost_and_a_line_broke(
+async def test_counts_are_right_after_a_lost_report_and_a_lost_connection(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WATCH-3: the connection of the watcher's node, or of the other one."""

@@ -66,7 +66,7 @@ async def test_an_inbox_that_redis_drops_ends_the_calls_between_the_nodes_alone(
 
 
 @pytest.mark.row(76)
-async def test_what_a_node_had_not_read_when_it_lost_its_inbox_never_ran() -> None:
+async def test_calls_unread_when_a_node_lost_its_inbox_never_ran() -> None:
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
         ran = asyncio.Event()
 
@@ -91,7 +91,7 @@ async def test_what_a_node_had_not_read_when_it_lost_its_inbox_never_ran() -> No
 
 
 @pytest.mark.row(76)
-async def test_a_frozen_node_that_redis_drops_for_what_waits_ends_just_what_did_not_get_there(
+async def test_a_frozen_node_that_redis_disconnects_loses_only_undelivered_calls(
     tmp_path: Path,
 ) -> None:
     ran: set[int] = set()
@@ -136,7 +136,7 @@ async def test_a_frozen_node_that_redis_drops_for_what_waits_ends_just_what_did_
 
 
 @pytest.mark.row(78)
-async def test_a_node_whose_inbox_alone_has_fallen_silent_notices(
+async def test_a_node_detects_that_its_inbox_alone_receives_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_module, "LEASE_S", 2.1)
@@ -172,7 +172,7 @@ async def test_a_node_whose_lease_may_have_ended_sends_nothing(
 
 
 @pytest.mark.row(73)
-async def test_when_redis_goes_calls_under_way_end_by_phase_and_private_hosting_goes_on() -> None:
+async def test_when_redis_fails_running_calls_end_by_phase_and_private_hosting_continues() -> None:
     async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
         here, there = Kit(nodes.here, "near"), Kit(nodes.there, "far")
         async with here.hosted() as near, there.hosted() as far:

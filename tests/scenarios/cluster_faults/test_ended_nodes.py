@@ -84,7 +84,7 @@ async def test_a_room_that_ends_before_the_others_have_answered_leaves_nothing_i
         assert sorted(left) == [b"toolbus:nodes", b"toolbus:nodes:version"]
 
 
-async def test_what_a_node_hosted_that_stops_is_taken_back_in_redis(redis: RedisServer) -> None:
+async def test_toolkits_of_a_stopping_node_are_removed_from_redis(redis: RedisServer) -> None:
     """LEAVE-3: also the host that was superseded there."""
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with here.room("me") as me, there.room("host") as host:
@@ -97,7 +97,7 @@ async def test_what_a_node_hosted_that_stops_is_taken_back_in_redis(redis: Redis
 
 
 @pytest.mark.row(71)
-async def test_a_call_that_comes_at_the_last_moment_is_served_before_a_node_has_left(
+async def test_a_call_that_arrives_during_a_drain_is_served_before_the_node_leaves(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LEAVE-7: if it ends within the drain time."""
@@ -123,7 +123,7 @@ async def test_a_call_that_comes_at_the_last_moment_is_served_before_a_node_has_
             assert await call == "said"
 
 
-async def test_a_call_that_comes_when_a_node_has_left_runs_nowhere(redis: RedisServer) -> None:
+async def test_a_call_that_arrives_after_a_node_left_runs_nowhere(redis: RedisServer) -> None:
     """ERR-2: its drain time is over; the caller's node does not know that yet."""
     holding = Holding()
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
@@ -137,7 +137,7 @@ async def test_a_call_that_comes_when_a_node_has_left_runs_nowhere(redis: RedisS
 
 
 @pytest.mark.row(78)
-async def test_a_call_that_ran_is_not_said_to_have_been_lost_by_whom_its_node_has_ended(
+async def test_a_call_that_ran_is_not_reported_lost_when_its_callers_node_ends(
     redis: RedisServer,
 ) -> None:
     """ERR-2: what such a node sends before it knows of its end is ignored."""
@@ -173,7 +173,7 @@ async def test_a_node_that_joined_and_ended_between_two_heartbeats_is_known_as_e
         assert node._live_peer(other) is None
 
 
-async def test_a_node_whose_lease_ended_before_it_knew_of_it_is_known_when_it_asks_again(
+async def test_a_node_whose_lease_ended_before_it_knew_the_peer_is_known_after_the_next_read(
     redis: RedisServer,
 ) -> None:
     """As if the reply to its first heartbeat was lost, and it took long to reconnect."""

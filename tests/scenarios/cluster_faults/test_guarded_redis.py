@@ -92,7 +92,7 @@ def as_user(redis: RedisServer) -> Reached:
     return Reached(f"redis://nodes:{QUOTED}@127.0.0.1:{redis.port}/0")
 
 
-async def test_the_whole_life_of_nodes_goes_under_the_rule_that_the_doctor_prints(
+async def test_nodes_need_only_the_acl_rule_that_the_doctor_prints(
     redis: RedisServer, admin: Redis
 ) -> None:
     for live in LIVES:

@@ -84,7 +84,7 @@ async def test_a_lost_dispatch_ends_its_call_alone_and_it_never_ran() -> None:
         assert not witness.ran
 
 
-async def test_a_call_whose_dispatch_was_lost_is_made_anew_and_runs_once() -> None:
+async def test_a_call_whose_dispatch_was_lost_is_sent_again_and_runs_once() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run")) as (nodes, me):
         lost = nodes.there_way.intercept_inbox(carries(Dispatch, tool="run"))
@@ -190,7 +190,7 @@ async def read(
 
 
 @pytest.mark.parametrize("kind", [StreamChunk, Credit])
-async def test_a_stream_that_lost_a_part_is_broken_behind_what_came(kind: type[Frame]) -> None:
+async def test_a_stream_that_lost_a_part_fails_after_the_received_chunks(kind: type[Frame]) -> None:
     count = 20_000
     async with caller_and_host(numbers) as (nodes, me):
         way = nodes.here_way if kind is StreamChunk else nodes.there_way
@@ -298,7 +298,7 @@ async def test_whatever_is_lost_or_doubled_or_cut_executed_is_never_wrong(
 
 
 @pytest.mark.row(77)
-async def test_what_comes_twice_does_nothing_more() -> None:
+async def test_duplicate_batches_have_no_effect() -> None:
     witness = Witness()
     async with caller_and_host(witness.tool("run"), numbers, total) as (nodes, me):
         for way in (nodes.here_way, nodes.there_way):

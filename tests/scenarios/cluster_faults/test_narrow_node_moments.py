@@ -115,7 +115,7 @@ async def test_a_revocation_ends_no_connection_with_a_newer_token(redis: RedisSe
                 assert await bob.participants()
 
 
-async def test_who_is_revoked_while_its_room_is_read_does_not_come_in(redis: RedisServer) -> None:
+async def test_participant_revoked_while_its_room_is_read_is_refused(redis: RedisServer) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
         async with hosted(here, add), admin_of(there, "office") as administrator:
             async with here.room("me") as me:

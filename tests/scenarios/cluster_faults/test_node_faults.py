@@ -21,7 +21,7 @@ TIME_S = 60
 @pytest.mark.redis
 @pytest.mark.row(73)
 @pytest.mark.row(74)
-async def test_while_redis_is_away_a_node_goes_on_by_itself_and_comes_back(
+async def test_without_redis_a_node_serves_by_itself_and_rejoins_later(
     redis: RedisServer,
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):

@@ -36,7 +36,7 @@ TIME_S = 60
         pytest.param("frozen", 30.0, marks=pytest.mark.soak),
     ],
 )
-async def test_without_redis_each_node_goes_on_by_itself_and_all_is_well_when_it_is_back(
+async def test_without_redis_each_node_serves_by_itself_and_all_recover_later(
     redis: RedisServer, tmp_path: Path, how: str, least_s: float
 ) -> None:
     async with (

@@ -147,7 +147,7 @@ async def until_runs(room: RoomClient) -> None:
 
 
 @pytest.mark.redis
-async def test_a_redis_that_stands_still_for_a_moment_only_delays_calls(
+async def test_a_short_pause_of_redis_only_delays_calls(
     redis: RedisServer,
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
@@ -210,7 +210,7 @@ async def test_while_redis_refuses_to_write_a_name_is_refused_and_calls_go_on(
 
 @pytest.mark.redis
 @pytest.mark.row(74)
-async def test_revocations_outlive_a_redis_that_is_away_or_comes_back_empty(
+async def test_revocations_survive_an_outage_or_an_emptied_redis(
     redis: RedisServer,
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis) as (here, there), AsyncExitStack() as stack:

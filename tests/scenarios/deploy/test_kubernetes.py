@@ -71,7 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
-def test_manifests_are_what_kubernetes_takes(version: str) -> None:
+def test_manifests_are_valid_for_kubernetes(version: str) -> None:
     for manifest in MANIFESTS:
         kubernetes_validate.validate(manifest, version, strict=True)
 
@@ -124,7 +124,7 @@ def test_image_that_is_built_is_the_one_that_is_started() -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_pod_may_do_what_it_must_and_no_more(name: str) -> None:
+def test_pod_has_only_the_rights_that_it_needs(name: str) -> None:
     """As the namespace requires it of every pod."""
     (space,) = of_kind("Namespace").values()
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -189,7 +189,7 @@ def test_addresses_are_those_of_services(made: Path) -> None:
         assert place.port in {port["port"] for port in service["spec"]["ports"]}
 
 
-def test_secrets_that_pods_name_are_made_with_what_they_read(made: Path) -> None:
+def test_secrets_of_pods_are_created_with_the_keys_that_they_read(made: Path) -> None:
     secrets = secrets_in(made)
     for pod in PODS.values():
         for variable in pod.variables.values():
@@ -231,7 +231,7 @@ def test_servers_are_replaced_one_after_the_other() -> None:
 # As processes
 
 
-def test_what_pods_run_is_one_bus_and_answers_the_call_of_the_readme(
+def test_commands_of_the_pods_form_one_bus_that_answers_the_call_of_the_readme(
     tmp_path: Path, made: Path
 ) -> None:
     secrets = secrets_in(made)

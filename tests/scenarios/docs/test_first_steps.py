@@ -151,7 +151,7 @@ async def test_error_for_a_too_large_value_names_its_size_and_the_limit() -> Non
     ("option", "value"),
     [("timeout_s", 1), ("attachment", b"a"), ("on_progress", print), ("retry", False)],
 )
-async def test_option_among_the_arguments_is_refused_with_its_right_place(
+async def test_option_among_the_arguments_is_refused_with_the_right_form(
     option: str, value: Any
 ) -> None:
     async with room_of("host", "ann") as (host, ann), host.host(KIT):
@@ -192,7 +192,7 @@ async def test_tool_without_its_upload_or_input_names_what_sends_them() -> None:
             await ann.call("kit.total")
 
 
-async def test_description_tells_what_a_call_may_send_beside_its_arguments() -> None:
+async def test_description_lists_uploads_and_inputs_of_a_tool() -> None:
     @tool
     async def maybe(attachment: FileChunk | None = None) -> None: ...
 
@@ -310,7 +310,7 @@ async def test_invalid_token_text_and_missing_token_file_have_different_errors(
 # Definitions
 
 
-async def test_what_can_be_no_upload_is_refused_where_it_is_defined() -> None:
+async def test_invalid_upload_annotation_is_refused_at_definition() -> None:
     async def raw(attachment: bytes) -> None: ...
     async def perhaps(attachment: bytes | None = None) -> None: ...
     async def renamed(file: FileChunk) -> None: ...
@@ -320,7 +320,7 @@ async def test_what_can_be_no_upload_is_refused_where_it_is_defined() -> None:
             Toolkit("kit", [function])
 
 
-def test_what_is_no_list_of_tools_or_has_no_name_is_refused_in_words() -> None:
+def test_invalid_tools_or_name_of_a_toolkit_are_refused_with_a_message() -> None:
     with pytest.raises(TypeError, match="a lambda has no name"):
         Toolkit("kit", [lambda x: x])
     with pytest.raises(TypeError, match="'kit': tools must be a list"):
@@ -344,14 +344,14 @@ async def test_share_without_names_is_refused_before_it_is_sent() -> None:
                 pass
 
 
-async def test_what_a_turn_requires_is_a_required_toolkit() -> None:
+async def test_required_toolkits_of_a_turn_are_of_that_type() -> None:
     async with room_of("ann") as (ann,):
         with pytest.raises(TypeError, match=r"RequiredToolkit\('words'\), not str"):
             Turn(ann, required=["words"])  # type: ignore[list-item]  # the mistake
 
 
 @pytest.mark.parametrize("made_of", ["bytes", "pieces"])
-async def test_file_goes_into_what_is_no_plain_file_and_takes_no_place_of_it(
+async def test_file_is_written_into_a_special_file_without_replacing_it(
     tmp_path: Path, made_of: str
 ) -> None:
     data = b"a" * 200_000
@@ -366,7 +366,7 @@ async def test_file_goes_into_what_is_no_plain_file_and_takes_no_place_of_it(
     assert pipe.is_fifo()
 
 
-async def test_file_that_cannot_be_saved_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
+async def test_file_that_cannot_be_saved_is_named_as_in_the_command(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         await FileChunk(b"a").save(tmp_path / "none" / "b1")
     assert missing.value.filename == str(tmp_path / "none" / "b1")

@@ -118,7 +118,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", TYPED, ids=lambda page: page.name)
-def test_commands_of_a_page_do_what_it_shows(
+def test_commands_of_a_page_print_the_output_that_it_shows(
     page: Page, tmp_path: Path, variables: dict[str, str]
 ) -> None:
     for name, program in examples().items():

@@ -98,7 +98,7 @@ def memory_bytes() -> int:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.row(55, 90)
-async def test_thousands_of_joins_and_leaves_leave_nothing_behind() -> None:
+async def test_thousands_of_joins_and_leaves_leave_no_state() -> None:
     """CALL-12: the host is notified once of each caller that is lost."""
     half = CYCLES // 2 // len(WAYS) // PROCESSES * len(WAYS) * PROCESSES
     # A reserved name would still exist at the end.

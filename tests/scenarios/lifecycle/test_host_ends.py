@@ -156,7 +156,7 @@ async def test_call_that_was_given_up_and_does_not_end_keeps_no_host() -> None:
 
 
 @pytest.mark.parametrize("command", [RUN, COMMAND])
-async def test_host_says_how_long_it_waits_for_how_many_calls(command: list[str]) -> None:
+async def test_host_logs_how_long_it_waits_for_how_many_calls(command: list[str]) -> None:
     async with hosting(command, drain="0.3") as (_, alice, host):
         calls = [calling(alice, "hold"), calling(alice, "hold"), calling(alice, "turn")]
         for _ in calls:
@@ -194,7 +194,7 @@ async def test_second_signal_ends_a_host_at_once_and_its_calls_may_have_run(
     assert len(host.output.splitlines()) == 2
 
 
-async def test_second_signal_ends_a_host_whose_event_loop_stands_still() -> None:
+async def test_second_signal_ends_a_host_whose_event_loop_is_blocked() -> None:
     async with hosting(RUN) as (_, alice, host):
         call = calling(alice, "block")
         await host.entered()

@@ -99,7 +99,7 @@ async def test_a_toolkit_that_is_stopped_and_started_again_fails_no_call() -> No
             await alice.toolkit("work")
 
 
-async def test_people_come_back_to_a_server_that_restarts() -> None:
+async def test_participants_reconnect_to_a_restarted_server() -> None:
     key = Key.generate(kid="test", iss="acme")
     async with AsyncExitStack() as stack:
         async with running_server(key=key) as first:
@@ -171,7 +171,7 @@ async def test_a_connection_that_is_lost_while_it_registers_again_is_replaced_at
             assert losses == 0
 
 
-async def test_a_source_of_tokens_that_fails_for_a_while_is_asked_again() -> None:
+async def test_a_token_source_that_fails_for_a_while_is_retried() -> None:
     async with running_server() as server, server.room("alice") as alice:
         answers: list[str | Exception] = [server.token("host")]
         answers += [RuntimeError("away"), KeyError("x"), server.token("host")]
@@ -191,7 +191,7 @@ async def test_a_source_of_tokens_that_fails_for_a_while_is_asked_again() -> Non
 
 
 @pytest.mark.row(16, 34)
-async def test_who_comes_back_with_fewer_grants_hosts_only_what_they_allow() -> None:
+async def test_participant_that_reconnects_with_fewer_grants_hosts_only_allowed_toolkits() -> None:
     less = ApiScope(agents=AgentsGrant(register_private_toolkit=True, use_tools=True))
     async with running_server() as server, server.room("alice") as alice:
         public, private = Toolkit("work", [nap]), Toolkit("mine", [nap])

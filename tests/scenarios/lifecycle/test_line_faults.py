@@ -45,7 +45,7 @@ async def error_of(room: RoomClient, tool: str) -> RoomException:
 
 
 @pytest.mark.row(41)
-async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_time_out(
+async def test_a_host_whose_connection_is_cut_without_a_close_is_gone_within_the_ping_timeout(
     tmp_path: Path,
 ) -> None:
     """CONN-7, REG-18: and all are notified, by event, list and call."""
@@ -77,7 +77,7 @@ async def test_a_host_whose_line_is_cut_without_a_word_is_gone_within_the_ping_t
 
 
 @pytest.mark.row(42)
-async def test_a_host_that_stood_still_is_taken_for_dead_and_comes_back_by_itself(
+async def test_a_frozen_host_is_declared_dead_and_reconnects_by_itself(
     tmp_path: Path,
 ) -> None:
     """CONN-7, CONN-11, ERR-2, LEAVE-4: with a higher epoch, and each call ended once for its
@@ -119,7 +119,7 @@ async def until_closing(client: RawClient) -> None:
 
 
 @pytest.mark.row(42)
-async def test_what_a_host_that_was_taken_for_dead_says_late_on_its_old_line_is_dropped() -> None:
+async def test_late_replies_of_a_host_declared_dead_are_dropped() -> None:
     """CONN-7, CALL-9: its results, and its registrations."""
     async with impatient_server() as server, server.room("alice") as alice:
         async with raw_participant(server, "host", instance="one") as host:

@@ -303,7 +303,7 @@ async def test_old_connection_that_is_lost_while_moving_ends_its_calls_alone() -
             assert [each.name for each in await listed(alice)] == ["work"]
 
 
-async def test_client_says_drain_on_the_old_line_once_the_new_one_has_all() -> None:
+async def test_client_sends_drain_on_the_old_connection_after_the_new_one_is_complete() -> None:
     """LEAVE-9: in this order; the old connection is closed normally when its call has ended."""
 
     @tool

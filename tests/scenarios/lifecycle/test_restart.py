@@ -73,7 +73,7 @@ async def test_server_that_is_stopped_and_started_anew_fails_no_call(tmp_path: P
 
 
 @pytest.mark.row(41, 71)
-async def test_server_that_is_killed_and_started_anew_fails_only_what_may_have_run(
+async def test_killed_and_restarted_server_fails_only_calls_that_may_have_run(
     tmp_path: Path,
 ) -> None:
     """LEAVE-4, RETRY-3, RETRY-7, ERR-2: of the idempotent tool no call at all."""

@@ -18,7 +18,7 @@ from support.storm.plan import (
     planned_calls,
     planned_faults,
 )
-from support.storm.verdict import ENDLESS_S, GRACE_S, LEFT, OK, CallReport, problems
+from support.storm.verdict import ENDLESS_S, GRACE_S, LEFT, OK, CallOutcome, problems
 from support.storm.witness import Runs, Witness, pattern, read_witness, witness_of
 
 KEY, SIZE = 7, 5_000
@@ -29,9 +29,9 @@ COUNT = PlannedCall(key=KEY, tool="count", count=10)
 TOTAL = PlannedCall(key=KEY, tool="total", count=10)
 ECHO = PlannedCall(key=KEY, tool="echo", count=10)
 KEEP = PlannedCall(key=KEY, tool="keep", size=SIZE)
-WELL = CallReport(key=KEY, code=OK, value=KEY)
-NO = CallReport(key=KEY, code="no_host", executed="no")
-MAYBE = CallReport(key=KEY, code="host_lost", executed="maybe", chunks=0)
+WELL = CallOutcome(key=KEY, code=OK, value=KEY)
+NO = CallOutcome(key=KEY, code="no_host", executed="no")
+MAYBE = CallOutcome(key=KEY, code="host_lost", executed="maybe", chunks=0)
 
 
 def runs(*began: int, ended: Any = ()) -> Runs:
@@ -46,7 +46,7 @@ RAN = runs(0, ended=[end()])
 LOST = runs(0)
 
 
-def judge(planned: PlannedCall, report: CallReport, seen: Runs | None = None) -> str:
+def judge(planned: PlannedCall, report: CallOutcome, seen: Runs | None = None) -> str:
     """Return all problems of one call."""
     found = problems({KEY: planned}, [report], {} if seen is None else {KEY: seen})
     return " | ".join(message.partition(": Deed(")[0] for message in found)
@@ -76,7 +76,7 @@ def judge(planned: PlannedCall, report: CallReport, seen: Runs | None = None) ->
     ],
 )
 def test_good_ledger_has_no_problem(
-    planned: PlannedCall, report: CallReport, seen: Runs | None
+    planned: PlannedCall, report: CallOutcome, seen: Runs | None
 ) -> None:
     assert judge(planned, report, seen) == ""
 
@@ -123,7 +123,7 @@ def test_good_ledger_has_no_problem(
     ],
 )
 def test_errors_of_a_wrong_ledger_are_named(
-    planned: PlannedCall, report: CallReport, seen: Runs | None, message: str
+    planned: PlannedCall, report: CallOutcome, seen: Runs | None, message: str
 ) -> None:
     assert message in judge(planned, report, seen)
 

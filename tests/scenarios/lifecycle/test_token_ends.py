@@ -89,7 +89,7 @@ async def until_toolkit_goes(bob: RawClient) -> None:
 
 
 @pytest.mark.row(11)
-async def test_nothing_new_begins_after_the_end_and_what_is_in_flight_may_still_end(
+async def test_no_call_starts_after_the_end_and_calls_in_flight_may_still_end(
     server: TestServer,
 ) -> None:
     """CONN-12."""
@@ -117,7 +117,7 @@ def fresh(server: TestServer) -> Refresh:
 
 
 @pytest.mark.row(11)
-async def test_what_is_in_flight_at_the_end_does_not_keep_anybody_for_long(
+async def test_calls_in_flight_delay_the_end_of_an_expired_connection_only_shortly(
     server: TestServer,
 ) -> None:
     """CONN-12, CALL-12, CALL-13: the rest ends by phase."""
@@ -157,7 +157,7 @@ async def test_the_expiry_of_a_token_whose_participant_has_left_has_no_effect(
 
 @pytest.mark.row(12)
 @pytest.mark.parametrize("how", ["identity", "jti"])
-async def test_a_revoked_host_is_gone_at_once_with_what_it_hosts(
+async def test_a_revoked_host_is_removed_at_once_with_its_toolkits(
     server: TestServer, tmp_path: Path, how: str
 ) -> None:
     """ADMIN-4, CALL-13: a process of its own, which then ends."""

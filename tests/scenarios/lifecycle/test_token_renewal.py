@@ -95,7 +95,7 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
         (asyncio.CancelledError(), "its source was cancelled"),
     ],
 )
-async def test_a_source_that_fails_is_asked_again_while_the_old_token_serves(
+async def test_a_failing_token_source_is_retried_while_the_old_token_is_valid(
     server: TestServer, caplog: pytest.LogCaptureFixture, fault: BaseException, message: str
 ) -> None:
     """REFRESH-3."""
@@ -148,7 +148,7 @@ async def test_a_source_that_never_brings_another_lets_the_connection_end_and_co
         assert await ann.participants()
 
 
-async def test_a_text_cannot_be_renewed_and_the_room_ends_and_says_why(
+async def test_a_token_given_as_a_string_cannot_be_renewed_and_the_room_closes_with_the_reason(
     server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """LEAVE-4."""
@@ -161,7 +161,7 @@ async def test_a_text_cannot_be_renewed_and_the_room_ends_and_says_why(
         assert end.value.details == {"close_code": 4401}
 
 
-async def test_who_leaves_while_a_renewal_is_under_way_leaves(server: TestServer) -> None:
+async def test_leave_during_a_token_renewal_succeeds(server: TestServer) -> None:
     asked, never = asyncio.Event(), asyncio.Event()
     tokens = [ends_in("ann", 50)]
 

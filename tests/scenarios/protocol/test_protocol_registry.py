@@ -192,7 +192,7 @@ async def test_generation_is_adopted_by_a_server_that_does_not_know_it() -> None
             assert details_of(failed)["path"] == "/generation"
 
 
-async def test_host_leaves_in_an_orderly_way() -> None:
+async def test_host_drains_before_it_leaves() -> None:
     """LEAVE-1, REG-12."""
     async with (
         running_server() as server,

@@ -68,7 +68,7 @@ async def test_explain_names_the_host_and_runs_nothing(server: TestServer) -> No
         ("affine.say", {}, "invalid_arguments"),
     ],
 )
-async def test_explain_says_what_the_call_would_end_with(
+async def test_explain_predicts_how_the_call_would_end(
     server: TestServer, tool: str, options: dict[str, Any], code: str
 ) -> None:
     """EXPLAIN-1: by the same rules, with the same messages."""
@@ -131,7 +131,9 @@ async def test_a_token_of_another_identity_is_refused_and_the_old_one_stays(
 
 
 @pytest.mark.row(15)
-async def test_a_narrower_token_takes_back_what_it_does_not_cover(server: TestServer) -> None:
+async def test_a_narrower_token_withdraws_toolkits_that_it_does_not_allow(
+    server: TestServer,
+) -> None:
     """REFRESH-1."""
     async with raw_participant(server, "host") as host, raw_participant(server, "bob") as bob:
         await ask(host, offer())
@@ -183,7 +185,7 @@ async def test_rooms_are_those_that_the_administrators_token_names(server: TestS
         assert (await refusal(root, Admin(number(), "revoke", mine))).code == "permission_denied"
 
 
-async def test_who_is_sent_away_goes_at_once_with_all_that_it_hosts(server: TestServer) -> None:
+async def test_kicked_participant_is_removed_at_once_with_its_toolkits(server: TestServer) -> None:
     """ADMIN-3."""
     async with raw_participant(server, "root") as root, raw_participant(server, "host") as host:
         await ask(host, offer())
@@ -226,7 +228,7 @@ async def test_a_revoked_token_is_refused_and_its_connections_end(
         ("revoke", {"jti": "x" * 257}, "/jti"),
     ],
 )
-async def test_an_action_that_is_malformed_says_where(
+async def test_a_malformed_action_is_refused_with_its_path(
     server: TestServer, action: str, options: dict[str, Any], path: str
 ) -> None:
     token = server.token("root", room="*")
@@ -247,7 +249,7 @@ def a_token(issued_at: float, name: str = "eve", jti: str = "j") -> VerifiedToke
     )
 
 
-def test_a_revocation_covers_what_was_issued_before_and_nothing_later() -> None:
+def test_a_revocation_covers_tokens_issued_before_and_none_later() -> None:
     """ADMIN-4."""
     revocations = Revocations()
     revocations.revoke_identity(Identity("acme", "eve"), 1_000.0)
@@ -269,7 +271,7 @@ def test_a_revocation_is_forgotten_when_nothing_is_left_to_be_shown() -> None:
     assert not revocations.covers(replace(a_token(0.0), jti="t1"))
 
 
-def test_the_oldest_of_too_many_revocations_is_forgotten_and_the_log_says_whose(
+def test_the_oldest_of_too_many_revocations_is_dropped_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ADMIN-4: identities and tokens are counted apart."""

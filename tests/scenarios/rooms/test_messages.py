@@ -157,7 +157,7 @@ async def test_a_body_is_at_most_256_kib(server: TestServer) -> None:
 
 
 @pytest.mark.row(44)
-async def test_who_sends_too_many_is_refused_for_a_while_and_others_are_not() -> None:
+async def test_sender_of_too_many_messages_is_refused_for_a_while_and_others_are_not() -> None:
     """SEND-2."""
     async with (
         unharmed_server() as server,
@@ -247,7 +247,9 @@ async def flood(room: RoomClient) -> None:
         await room.broadcast("spam")
 
 
-async def test_what_cannot_be_sent_is_refused_and_the_room_goes_on(server: TestServer) -> None:
+async def test_messages_that_cannot_be_sent_are_refused_and_the_room_stays_open(
+    server: TestServer,
+) -> None:
     """SEND-1."""
     async with (
         server.room("ann") as ann,

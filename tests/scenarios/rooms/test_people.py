@@ -408,7 +408,7 @@ async def test_a_participant_that_flaps_is_refused_for_a_while_and_its_watchers_
         assert last.number < 500
 
 
-def test_a_meter_says_when_its_window_ends() -> None:
+def test_a_meter_returns_when_its_window_ends() -> None:
     limiter = RateLimiter(1, 10.0)
     assert limiter.retry_after_s(3.0) == 0
     assert [limiter.exceeded(5.0), limiter.exceeded(6.0)] == [False, True]
@@ -494,7 +494,7 @@ async def test_offers_are_at_most_32_kib_together(server: TestServer) -> None:
 # Through the SDK
 
 
-async def test_people_see_each_other_through_the_sdk(server: TestServer) -> None:
+async def test_participants_see_each_other_through_the_sdk(server: TestServer) -> None:
     """PEOPLE-1, PEOPLE-2, PEOPLE-3."""
     async with server.room("ann") as ann, ann.events() as events:
         await ann.set_attributes(mood="curious")
@@ -533,7 +533,9 @@ async def test_subscriber_gets_only_events_that_its_grant_covers(server: TestSer
             await eve.participants()
 
 
-async def test_what_cannot_be_said_is_refused_and_the_room_goes_on(server: TestServer) -> None:
+async def test_attributes_that_cannot_be_sent_are_refused_and_the_room_stays_open(
+    server: TestServer,
+) -> None:
     """PEOPLE-2, BUILD-1."""
     async with server.room("bob") as bob, asyncio.timeout(60):
         for wrong in (object(), float("nan"), b"x", 2**70):
@@ -610,7 +612,7 @@ async def said_after(connection: ScriptedConnection) -> tuple[Any, Any]:
     return attributes, (await connection.answer(Builders, {})).options
 
 
-async def test_what_was_said_is_said_again_after_a_reconnect() -> None:
+async def test_attributes_are_published_again_after_a_reconnect() -> None:
     """LEAVE-4: to a server that may know nothing of it."""
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
@@ -650,7 +652,7 @@ async def test_unconfirmed_registrations_are_withdrawn_after_a_reconnect() -> No
             await connection.websocket.close()
 
 
-async def test_what_the_server_takes_no_more_is_logged_and_the_client_comes_back(
+async def test_attributes_refused_after_a_reconnect_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with scripted_server() as server, asyncio.timeout(60):

@@ -190,7 +190,9 @@ async def test_a_host_that_dies_in_the_middle_of_a_file_leaves_no_half_of_it(
 
 
 @pytest.mark.parametrize("how", ["dies", "drops it"])
-async def test_a_tool_is_left_when_the_reader_of_its_file_goes(tmp_path: Path, how: str) -> None:
+async def test_a_tool_is_cancelled_when_the_reader_of_its_file_leaves(
+    tmp_path: Path, how: str
+) -> None:
     """CALL-12, STREAM-8."""
     async with observed_transfers(tmp_path) as now, asyncio.timeout(60):
         if how == "dies":

@@ -117,7 +117,7 @@ async def test_a_stream_and_its_input_go_on_where_they_began_while_all_move() ->
 
 
 @pytest.mark.row(71)
-async def test_a_stream_that_outlives_a_leaving_server_ends_by_phase_behind_its_chunks() -> None:
+async def test_a_stream_that_outlives_a_leaving_server_ends_by_phase_after_its_chunks() -> None:
     """LEAVE-8: its host is notified, and the server does not wait for it."""
     async with moving(drain_s=0.5) as now:
         async with now.alice.stream("work.numbers") as chunks:
@@ -174,7 +174,7 @@ async def test_a_host_that_drains_finishes_its_streams_and_takes_no_more(tmp_pat
 
 
 @pytest.mark.row(43)
-async def test_a_stream_that_outlives_the_time_to_drain_is_lost_behind_its_chunks() -> None:
+async def test_a_stream_that_outlives_the_drain_is_lost_after_its_chunks() -> None:
     """LEAVE-1, CALL-13."""
     work = Work()
     async with (

@@ -166,7 +166,7 @@ async def read_to_end(room: RoomClient, read: list[int]) -> ConnectionLost:
 
 
 @pytest.mark.row(69)
-async def test_a_caller_that_reads_again_in_time_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_caller_that_reads_again_in_time_continues(tmp_path: Path) -> None:
     """STREAM-4: nothing is lost, and it was never closed."""
     async with (
         running_server() as server,
@@ -228,7 +228,7 @@ async def test_chunks_of_a_stream_that_was_left_are_dropped_and_counted(tmp_path
 
 @pytest.mark.row(66)
 @pytest.mark.parametrize("number", [1, 3, 2**40])
-async def test_an_error_for_a_chunk_out_of_order_comes_after_the_chunks_before_it(
+async def test_an_error_for_a_chunk_out_of_order_follows_the_chunks_before_it(
     number: int,
 ) -> None:
     """STREAM-5: its caller has all up to some number, and its host is notified, too."""
@@ -260,7 +260,7 @@ async def test_an_error_for_a_chunk_out_of_order_comes_after_the_chunks_before_i
 
 
 @pytest.mark.row(67)
-async def test_the_loss_of_a_host_comes_behind_the_chunks_that_came(tmp_path: Path) -> None:
+async def test_the_loss_of_a_host_is_reported_after_the_received_chunks(tmp_path: Path) -> None:
     """CALL-13: by SIGKILL in mid-stream; `chunks` is the number of these."""
     async with (
         running_server() as server,
@@ -282,7 +282,7 @@ async def test_the_loss_of_a_host_comes_behind_the_chunks_that_came(tmp_path: Pa
 
 @pytest.mark.row(68)
 @pytest.mark.parametrize("progress_reports", [0, 8])
-async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
+async def test_a_silent_host_has_stalled_and_progress_keeps_it_alive(
     tmp_path: Path, progress_reports: int
 ) -> None:
     """STREAM-7: progress arrives every 0.2 s, for longer in all than the stall limit."""
@@ -317,7 +317,7 @@ async def test_a_host_that_is_silent_has_stalled_and_its_news_keep_it_alive(
 
 @pytest.mark.row(55)
 @pytest.mark.parametrize("how", ["leaves", "is cancelled", "is killed"])
-async def test_a_tool_is_left_when_its_caller_goes_and_nothing_stays_behind(
+async def test_a_tool_is_cancelled_when_its_caller_leaves_and_no_state_remains(
     tmp_path: Path, how: str
 ) -> None:
     """CALL-10, CALL-12: the generator is closed, and its `finally` runs."""

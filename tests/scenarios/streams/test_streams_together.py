@@ -93,7 +93,7 @@ async def test_items_go_in_and_come_out_at_once_in_order(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("side", ["caller", "host"])
-async def test_streams_survive_a_line_that_brings_a_byte_at_a_time(
+async def test_streams_survive_a_connection_that_delivers_single_bytes(
     tmp_path: Path, side: str
 ) -> None:
     """STREAM-2, INPUT-2."""

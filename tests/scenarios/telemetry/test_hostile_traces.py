@@ -270,7 +270,7 @@ def test_huge_attribute_of_a_tool_is_cut(traced: TracedRoom) -> None:
 
 
 @pytest.mark.row(86)
-def test_words_that_would_forge_lines_are_escaped_by_the_trace_command(tmp_path: Path) -> None:
+def test_text_that_would_forge_lines_is_escaped_by_the_trace_command(tmp_path: Path) -> None:
     evil = "ok\r\n\x1b[2J\x1b[31mtrace 0000  FORGED\x07\u202e\x00"
     folder = tmp_path / "stage"
     folder.mkdir()

@@ -87,7 +87,7 @@ def running_jaeger() -> Iterator[Jaeger]:
 
 
 @pytest.mark.timeout(300)
-def test_jaeger_tells_the_same_tree(tmp_path: Path) -> None:
+def test_jaeger_returns_the_same_tree(tmp_path: Path) -> None:
     why = why_no_docker()
     if why is not None:
         not_verified("Jaeger finds the tree of a call", why, ci_has_it=False)

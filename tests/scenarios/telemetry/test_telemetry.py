@@ -48,7 +48,7 @@ def test_call_over_three_processes_is_one_tree(traced: TracedRoom) -> None:
     assert [span.status for span in spans] == ["UNSET"] * 5
 
 
-def test_each_hop_says_what_was_called_by_whom_and_that_it_ran(traced: TracedRoom) -> None:
+def test_each_hop_records_tool_caller_and_executed(traced: TracedRoom) -> None:
     answer = traced.processes.ask("weather.forecast", city="Oslo")
     spans = traced.collector.wait_for(trace_id_of(answer["value"]["seen"]), len(FORECAST))
     client, server, host, inner, users_own = (span.attributes for span in spans)
@@ -91,14 +91,14 @@ def test_nested_call_hangs_below_the_tool_that_makes_it(traced: TracedRoom) -> N
 # How calls end
 
 
-def test_failure_with_words_is_an_error_on_every_hop(traced: TracedRoom) -> None:
+def test_failure_with_a_message_is_an_error_on_every_hop(traced: TracedRoom) -> None:
     answer = traced.processes.ask("weather.fail", {"within": "question"}, words="no clouds today")
     assert answer["error"] == {"code": "tool_failed", "executed": "yes"}
     outcome = ("ERROR", "no clouds today", "tool_failed", "yes")
     assert traced.outcomes(answer, *HOPS) == [outcome] * 4
 
 
-def test_exception_is_recorded_by_its_class_and_without_its_words(traced: TracedRoom) -> None:
+def test_exception_is_recorded_by_its_class_and_without_its_message(traced: TracedRoom) -> None:
     answer = traced.processes.ask("weather.crash", {"within": "question"}, words="not for others")
     assert traced.outcomes(answer, *HOPS) == [("ERROR", "", "tool_failed", "yes")] * 4
     causes = [span.attributes["toolbus.cause"] for span in traced.spans_of(answer, 5)[1:]]
@@ -156,7 +156,7 @@ def test_unknown_tool_is_recorded_as_other_by_the_server(traced: TracedRoom) -> 
 # Which context counts
 
 
-def test_parent_that_is_not_sampled_records_nothing_and_goes_through_unchanged(
+def test_unsampled_parent_records_nothing_and_is_propagated_unchanged(
     traced: TracedRoom,
 ) -> None:
     parent = {"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": "acme=1"}

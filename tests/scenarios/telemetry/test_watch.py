@@ -28,7 +28,7 @@ from support.rooms.unharmed_server import check_call, unharmed_server
 from toolbus import (
     AgentsGrant,
     ApiScope,
-    CallNews,
+    CallReport,
     Key,
     KeyRing,
     RoomClient,
@@ -124,7 +124,7 @@ async def test_a_monitor_gets_every_call_of_its_room_without_arguments_and_resul
 
 
 @pytest.mark.row(50)
-async def test_a_killed_host_ends_what_was_in_flight_for_a_watcher_that_came_in_mid_call(
+async def test_a_killed_host_ends_calls_in_flight_for_a_watcher_that_joined_during_the_call(
     server: TestServer, tmp_path: Path
 ) -> None:
     """WATCH-1, WATCH-2."""
@@ -350,6 +350,6 @@ async def test_a_watcher_whose_next_token_lacks_the_grant_is_refused(server: Tes
             await exhausted(stream)
 
 
-async def exhausted(stream: AsyncIterator[CallNews]) -> None:
+async def exhausted(stream: AsyncIterator[CallReport]) -> None:
     async for _ in stream:
         pass

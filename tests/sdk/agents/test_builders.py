@@ -37,7 +37,7 @@ class WeatherConfig(ToolkitConfig):
 
 
 class Weather(ToolkitBuilder[WeatherConfig]):
-    """Makes an empty toolkit, and remembers what it was asked."""
+    """Makes an empty toolkit and records its arguments."""
 
     def __init__(self) -> None:
         super().__init__("weather", WeatherConfig)
@@ -77,7 +77,7 @@ async def made(*tools: Any, granted: list[str] | None = None) -> list[Toolkit]:
     return await make_toolkits(NO_ROOM, None, builders, list(tools), granted=granted)
 
 
-# What is asked for
+# Arguments of a builder
 
 
 async def test_json_and_objects_are_built_in_the_order_of_the_requests() -> None:
@@ -115,7 +115,7 @@ async def test_toolkits_are_built_concurrently() -> None:
     assert [each.name for each in built] == ["one", "two"]
 
 
-# Entries that are wrong
+# Invalid entries
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_cancelled_building_cancels_the_builders() -> None:
     assert waiting.ends == ["cancelled"]
 
 
-# What a builder is
+# Definitions of builders
 
 
 def test_two_builders_of_one_name_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Grants: what each preset may do, what a pattern covers, and what is refused as a pattern."""
+"""Grants: what each preset allows, what a pattern matches, and which patterns are refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_scope_survives_its_claims(preset: str) -> None:
     assert ApiScope.from_claims(scope.to_claims()) == scope
 
 
-def test_claims_hold_lists_and_only_what_is_not_default() -> None:
+def test_claims_have_lists_and_only_values_that_are_not_default() -> None:
     scope = ApiScope(agents=AgentsGrant(call=True, allow=["weather.*"], deny=["weather.drop"]))
 
     assert scope.to_claims() == {

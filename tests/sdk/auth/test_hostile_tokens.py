@@ -1,4 +1,4 @@
-"""Tokens made to break in: forged, confused, too long, too deep, and random ones."""
+"""Hostile tokens: forged, confused, too long, too deep, and random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: what material is accepted, that it is never shown, and the file it lies in."""
+"""Keys: accepted material, files, and that no message contains a key."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_secret_is_measured_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("alg", ["HS256", *ASYMMETRIC])
-def test_generated_key_signs_what_it_checks(alg: Algorithm) -> None:
+def test_generated_key_signs_and_verifies(alg: Algorithm) -> None:
     key = Key.generate(kid="k1", iss="acme", alg=alg)
 
     assert key.check(key.sign(b"payload")) == b"payload"
@@ -251,7 +251,7 @@ def test_failed_save_leaves_the_old_file_and_no_temporary_file(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_save_through_a_link_writes_what_it_points_to(tmp_path: Path) -> None:
+def test_save_through_a_link_writes_its_target(tmp_path: Path) -> None:
     target = tmp_path / "real.toml"
     link = tmp_path / "keys.toml"
     target.touch()

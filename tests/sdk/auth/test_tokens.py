@@ -1,4 +1,4 @@
-"""Tokens: what is minted verifies, and each claim that does not hold is refused."""
+"""Tokens: a created token is accepted, and each invalid claim is refused."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_chunk_stays_the_same_object() -> None:
         (Row.model_construct(id=1, renamed=math.nan), "/other"),
     ],
 )
-def test_what_cannot_be_sent_is_an_invalid_result_with_its_path(value: Any, path: str) -> None:
+def test_result_that_cannot_be_sent_is_invalid_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(InvalidResult) as caught:
         as_chunk(value)
     assert caught.value.details["path"] == path
@@ -243,7 +243,7 @@ async def test_saving_over_a_file_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
-async def test_save_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_failed_save_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):
         await FileChunk(b"new").save(tmp_path / "taken")

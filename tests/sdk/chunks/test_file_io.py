@@ -109,7 +109,7 @@ async def test_pieces_that_are_not_bytes_cannot_be_sent() -> None:
     assert caught.value.details["path"] == "/data"
 
 
-async def test_saving_that_fails_half_way_leaves_the_old_file_and_nothing_else(
+async def test_save_that_fails_half_way_leaves_the_old_file_and_no_other(
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "a.bin"

@@ -34,10 +34,10 @@ class Sender:
             self.buffer.add(self.number, body)
 
 
-# Shares
+# Windows of several calls
 
 
-def test_streams_get_what_they_want_until_the_budget_is_used_up() -> None:
+def test_streams_get_full_windows_until_the_budget_is_used_up() -> None:
     budget = BufferBudget()
     given = [budget.resize(0, 0, WINDOW_BYTES) for _ in range(20)]
     assert given == [WINDOW_BYTES] * 16 + [MIN_SHARE_BYTES] * 4

@@ -1,4 +1,4 @@
-"""`toolbus call --explain` and `toolbus admin`, against a server and a host of their own."""
+"""`toolbus call --explain` and `toolbus admin`, against a separate server and host."""
 
 from __future__ import annotations
 

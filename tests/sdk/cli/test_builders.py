@@ -1,4 +1,4 @@
-"""`toolbus builders`, against a server and an agent of their own."""
+"""`toolbus builders`, against a separate server and agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolbus call` against a server and a host that are processes of their own."""
+"""`toolbus call` against a server and a host in separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolbus host` and `toolbus tools` as processes of their own."""
+"""`toolbus host` and `toolbus tools` in separate processes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_call_longer_than_the_drain_time_is_cancelled(toolbus: CommandLine, tmp_
         assert pipe.read_text() == "entered"
         host.process.send_signal(signal.SIGTERM)
         called = caller.ended()
-        hosted = host.ended()  # what runs on a thread nothing can stop
+        hosted = host.ended()  # nothing can stop a thread
     assert hosted.code == 0
     assert "exiting without 1 call (ruler.slow)" in hosted.err
     assert called.code == 6

@@ -1,4 +1,4 @@
-"""`toolbus trace` as a process of its own, and when a trace is printed."""
+"""`toolbus trace` in a separate process, and when a trace is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolbus watch` as a process of its own: in a terminal, into a pipe, as JSON."""
+"""`toolbus watch` in a separate process: in a terminal, into a pipe, as JSON."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from toolbus import CallNews, EndedCall, RoomEvent
+from toolbus import CallReport, EndedCall, RoomEvent
 from toolbus.cli.watch.rates import MAX_DURATIONS, MAX_ROWS, WINDOW_S, CallRates
 from toolbus.cli.watch.render import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
 from toolbus.cli.watch.roster import Roster
@@ -25,13 +25,13 @@ CALL = EndedCall("c", "ann", "p1", "words", "count", "bob", "p2", None, "yes", 0
 LOST = replace(CALL, code="host_lost", executed="maybe", duration_s=1.0, trace_id=TRACE)
 
 
-def news(*calls: EndedCall, in_flight: int = 0, **more: Any) -> CallNews:
+def report(*calls: EndedCall, in_flight: int = 0, **more: Any) -> CallReport:
     failed = sum(call.code is not None for call in calls)
     counts = {"started": len(calls), "ended": len(calls), "failed": failed, **more}
-    return CallNews(in_flight, calls=calls, **counts)
+    return CallReport(in_flight, calls=calls, **counts)
 
 
-def rates_of(*events: CallNews, at: float = 5.0) -> CallRates:
+def rates_of(*events: CallReport, at: float = 5.0) -> CallRates:
     rates = CallRates(0.0)
     for each in events:
         rates.add(each, at)
@@ -46,7 +46,7 @@ def test_events_with_fields_of_a_newer_release_are_read() -> None:
     good = ["c", ["p1", "ann"], "words", "count", ["p2", "bob"], None, "yes", 10_000, None, "new"]
     bad = ["d", ["p1", "ann"], "x", "y", None, "not_found", "no", 0, TRACEPARENT]
     data = {"in_flight": 2, "started": 3, "ended": 2, "failed": 1, "calls": pack_body([good, bad])}
-    read = CallNews.from_wire({**data, "later": 1})
+    read = CallReport.from_wire({**data, "later": 1})
     assert (read.in_flight, read.started, read.ended, read.failed) == (2, 3, 2, 1)
     refused = EndedCall("d", "ann", "p1", "x", "y", None, None, "not_found", "no", 0.0, TRACE)
     assert read.calls == (CALL, refused)
@@ -62,7 +62,7 @@ def test_a_malformed_traceparent_has_no_trace_id(traceparent: str) -> None:
 
 
 def test_rates_cover_the_time_watched_then_the_window() -> None:
-    rates = rates_of(news(CALL, CALL, LOST), at=5.0)
+    rates = rates_of(report(CALL, CALL, LOST), at=5.0)
     (row,) = rates.rows(5.0)
     assert (row.toolkit, row.tool) == ("words", "count")
     assert (row.calls_per_s, row.failed_per_s) == (3 / 5, 1 / 5)
@@ -75,16 +75,16 @@ def test_rates_cover_the_time_watched_then_the_window() -> None:
 def test_percentiles_cover_calls_that_reached_a_host() -> None:
     took = [replace(CALL, duration_s=number / 1000) for number in range(1, 101)]
     refused = [replace(LOST, host=None, host_id=None, duration_s=0.0)] * 100
-    (row,) = rates_of(news(*took), news(*refused)).rows(5.0)
+    (row,) = rates_of(report(*took), report(*refused)).rows(5.0)
     assert (row.p50_s, row.p99_s) == (0.050, 0.099)
     assert row.calls_per_s == 200 / 5
-    (alone,) = rates_of(news(*refused)).rows(5.0)
+    (alone,) = rates_of(report(*refused)).rows(5.0)
     assert (alone.p50_s, alone.p99_s) == (None, None)
 
 
 def test_counts_are_distributed_if_not_every_call_is_listed() -> None:
     other = replace(CALL, tool="sum")
-    received = news(CALL, CALL, CALL, other, LOST, started=1_000, ended=1_000, failed=200)
+    received = report(CALL, CALL, CALL, other, LOST, started=1_000, ended=1_000, failed=200)
     rows = {row.tool: row for row in rates_of(received).rows(5.0)}
     assert rows["sum"].calls_per_s == 200 / 5
     assert rows["count"].calls_per_s == (600 + 200) / 5
@@ -92,7 +92,7 @@ def test_counts_are_distributed_if_not_every_call_is_listed() -> None:
 
 
 def test_counts_without_listed_calls_count_as_others() -> None:
-    rates = rates_of(news(LOST, started=50, ended=50, failed=1))
+    rates = rates_of(report(LOST, started=50, ended=50, failed=1))
     rows = {row.tool: row.calls_per_s for row in rates.rows(5.0)}
     assert rows == {"count": 1 / 5, "": 49 / 5}
     assert rates.total(5.0).calls_per_s == 10
@@ -102,12 +102,12 @@ def test_rows_and_durations_are_bounded_and_others_counted_together() -> None:
     many = [replace(CALL, tool=f"t{number}") for number in range(MAX_ROWS + 50)]
     rates = CallRates(0.0)
     for number in range(0, len(many), 200):
-        rates.add(news(*many[number : number + 200]), 1.0)
+        rates.add(report(*many[number : number + 200]), 1.0)
     rows = rates.rows(1.0)
     assert len(rows) == MAX_ROWS + 1
     assert {row.tool: row.calls_per_s for row in rows}[""] == 50
     for _ in range(20):
-        rates.add(news(*[many[0]] * 200), 2.0)
+        rates.add(report(*[many[0]] * 200), 2.0)
     (busy, *_) = rates.rows(2.0)
     assert busy.calls_per_s == 4_001 / 2
     assert len(rates._rows["words", "t0"].durations) == MAX_DURATIONS
@@ -116,26 +116,26 @@ def test_rows_and_durations_are_bounded_and_others_counted_together() -> None:
 
 def test_row_of_an_idle_tool_is_reused() -> None:
     rates = CallRates(0.0)
-    rates.add(news(*[replace(CALL, tool=f"t{number}") for number in range(MAX_ROWS)]), 0.0)
-    rates.add(news(replace(CALL, tool="late")), WINDOW_S + 1)
+    rates.add(report(*[replace(CALL, tool=f"t{number}") for number in range(MAX_ROWS)]), 0.0)
+    rates.add(report(replace(CALL, tool="late")), WINDOW_S + 1)
     assert [row.tool for row in rates.rows(WINDOW_S + 1)] == ["late"]
 
 
 def test_frequent_counts_take_no_more_memory() -> None:
     rates = CallRates(0.0)
     for number in range(100_000):
-        rates.add(news(CALL), number / 10_000)
+        rates.add(report(CALL), number / 10_000)
     assert len(rates._all.counts) <= WINDOW_S / 0.1 + 1
     assert rates.total(10.0).calls_per_s == pytest.approx(10_000, rel=0.02)
 
 
 def test_errors_are_kept_and_returned_once() -> None:
-    rates = rates_of(news(CALL, LOST), news(*[LOST] * 300, in_flight=4))
+    rates = rates_of(report(CALL, LOST), report(*[LOST] * 300, in_flight=4))
     assert len(rates.errors) == len(rates.take_errors()) == 200
     assert rates.take_errors() == []
     assert rates.in_flight == 4
     assert rates.take_counts() == (302, 302, 301, False)
-    rates.add(replace(news(), has_gap=True), 6.0)
+    rates.add(replace(report(), has_gap=True), 6.0)
     assert rates.take_counts() == (0, 0, 0, True)
 
 
@@ -209,7 +209,7 @@ def text_after_clock(lines: Sequence[str]) -> list[str]:
 
 def test_lines_show_participants_and_calls() -> None:
     snapshot = snapshot_of(
-        rates_of(news(CALL, CALL, LOST, in_flight=1)), has_gap=True, connected=False
+        rates_of(report(CALL, CALL, LOST, in_flight=1)), has_gap=True, connected=False
     )
     assert text_after_clock([*roster_lines(snapshot), *as_lines(snapshot)]) == [
         "participants 3: ann, bob x2",
@@ -224,7 +224,7 @@ def test_lines_show_participants_and_calls() -> None:
 
 
 def test_json_has_the_same_values() -> None:
-    value = json.loads(json.dumps(as_json(snapshot_of(rates_of(news(CALL, LOST, in_flight=1))))))
+    value = json.loads(json.dumps(as_json(snapshot_of(rates_of(report(CALL, LOST, in_flight=1))))))
     assert (value["room"], value["connected"], value["in_flight"]) == ("lab", True, 1)
     assert (value["started"], value["ended"], value["failed"]) == (2, 2, 1)
     assert value["participants"] == [
@@ -244,7 +244,7 @@ def test_json_has_the_same_values() -> None:
 
 
 def test_screen_shows_rows_errors_and_the_complete_trace_id() -> None:
-    shown = screen(snapshot_of(rates_of(news(CALL, LOST, in_flight=1)), now=8.0))
+    shown = screen(snapshot_of(rates_of(report(CALL, LOST, in_flight=1)), now=8.0))
     for words in ("room lab  in flight 1", "words.count", "host_lost  executed maybe", "3 s ago"):
         assert words in shown
     assert f"trace {TRACE}" in shown
@@ -255,7 +255,7 @@ def test_screen_shows_rows_errors_and_the_complete_trace_id() -> None:
 def test_screen_fits_the_terminal(height: int) -> None:
     many = [replace(LOST, tool=f"t{number}", trace_id=None) for number in range(150)]
     listed = [(f"p{number}", 1) for number in range(500)]
-    shown = screen(snapshot_of(rates_of(news(*many)), participants=listed), height=height)
+    shown = screen(snapshot_of(rates_of(report(*many)), participants=listed), height=height)
     # six lines of errors are never left out, nor the first three rows
     assert shown.count("\n") <= max(height, 14)
     assert "more" in shown
@@ -267,7 +267,7 @@ NASTY = "a\x1b[31mb\n[red]c[/red]\r\u202e\t" + "z" * 100
 def test_untrusted_text_controls_neither_the_terminal_nor_the_lines() -> None:
     call = replace(LOST, toolkit=NASTY, tool=NASTY, caller=NASTY, host=NASTY, code=NASTY)
     snapshot = snapshot_of(
-        rates_of(news(call)), participants=[(NASTY, 1)], toolkits=[(NASTY, NASTY, 1)]
+        rates_of(report(call)), participants=[(NASTY, 1)], toolkits=[(NASTY, NASTY, 1)]
     )
     for line in (*roster_lines(snapshot), *as_lines(snapshot)):
         assert line.isprintable()

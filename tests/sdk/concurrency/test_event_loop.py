@@ -1,4 +1,4 @@
-"""A program's event loop, and its end if a task does not end."""
+"""The event loop of a program, also when a task does not end."""
 
 from __future__ import annotations
 

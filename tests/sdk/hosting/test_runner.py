@@ -96,7 +96,7 @@ class Stamping(Toolkit):
 
 
 class Stamped(Tool):
-    """Its `make_result` adds any value."""
+    """Its `make_result` adds a value that the test sets."""
 
     def __init__(self) -> None:
         super().__init__("stamped", {"type": "object"})

@@ -1,4 +1,4 @@
-"""Every way to write a call: what is taken, and what is told to a wrong form."""
+"""All forms of a call: which are accepted, and which hint a wrong form gets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ async def test_result_has_the_type_that_returns_names(room: RoomClient) -> None:
         "words.count", {"text": "a"}, returns=dict[str, int]
     )
     assert counted == {"a": 1}
-    with pytest.raises(InvalidResult):  # and a type checker refuses it: its comment is in use
+    with pytest.raises(
+        InvalidResult
+    ):  # A type checker refuses it too: the comment that ignores the error is required.
         _: str = await room.invoke("words.count", {"text": "a"}, returns=int)  # type: ignore[arg-type]
 
 
@@ -89,7 +91,7 @@ async def test_method_of_a_proxy_names_the_right_form(room: RoomClient) -> None:
 @pytest.mark.parametrize(
     "name", ["words", "words.", ".count", "a.words.count", "", None, 7, b"words.count"]
 )
-async def test_what_names_no_tool_is_answered_with_the_form(room: RoomClient, name: Any) -> None:
+async def test_invalid_tool_name_is_answered_with_the_form(room: RoomClient, name: Any) -> None:
     for method in (room.call, room.invoke, room.explain):
         with pytest.raises(InvalidArguments, match=r'write "toolkit\.tool"'):
             await method(name)

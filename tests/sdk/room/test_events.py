@@ -1,4 +1,4 @@
-"""When a reader of news has begun to listen, what it then hears, and when it has ended."""
+"""A reader of events: when it starts to receive, what it receives, and when it ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_the_block_is_not_entered_before_the_server_has_answered() -> None
             await connection.websocket.close()
 
 
-async def test_who_may_hear_of_nothing_is_refused_at_the_door(server: TestServer) -> None:
+async def test_subscriber_without_any_allowed_event_is_refused(server: TestServer) -> None:
     async with server.room("eve", api=ApiScope()) as eve, asyncio.timeout(60):
         for stream in (eve.events(), eve.watch_calls()):
             with pytest.raises(PermissionDenied):
@@ -108,15 +108,15 @@ async def test_reader_that_breaks_off_without_a_block_is_subscribed_no_more(
 
     async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(60):
         reading = asyncio.create_task(first_name(bob))
-        await bob.participants()  # asked on the same connection, after the subscription
+        await bob.participants()  # sent on the same connection, after the subscription
         assert await ann.send("bob", "note") == 1
         assert await reading == "message"
-        for _ in range(2):  # with the first answer the subscription is given back
+        for _ in range(2):  # the subscription ends with the first answer
             await bob.participants()
         assert await ann.send("bob", "note") == 0
 
 
-async def test_readers_of_one_stream_share_what_comes() -> None:
+async def test_readers_of_one_stream_share_its_chunks() -> None:
     async with scripted_server() as server, asyncio.timeout(60):
         async with RoomClient(server.url, room="lab", token="t") as room:
             connection = await server.next_connection()

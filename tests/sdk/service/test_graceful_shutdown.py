@@ -169,7 +169,7 @@ async def test_second_signal_is_handled_until_serving_ends_and_not_afterwards() 
     assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == before
 
 
-# Who is asked
+# Questions to the user
 
 
 @pytest.mark.parametrize("error", [KeyError("uid 1000"), OSError("no name")])

@@ -1,4 +1,4 @@
-"""What is recorded of a call's outcome and of its messages."""
+"""Span attributes for the outcome of a call and for its messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def outcome(
     return recorded
 
 
-def test_call_that_went_well_ran() -> None:
+def test_successful_call_has_executed_yes() -> None:
     span = outcome(None)
     assert span.attributes == {EXECUTED: "yes"}
     assert span.status.status_code is StatusCode.UNSET

@@ -1,4 +1,4 @@
-"""Light spans beside the SDK's own: the same calls, the same ids, compared as they are sent."""
+"""Light spans compared with the SDK's: for the same calls the exported spans are equal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def call(
     executed: errors.Executed | None = None,
     host: str = "bob",
 ) -> list[str | None]:
-    """Play all hops of a call in one process; return what each of them sends on."""
+    """Run all hops of a call in one process; return what each of them sends on."""
     tracing = process.tracing
     client = tracing.start_client(METHOD, CALL_ID)
     node = tracing.start_server(
@@ -73,10 +73,10 @@ def call(
     return [f"{span.context}" if span is not None else None for span in spans]
 
 
-def assert_same(play: Callable[[Process], object]) -> Process:
-    """Play with light spans and with the SDK's; return the first process."""
+def assert_same(make_call: Callable[[Process], object]) -> Process:
+    """Run the call with light spans and with the SDK's; return the first process."""
     light, heavy = Process(), Process(light=False)
-    assert play(light) == play(heavy)
+    assert make_call(light) == make_call(heavy)
     assert light.sent() == light.sent_by_sdk() == heavy.sent_by_sdk()
     assert "CLIENT" in heavy.watcher.begun
     assert "SERVER" not in light.watcher.begun
@@ -127,7 +127,7 @@ def test_light_span_is_recorded_where_the_sampler_would_have_the_sdks(
 
 
 def traces_of(process: Process) -> list[tuple[int, str]]:
-    """The trace and the kind of each recorded span: unsampled roots draw no span id here."""
+    """Return the trace and the kind of each recorded span. Unsampled roots get no span id here."""
     return [(span.context.trace_id, span.kind.name) for span in process.watcher.ended]
 
 
@@ -154,12 +154,12 @@ def test_limits_hold_for_light_spans(
 def test_long_names_are_truncated_at_the_limit(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", limit)
 
-    def play(process: Process) -> None:
+    def make_call(process: Process) -> None:
         span = process.tracing.start_client(f"{'t' * 150}.{'n' * 150}", CALL_ID)
         assert span is not None
         span.end()
 
-    assert_same_clients(play)
+    assert_same_clients(make_call)
 
 
 def test_message_with_a_lone_surrogate_can_be_sent() -> None:
@@ -197,22 +197,22 @@ def test_repr_of_a_light_span_has_its_trace_id() -> None:
 
 
 def test_attribute_that_is_set_twice_has_its_last_value_and_place() -> None:
-    def play(process: Process) -> None:
+    def make_call(process: Process) -> None:
         span = process.tracing.start_client(METHOD, CALL_ID)
         assert span is not None
         span.describe({"toolbus.host": "ann", "toolbus.room": "lab"})
         span.describe({"toolbus.host": "bob"})
         span.end()
 
-    [span] = assert_same_clients(play).watcher.ended
+    [span] = assert_same_clients(make_call).watcher.ended
     assert span.attributes is not None
     assert span.attributes["toolbus.host"] == "bob"
 
 
-def assert_same_clients(play: Callable[[Process], None]) -> Process:
+def assert_same_clients(make_call: Callable[[Process], None]) -> Process:
     light, heavy = Process(), Process(light=False)
     for process in (light, heavy):
-        play(process)
+        make_call(process)
     assert light.sent() == light.sent_by_sdk() == heavy.sent_by_sdk()
     assert light.watcher.begun == []
     assert heavy.watcher.begun == ["CLIENT"]
@@ -316,7 +316,7 @@ def test_many_participants_of_a_process_share_one_source_of_ids(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     process = Process()
     sent = []
-    for _ in range(2_000):  # deeper than Python's stack, were they one within the other
+    for _ in range(2_000):  # deeper than Python's stack if they were nested
         span = Tracing(process.provider).start_client(METHOD, CALL_ID)
         assert span is not None
         if span.recording:

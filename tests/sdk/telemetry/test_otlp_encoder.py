@@ -1,4 +1,4 @@
-"""Our encoder beside the SDK's own: the same spans, compared as a collector reads them."""
+"""Our encoder compared with the SDK's: a collector reads the same spans."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def span_of(name: str = "weather.forecast", **changed: Any) -> ReadableSpan:
 
 
 def fields_of(request: bytes) -> list[Any]:
-    """Read each span of a request with its scope and resource, in order of ids."""
+    """Return each span of a request with its scope and resource, in order of ids."""
     read = ExportTraceServiceRequest.FromString(request)
     return sorted(
         (
@@ -61,7 +61,7 @@ def assert_same(spans: Sequence[ReadableSpan]) -> bytes:
 
 
 def left_to_the_sdk(monkeypatch: pytest.MonkeyPatch, spans: Sequence[ReadableSpan]) -> int:
-    """Count the spans that the SDK's encoder writes, apart from the one of an envelope."""
+    """Count the spans that the SDK's encoder writes, without that of an envelope."""
     seen: list[int] = []
 
     def counted(these: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:

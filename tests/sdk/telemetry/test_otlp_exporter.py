@@ -1,4 +1,4 @@
-"""What the `OTEL_*` variables set up, and collectors that are away or hang."""
+"""The exporter that the `OTEL_*` variables configure, and collectors that fail or do not answer."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_process_without_spans_logs_nothing_about_an_absent_collector(
 
 @contextmanager
 def recording_server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """Answer each request, and keep what was asked for and with which password."""
+    """Answer each request, and record its path and its credentials."""
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -173,7 +173,7 @@ def recording_server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -196,7 +196,7 @@ def send_one_span(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
 
 @pytest.fixture
 def bare_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Start from a home and an environment without proxies and passwords."""
+    """Use a home and an environment without proxies and passwords."""
     for name in os.environ:
         if name.lower().endswith("_proxy") or name in {
             "NETRC",

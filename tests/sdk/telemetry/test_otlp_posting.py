@@ -1,4 +1,4 @@
-"""The exporter that encodes by itself, beside the library's: what arrives, and what is retried."""
+"""Our exporter compared with the library's: what arrives, and what is retried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolbus.telemetry.viewer.trace_tree import SpanRecord
 
 @pytest.fixture
 def spans() -> Sequence[ReadableSpan]:
-    """Spans of the SDK's own, one of which has a number."""
+    """Spans of the SDK, one of which has a number."""
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
@@ -37,7 +37,7 @@ def spans() -> Sequence[ReadableSpan]:
 async def arrived(
     exporter: SpanExporter, receiver: SpanReceiver, spans: Sequence[ReadableSpan]
 ) -> dict[str, SpanRecord]:
-    """Send spans to a receiver; return what it has, by id."""
+    """Send spans to a receiver; return the received ones by id."""
     sent = await asyncio.to_thread(exporter.export, spans)
     assert sent is SpanExportResult.SUCCESS
     exporter.shutdown()
@@ -63,7 +63,7 @@ def test_batch_without_a_collector_fails(spans: Sequence[ReadableSpan]) -> None:
 
 @contextmanager
 def answering(*answers: int) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Answer with each status in turn and ask for no pause; keep the headers of requests."""
+    """Answer with each status in turn, without Retry-After; record the headers of requests."""
     asked: list[dict[str, str]] = []
     left = list(answers)
 
@@ -110,7 +110,7 @@ def test_shutdown_interrupts_the_backoff(spans: Sequence[ReadableSpan]) -> None:
     began_s = time.monotonic()
     threading.Timer(0.1, exporter.shutdown).start()
     assert exporter.export(spans) is SpanExportResult.FAILURE
-    assert time.monotonic() - began_s < 30  # not the 60 s of the exporter
+    assert time.monotonic() - began_s < 30  # not the timeout of 60 s
 
 
 def test_variables_set_the_request(

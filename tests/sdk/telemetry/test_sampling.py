@@ -1,4 +1,4 @@
-"""How many calls a sampler takes, and what an unsampled call sends on."""
+"""How many calls a sampler records, and what an unsampled call sends on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = 4_000
 
 
 class Recorded:
-    """A tracer provider with the variables' sampler, and what it recorded."""
+    """A tracer provider with the sampler of the variables, and its recorded spans."""
 
     def __init__(self, *, light: bool) -> None:
         self.exporter = InMemorySpanExporter()
@@ -42,7 +42,7 @@ class Recorded:
 
 @pytest.mark.parametrize("light", [True, False])
 @pytest.mark.parametrize("sampler", ["always_off", "parentbased_always_off"])
-def test_root_that_is_never_sampled_still_tells_the_next_hop_so(
+def test_unsampled_root_is_propagated_as_unsampled(
     sampler: str, light: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
@@ -62,7 +62,7 @@ def test_ratio_of_roots_is_the_samplers_and_each_sampled_one_is_recorded(
     sent = [recorded.call() for _ in range(CALLS)]
     sampled = [traceparent for traceparent in sent if is_sampled(traceparent)]
     assert {traceparent for traceparent in sent if not is_sampled(traceparent)} == {CALL_AS_TRACE}
-    # Five standard deviations of 4,000 draws at a quarter are 137.
+    # 137 is five standard deviations of 4,000 draws at a quarter.
     assert CALLS / 4 - 137 < len(sampled) < CALLS / 4 + 137
     spans = recorded.exporter.get_finished_spans()
     ids = [f"{span.context.trace_id:032x}" for span in spans if span.context]

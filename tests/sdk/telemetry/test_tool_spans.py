@@ -1,4 +1,4 @@
-"""A tool's span beside the SDK's: whatever a tool does with its span, the same is sent."""
+"""The span of a tool compared with the SDK's: whatever a tool does with it, the export is equal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = SpanContext(7, 8, is_remote=True)
 
 
 def _nothing(_span: Span) -> None:
-    """As most tools do."""
+    """What most tools do."""
 
 
 def _asks_for_its_ids(span: Span) -> None:
@@ -52,7 +52,7 @@ def _everything(span: Span) -> None:
 
 
 def _has_a_child(span: Span) -> None:
-    # Through the API, as a library would that a tool uses.
+    # Through the API, as a library that a tool uses.
     assert trace.get_current_span() is span
 
 
@@ -69,7 +69,7 @@ TOUCHES: list[Callable[[Span], None]] = [
 def run_tool(
     process: Process, touch: Callable[[Span], None], error: errors.RoomException | None = None
 ) -> Span:
-    """Act as a host: run a tool that uses its span, with a span of its own below."""
+    """Act as a host: run a tool that uses its span, with a child span."""
     hosted = process.tracing.start_host(METHOD, CALL_ID, received=SAMPLED)
     with hosted.executing():
         span = trace.get_current_span()

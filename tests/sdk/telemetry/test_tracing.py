@@ -37,7 +37,7 @@ FACTS = call_attributes(room="lab", caller="alice")
 
 
 class Process(NamedTuple):
-    """One process of the conversation, recording into memory."""
+    """One process of a call, recording in memory."""
 
     tracing: Tracing
     provider: TracerProvider
@@ -66,7 +66,7 @@ def context_of(span: ReadableSpan) -> trace.SpanContext:
     return context
 
 
-# -- one call over three processes ---------------------------------------------------------------
+# One call over three processes
 
 
 def test_call_over_three_processes_is_one_tree() -> None:
@@ -176,10 +176,10 @@ def test_caller_within_a_span_of_another_provider_passes_its_context_on() -> Non
     assert span.context.sampled
 
 
-# -- the tool's own spans ------------------------------------------------------------------------
+# Spans of the tool
 
 
-def test_unsampled_call_leaves_no_spans_of_the_tool_behind() -> None:
+def test_unsampled_call_records_no_spans_of_the_tool() -> None:
     host = process()
     call = host.tracing.start_host(METHOD, CALL_ID, received=UNSAMPLED)
     assert not call.recording
@@ -289,7 +289,7 @@ def test_context_is_left_where_a_coroutine_that_is_destroyed_ends(
     assert not caplog.records
 
 
-def test_inner_span_ends_with_the_function_and_tells_the_outcome_of_the_call() -> None:
+def test_inner_span_ends_with_the_function_and_records_the_outcome_of_the_call() -> None:
     host = process()
     call = host.tracing.start_host(METHOD, CALL_ID, received=SAMPLED)
     with pytest.raises(KeyError), call.executing():
@@ -314,7 +314,7 @@ def test_call_whose_tool_was_never_entered_has_no_inner_span() -> None:
     assert list(host.spans()) == [f"SERVER {METHOD}"]
 
 
-# -- bounds and the process's provider ------------------------------------------------------------
+# Limits, and the provider of the process
 
 
 @pytest.mark.row(86)

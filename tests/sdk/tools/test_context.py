@@ -1,4 +1,4 @@
-"""The context of a tool: the facts of its call, and the state from which `executed` is derived."""
+"""The context of a tool: the data of its call, and the state from which `executed` is derived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool takes while it runs: which parameter gets it, and as what."""
+"""The input of a running tool: which parameter gets it, and with which type."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def run(made: Any, values: Any = None, /, **arguments: Any) -> Any:
 
 
 async def refusal(made: Any, values: Any = None, /) -> str:
-    """Run a tool that refuses before it is entered; return why."""
+    """Run a tool that refuses its input before it starts; return the message."""
     kit, context = Toolkit("t", [made]), ToolContext()
     stream: InputStream[Any] | None = None if values is None else InputStream(values)
     with pytest.raises(InvalidArguments) as raised:
@@ -186,7 +186,7 @@ async def test_for_on_the_event_loop_is_a_type_error() -> None:
         await run(take, [])
 
 
-# Which parameter
+# The parameter
 
 
 @pytest.mark.parametrize("made", [total, texts, sizes, upload, maybe_upload])

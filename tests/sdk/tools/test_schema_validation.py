@@ -1,4 +1,4 @@
-"""Arguments: what breaks a schema, what does not convert, and the text of a refusal."""
+"""Arguments: violations of a schema, failed conversions, and the text of a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From signatures to schemas: parameters, docstrings, annotations, and what is refused."""
+"""From signatures to schemas: parameters, docstrings, annotations, and refused signatures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Unit(enum.Enum):
 
 
 class Place(BaseModel):
-    """Somewhere."""
+    """A place."""
 
     name: str
     near: list[Place] = []

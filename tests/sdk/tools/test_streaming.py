@@ -34,7 +34,7 @@ class Row(BaseModel):
 
 
 class Taker:
-    """A caller that keeps all chunks, and accepts as many as a test allows."""
+    """A caller that records all chunks, and accepts as many as a test allows."""
 
     def __init__(self, room_for: int | None = None) -> None:
         self.values: list[Any] = []
@@ -56,7 +56,7 @@ async def run(made: Any, taker: Taker, **arguments: Any) -> Any:
     return chunk.value
 
 
-# What is a stream
+# Which tools are streaming tools
 
 
 async def count(upto: int) -> AsyncIterator[int]:

@@ -292,7 +292,7 @@ async def test_cancelling_the_task_leaves_the_thread_running_to_its_end() -> Non
         assert await asyncio.to_thread(ended.wait, 5)
 
 
-# Plain arguments: their types and the schema agree
+# Plain arguments: their types agree with the schema
 
 
 def plain(count: int, word: str = "x", loud: bool = False) -> str:
@@ -357,7 +357,7 @@ async def doubled(number: int) -> int:
 
 
 class Lending(Toolkit):
-    """Runs another tool than the one that it lists."""
+    """Runs a tool other than the one that it lists."""
 
     def get_tool(self, name: str) -> Tool:
         found = super().get_tool(name)

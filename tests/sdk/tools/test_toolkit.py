@@ -272,7 +272,7 @@ async def test_override_of_execute_sees_every_call_and_may_refuse_it() -> None:
     assert len(toolkit.log) == 3
 
 
-async def test_error_of_an_override_says_maybe_because_it_may_have_acted() -> None:
+async def test_error_of_an_override_has_executed_maybe() -> None:
     error = await failure(Audited(), "double", {"number": 14})
     assert (type(error), error.executed) == (ToolFailed, "maybe")
 

@@ -1,4 +1,4 @@
-"""Bytes to frames and back, field by field. What is made to do harm is in test_hostile_frames."""
+"""Bytes to frames and back, field by field. Hostile bytes are in test_hostile_frames."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ANY_SERVER_FRAME = st.one_of(*[frames_of(kind) for kind in FROM_SERVER])
 
 @unhurried
 @given(ANY_CLIENT_FRAME)
-def test_server_reads_what_a_client_packs(frame: Any) -> None:
+def test_server_decodes_frames_of_a_client(frame: Any) -> None:
     read = decode_from_client(encode(frame))
 
     assert (type(read), read) == (type(frame), frame)
@@ -84,7 +84,7 @@ def test_server_reads_what_a_client_packs(frame: Any) -> None:
 
 @unhurried
 @given(ANY_SERVER_FRAME)
-def test_client_reads_what_the_server_packs(frame: Any) -> None:
+def test_client_decodes_frames_of_the_server(frame: Any) -> None:
     read = decode_from_server(encode(frame))
 
     assert (type(read), read) == (type(frame), frame)
@@ -248,7 +248,7 @@ def test_any_change_of_a_frame_is_read_or_refused(frame: Any, data: st.DataObjec
 
 @unhurried
 @given(JSON)
-def test_body_comes_back_as_it_was(value: Any) -> None:
+def test_body_survives_a_round_trip(value: Any) -> None:
     read = unpack_body(pack_body(value))
 
     assert (read, str(read)) == (value, str(value))
@@ -277,7 +277,7 @@ def test_value_that_msgpack_cannot_encode_is_a_bad_body(value: Any) -> None:
 
 
 class Lazy(dict[str, Any]):
-    """A map whose items are made when they are asked for, by code that packs as well."""
+    """A map that creates its items on request, by code that packs as well."""
 
     def items(self) -> Any:
         pack_body({"other": "value"})

@@ -1,4 +1,4 @@
-"""Errors to frames and back: what a program needs arrives, and what is hostile does not."""
+"""Errors to frames and back: a program gets all it needs, and hostile values are dropped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sent(error: RoomException) -> RoomException:
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
-def test_every_error_comes_back_as_itself(error: type[RoomException]) -> None:
+def test_every_error_survives_a_round_trip(error: type[RoomException]) -> None:
     for executed in ("no", "maybe", "yes"):
         for retryable in (False, True):
             there = error(
@@ -39,7 +39,7 @@ def test_every_error_comes_back_as_itself(error: type[RoomException]) -> None:
             assert vars(back) == vars(there)
 
 
-def test_error_without_more_to_say_comes_back_as_it_was() -> None:
+def test_error_without_details_survives_a_round_trip() -> None:
     back = sent(errors.NotFound())
 
     assert (back.message, back.details, back.retry_after_s) == ("not found", {}, None)

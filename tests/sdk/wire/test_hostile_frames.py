@@ -1,4 +1,4 @@
-"""Bytes made to crash a reader, or to cost it much; rows 22 to 28 of the fault matrix."""
+"""Bytes that should crash a reader, or cost it much; rows 22 to 28 of the fault matrix."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_container_with_a_false_length_is_refused(claim: bytes) -> None:
 @pytest.mark.parametrize("claim", [b"\xdc\x08\x00", b"\xdc\x10\x00", b"\xdd\x00\x0f\xff\xff"])
 @pytest.mark.parametrize("levels", [700, 1_000, 200_000])
 def test_nested_false_lengths_are_refused_without_allocation(claim: bytes, levels: int) -> None:
-    """Each level alone is modest; together they would be hundreds of megabytes."""
+    """Each level alone is small; together they would take hundreds of megabytes."""
     data = claim * levels
     assert code_of(data) == 1007
     assert code_of(b"\x93\x63\x07" + data) == 1007
@@ -139,7 +139,7 @@ def refused_body(body: bytes) -> None:
 
 
 def colliding_keys(count: int) -> bytes:
-    """Pack a map whose keys are arrays with one and the same hash: -1 and -2 have that."""
+    """Pack a map whose keys are arrays with the same hash: those of -1 and -2 are equal."""
     pairs = itertools.islice(itertools.product((b"\xff", b"\xfe"), repeat=15), count)
     return (
         b"\xdf"
@@ -159,7 +159,7 @@ def test_keys_that_collide_are_refused_before_a_map_is_made_of_them() -> None:
 
 @pytest.mark.row(24)
 def test_long_key_of_many_values_adds_no_cost() -> None:
-    """The path to a value is written only where the value is refused."""
+    """The path to a value is built only if the value is refused."""
     size = 200_000
     key = b"\x81\xdb" + struct.pack("!I", size) + b"k" * size
     values = b"\xdd" + struct.pack("!I", size) + b"\x90" * size

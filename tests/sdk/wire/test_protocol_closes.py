@@ -1,4 +1,4 @@
-"""How connections end and what requests are answered with: PROTOCOL.md's tables and the code."""
+"""How connections end and how requests are answered: the tables of PROTOCOL.md and the code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolbus_server.access.admission import Refusal
 
 _ROOT = Path(__file__).parents[3]
 _TEXT = (_ROOT / "sdk/toolbus/wire/PROTOCOL.md").read_text(encoding="utf-8")
-# All that closes a connection to a server, or decides with which code.
+# All code that closes a connection to a server, or chooses the code.
 _CLOSING = (
     "sdk/toolbus/transport/websocket.py",
     "sdk/toolbus/wire/codec.py",
@@ -37,7 +37,7 @@ _OF_CALLS = {Call, Cancel, Credit, Failed, Input, Progress, Result, StreamChunk}
 
 
 def _rows(heading: str) -> list[list[str]]:
-    """Give the rows of the first table below a line that begins so."""
+    """Return the rows of the first table below a line that begins so."""
     table = re.search(r"(?:^ *\|.*\n)+", _TEXT.split(f"\n{heading}", 1)[1], re.MULTILINE)
     assert table is not None
     lines = table.group().splitlines()[2:]

@@ -1,4 +1,4 @@
-"""The tables of PROTOCOL.md against the code that they describe."""
+"""The tables of PROTOCOL.md compared with the code that they describe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES = {"ListToolkits": "list", "StreamChunk": "chunk"}
 
 
 def _rows(heading: str) -> list[list[str]]:
-    """Give the rows of the first table below a line that begins so."""
+    """Return the rows of the first table below a line that begins so."""
     after = _TEXT.split(f"\n{heading}", 1)[1]
     table = re.search(r"(?:^ *\|.*\n)+", after, re.MULTILINE)
     assert table is not None
@@ -62,7 +62,7 @@ def test_table_of_kinds_matches_the_frames() -> None:
 
 
 def test_table_of_versions_ends_with_ours_and_names_every_kind_once() -> None:
-    """GROW-1, GROW-2: what the first version had stays; a new kind gets a new number."""
+    """GROW-1, GROW-2: everything in the first version remains; a new kind gets a new number."""
     rows = _rows("- **GROW-2**")
     assert [int(version) for version, _, _ in rows] == list(range(1, PROTOCOL_VERSION + 1))
     kinds = [kind for _, _, ranges in rows for kind in _numbers(ranges)]
@@ -118,7 +118,7 @@ _OR_IDEMPOTENT = 'if "no", or idempotent'
 def test_tables_of_the_manifest_have_its_fields_and_defaults(
     heading: str, model: type[ToolkitManifest | ToolManifest]
 ) -> None:
-    """REG-5: what is at its default does not count for the digest, so the defaults are a rule."""
+    """REG-5: fields at their default do not change the digest, so the defaults are a rule."""
     defaults: dict[str, str] = {}
     for names, kind, *_ in _rows(heading):
         for name in re.findall(r"`(\w+)`", names):

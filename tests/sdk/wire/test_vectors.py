@@ -1,6 +1,6 @@
-"""The golden frames of tests/wire_vectors, read and written by this SDK's codec.
+"""The golden frames of tests/wire_vectors, read and written by the codec of this SDK.
 
-Whoever writes a client in another language does the same with the same files.
+A client in another language can use the same files in the same way.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def test_golden_chunk_is_unchanged_by_the_sdk(path: Path) -> None:
         assert piece is not None
         assert more is fields[4]
         sent = file_piece_to_wire(piece, piece.data, more=more)
-        assert sent == (fields if more else fields[:4])  # a false one is mostly left out
+        assert sent == (fields if more else fields[:4])  # a false one is usually left out
         return
     chunk = chunk_from_wire(fields)
     assert pack_body(chunk.to_wire()) == data

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from toolbus import (
     ApiScope,
-    CallNews,
+    CallReport,
     EndedCall,
 )
 
@@ -22,14 +22,14 @@ class Sum:
         self.started = self.ended = self.failed = 0
         self.calls: list[EndedCall] = []
 
-    def add(self, report: CallNews) -> None:
+    def add(self, report: CallReport) -> None:
         self.in_flight = report.in_flight
         self.started += report.started
         self.ended += report.ended
         self.failed += report.failed
         self.calls += report.calls
 
-    async def until(self, report: AsyncIterator[CallNews], ended: int) -> None:
+    async def until(self, report: AsyncIterator[CallReport], ended: int) -> None:
         """Read on until this many calls have ended in all."""
         async with asyncio.timeout(60):
             while self.ended < ended or self.in_flight < 0:

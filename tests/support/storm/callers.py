@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from support.storm.plan import STREAMS, PlannedCall
-from support.storm.verdict import LEFT, OK, CallReport
+from support.storm.verdict import LEFT, OK, CallOutcome
 from support.storm.witness import pattern
 from toolbus import FileChunk, RoomClient, RoomException
 
@@ -26,7 +26,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.asked: dict[int, PlannedCall] = {}
-        self.reports: list[CallReport] = []
+        self.reports: list[CallOutcome] = []
         self.pulse = Pulse()
 
     def ask(self, planned: PlannedCall) -> None:
@@ -115,7 +115,7 @@ async def make_calls(
             await asyncio.sleep(0.01)  # a refusal comes at once: that is no load
 
 
-async def _do(room: RoomClient, planned: PlannedCall) -> CallReport:
+async def _do(room: RoomClient, planned: PlannedCall) -> CallOutcome:
     reading, began_at = _Reading(planned), time.monotonic()
     facts: dict[str, Any] = {"code": OK}
     making = asyncio.ensure_future(_make(room, planned, reading))
@@ -137,7 +137,7 @@ async def _do(room: RoomClient, planned: PlannedCall) -> CallReport:
         facts["words"] = error.message
     if reading.left:
         facts = {"code": LEFT, "executed": "maybe"}
-    return CallReport(
+    return CallOutcome(
         key=planned.key,
         took_s=time.monotonic() - began_at,
         paused_s=reading.paused_s,

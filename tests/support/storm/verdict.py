@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from support.storm.plan import IDEMPOTENT, STREAMS, PlannedCall
 from support.storm.witness import Runs, pattern
 
-__all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "CallReport", "problems"]
+__all__ = ["BETWEEN_NODES", "GRACE_S", "LEFT", "NEVER", "OK", "CallOutcome", "problems"]
 
 OK, LEFT = "ok", "left"
 GRACE_S = 2.5
@@ -42,7 +42,7 @@ _BY_ITSELF = frozenset({"fail", "count", "count_in_thread"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallReport:
+class CallOutcome:
     """How one call ended for its caller."""
 
     key: int
@@ -70,13 +70,13 @@ class CallReport:
 
 def problems(
     asked: Mapping[int, PlannedCall],
-    reports: Sequence[CallReport],
+    reports: Sequence[CallOutcome],
     seen: Mapping[int, Runs],
     never: frozenset[str] = NEVER,
 ) -> list[str]:
     """List the problems, each with the key of its call; error codes in `never` are problems."""
     found: list[str] = []
-    by_key: dict[int, list[CallReport]] = {}
+    by_key: dict[int, list[CallOutcome]] = {}
     for report in reports:
         by_key.setdefault(report.key, []).append(report)
     for key, planned in asked.items():
@@ -93,7 +93,7 @@ def problems(
     return found
 
 
-def _of(planned: PlannedCall, report: CallReport, runs: Runs) -> Iterator[str]:
+def _of(planned: PlannedCall, report: CallOutcome, runs: Runs) -> Iterator[str]:
     yield from _in_time(planned, report)
     yield from _executed(report, runs)
     yield from _ran(planned, runs)
@@ -108,14 +108,14 @@ def _of(planned: PlannedCall, report: CallReport, runs: Runs) -> Iterator[str]:
         yield "a stream with a gap, or out of order"
 
 
-def _in_time(planned: PlannedCall, report: CallReport) -> Iterator[str]:
+def _in_time(planned: PlannedCall, report: CallOutcome) -> Iterator[str]:
     limits = [each for each in (planned.timeout_s, planned.gives_up_s) if each is not None]
     limit_s = min(limits, default=ENDLESS_S)
     if report.took_s - report.paused_s - report.late_s > limit_s + GRACE_S:
         yield f"ended late, after {report.took_s:.1f} s"
 
 
-def _executed(report: CallReport, runs: Runs) -> Iterator[str]:
+def _executed(report: CallOutcome, runs: Runs) -> Iterator[str]:
     if report.own or report.code == LEFT:
         return
     if report.executed not in ("no", "maybe", "yes"):
@@ -146,7 +146,7 @@ def _inner(key: int, runs: Runs) -> Iterator[str]:
         yield f"call ran {len(runs.began)} times"
 
 
-def _taken_in(planned: PlannedCall, report: CallReport, runs: Runs) -> Iterator[str]:
+def _taken_in(planned: PlannedCall, report: CallOutcome, runs: Runs) -> Iterator[str]:
     most = planned.size if planned.tool == "keep" else planned.count
     for how, got, in_order, digest in runs.ended:
         if not in_order:
@@ -166,7 +166,7 @@ def _taken_in(planned: PlannedCall, report: CallReport, runs: Runs) -> Iterator[
             yield "a tool that ended well, with input that failed"
 
 
-def _good_end(planned: PlannedCall, report: CallReport) -> Iterator[str]:
+def _good_end(planned: PlannedCall, report: CallOutcome) -> Iterator[str]:
     if planned.fails_at is not None or planned.tool == "fail":
         yield "ended well, and was to fail"
     if planned.tool in STREAMS and report.got != planned.count:
@@ -176,7 +176,7 @@ def _good_end(planned: PlannedCall, report: CallReport) -> Iterator[str]:
         yield "ended well with another value"
 
 
-def _bad_end(planned: PlannedCall, report: CallReport) -> Iterator[str]:
+def _bad_end(planned: PlannedCall, report: CallOutcome) -> Iterator[str]:
     if planned.tool in STREAMS and report.chunks != report.got:
         yield f"an end that speaks of {report.chunks} chunks behind {report.got}"
     if report.code != "tool_failed":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 
-from toolbus.room.call_monitor import CallNews, EndedCall
+from toolbus.room.call_monitor import CallReport, EndedCall
 
 __all__ = ["MAX_DURATIONS", "MAX_ROWS", "WINDOW_S", "CallRates", "RateRow", "SeenError"]
 
@@ -113,7 +113,7 @@ class CallRates:
         self.has_gap: bool = False
         """Whether events may have been lost since then."""
 
-    def add(self, event: CallNews, now: float) -> None:
+    def add(self, event: CallReport, now: float) -> None:
         """Add one event of the call monitor."""
         self.in_flight = event.in_flight
         self.started += event.started

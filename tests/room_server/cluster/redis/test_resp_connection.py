@@ -198,7 +198,7 @@ def test_connection_is_taken_over_on_every_loop_with_and_without_tls(
         runner.run(asyncio.wait_for(take_over(), TIME_S))
 
 
-async def test_message_behind_the_confirmation_of_subscribe_finds_the_client_connected(
+async def test_message_after_the_confirmation_of_subscribe_finds_the_client_connected(
     odd: ScriptedServer,
 ) -> None:
     class Listener:

@@ -51,7 +51,7 @@ async def send(
     path: str = "/v1/traces",
     **headers: str,
 ) -> Reply:
-    """Send one request from a thread, as a process with nothing but the standard library would."""
+    """Send one request from a thread, with the standard library alone."""
 
     def request() -> Reply:
         line = http.client.HTTPConnection(receiver.endpoint.removeprefix("http://"), timeout=5)
@@ -271,7 +271,7 @@ def test_long_values_are_cut_before_they_are_held() -> None:
     assert size > 1_000_000
 
 
-async def test_waiting_in_vain_names_what_is_there() -> None:
+async def test_timeout_of_a_wait_names_the_present_values() -> None:
     async with SpanReceiver(port=0) as receiver:
         await send(receiver, one_span())
         with pytest.raises(TimeoutError, match=r"have \['CLIENT weather.forecast'\]"):
@@ -305,7 +305,7 @@ async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         await SpanReceiver(port=0).__aenter__()
 
 
-# -- what is held --------------------------------------------------------------------------------
+# Stored spans
 
 
 def held(trace: int, number: int = 0) -> SpanRecord:

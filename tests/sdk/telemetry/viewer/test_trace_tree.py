@@ -63,7 +63,7 @@ def test_no_spans_make_an_empty_tree() -> None:
     assert len(render_lines(tree)) == 1
 
 
-def test_span_whose_parent_is_missing_stands_under_parent_not_seen() -> None:
+def test_span_whose_parent_is_missing_is_shown_below_a_placeholder() -> None:
     lines = render_lines(build_tree([span("1", at_ms=(5, 10)), span("9", "8"), span("10", "9")]))
     assert [line.split("  ")[1] for line in lines[1:]] == [
         "span 1",

@@ -1,6 +1,6 @@
-"""What people do while `record_first_release.py` listens: each play is one conversation.
+"""The recorded conversations of `record_first_release.py`: each function is one conversation.
 
-Every step waits for what the one before it causes, so that only one order is possible.
+Each step waits for the effect of the step before, so that only one order of frames is possible.
 """
 
 # mypy: ignore-errors
@@ -36,14 +36,14 @@ class Forecast(TypedDict):
 
 
 class Weather:
-    """A toolkit that says when a call of it has begun and was stopped."""
+    """A toolkit that reports when a call of it has started and was cancelled."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
         self.stopped = asyncio.Event()
 
     def toolkit(self) -> Toolkit:
-        """Make it."""
+        """Make the toolkit; the descriptions of its tools are in the recordings."""
 
         @tool(read_only=True, idempotent=True)
         async def forecast(city: str, days: int = 3) -> Forecast:
@@ -79,8 +79,8 @@ class Weather:
         return Toolkit("weather", tools, description="Forecasts", rules=["Use metric units."])
 
 
-def person(server: Any, url: str, name: str) -> RoomClient:
-    """Somebody with all grants, whose instance is the name."""
+def participant(server: Any, url: str, name: str) -> RoomClient:
+    """Return a participant with all grants, whose instance is the name."""
 
     async def token() -> str:
         return str(server.token(name))
@@ -92,17 +92,17 @@ def person(server: Any, url: str, name: str) -> RoomClient:
 async def host_and_caller(
     server: Any, url: str, weather: Weather
 ) -> AsyncIterator[tuple[RoomClient, RoomClient]]:
-    """Somebody who hosts the weather, then somebody else."""
+    """Return a participant that hosts the weather, and another one."""
     async with (
-        person(server, url, "station") as host,
+        participant(server, url, "station") as host,
         host.host(weather.toolkit()),
-        person(server, url, "alice") as alice,
+        participant(server, url, "alice") as alice,
     ):
         yield host, alice
 
 
-async def calls(server: Any, tape: Any, url: str) -> None:
-    """A host registers; a caller lists, describes, asks what would be, and calls well and badly."""
+async def calls(server: Any, relay: Any, url: str) -> None:
+    """A host registers; a caller lists, describes, explains, and makes valid and invalid calls."""
     async with host_and_caller(server, url, Weather()) as (_, alice):
         assert [each.name async for each in alice.toolkits(search="FORE")] == ["weather"]
         weather = await alice.toolkit("weather")
@@ -125,14 +125,14 @@ async def calls(server: Any, tape: Any, url: str) -> None:
             await alice.invoke("weather", "forecast", {"city": "Bø"}, pin="0" * 64)
 
 
-async def nested_calls(server: Any, tape: Any, url: str) -> None:
+async def nested_calls(server: Any, relay: Any, url: str) -> None:
     """A tool calls another one while it runs, for its caller."""
     async with host_and_caller(server, url, Weather()) as (_, alice):
         assert await alice.call("weather.report", city="Oslo") == "Oslo: 3 days, for alice"
 
 
-async def calls_that_are_given_up(server: Any, tape: Any, url: str) -> None:
-    """A caller cancels, a deadline passes, a caller goes in the middle: the host is told."""
+async def calls_that_are_given_up(server: Any, relay: Any, url: str) -> None:
+    """A caller cancels, a deadline passes, a caller leaves during a call: the host is notified."""
     weather = Weather()
     async with host_and_caller(server, url, weather) as (_, alice):
         calling = asyncio.ensure_future(alice.call("weather.wait"))
@@ -142,7 +142,7 @@ async def calls_that_are_given_up(server: Any, tape: Any, url: str) -> None:
         with suppress(RoomException):
             await alice.invoke("weather", "wait", timeout_s=0.2, retry=False)
         await happens(weather.stopped)
-        async with person(server, url, "bob") as bob:
+        async with participant(server, url, "bob") as bob:
             leaving = asyncio.ensure_future(bob.call("weather.wait"))
             weather.began.clear()
             await happens(weather.began)
@@ -150,28 +150,28 @@ async def calls_that_are_given_up(server: Any, tape: Any, url: str) -> None:
         await asyncio.gather(leaving, return_exceptions=True)
 
 
-async def a_host_that_comes_back(server: Any, tape: Any, url: str) -> None:
-    """A host loses its connection, which the server does not know, and succeeds itself."""
+async def a_host_that_comes_back(server: Any, relay: Any, url: str) -> None:
+    """A host loses its connection, which the server does not notice, and reconnects."""
     weather = Weather()
     async with host_and_caller(server, url, weather) as (host, alice):
         calling = asyncio.ensure_future(alice.invoke("weather", "wait", retry=False))
         await happens(weather.began)
-        tape.cut("station/1")
+        relay.cut("station/1")
         with suppress(RoomException):
             await calling
-        await until(tape, lambda seen: seen.get("closed") == "station/1")
-        await until(tape, lambda seen: seen.get("to") == "station/2" and seen["frame"][0] == 2)
+        await until(relay, lambda seen: seen.get("closed") == "station/1")
+        await until(relay, lambda seen: seen.get("to") == "station/2" and seen["frame"][0] == 2)
         assert [each.hosts async for each in host.toolkits()] == [1]
         await alice.call("weather.forecast", city="Oslo")
 
 
-async def people_and_events(server: Any, tape: Any, url: str) -> None:
-    """Somebody listens; others come, change, host, talk, stop hosting and go."""
+async def people_and_events(server: Any, relay: Any, url: str) -> None:
+    """A participant subscribes; others join, change, host, send, stop hosting and leave."""
     async with (
-        person(server, url, "listener") as listener,
+        participant(server, url, "listener") as listener,
         listener.events() as events,
     ):
-        async with person(server, url, "bob") as bob:
+        async with participant(server, url, "bob") as bob:
             await next_event(events, "participant_joined")
             await bob.set_attributes(status="busy", seat=[3, "B"])
             await next_event(events, "participant_changed")
@@ -199,14 +199,14 @@ async def people_and_events(server: Any, tape: Any, url: str) -> None:
         await next_event(events, "participant_left")
 
 
-async def a_newer_token(server: Any, tape: Any, url: str) -> None:
-    """A participant goes on with a newer token, and looks after its rooms."""
-    async with person(server, url, "alice") as alice:
+async def a_newer_token(server: Any, relay: Any, url: str) -> None:
+    """A participant refreshes its token, and administers its rooms."""
+    async with participant(server, url, "alice") as alice:
         await alice.refresh()
         await alice.admin("rooms")
 
 
-PLAYS = [
+CONVERSATIONS = [
     calls,
     nested_calls,
     calls_that_are_given_up,
@@ -217,21 +217,21 @@ PLAYS = [
 
 
 async def happens(event: asyncio.Event) -> None:
-    """Wait for an event, and let it happen again."""
+    """Wait for an event, and allow it to happen again."""
     async with asyncio.timeout(PATIENCE_S):
         await event.wait()
     event.clear()
 
 
 async def next_event(events: Any, name: str) -> None:
-    """Wait for the next event, which is of this name."""
+    """Wait for the next event, which must have this name."""
     async with asyncio.timeout(PATIENCE_S):
         event = await anext(aiter(events))
     assert event.name == name, event
 
 
-async def until(tape: Any, seen: Any) -> None:
-    """Wait until the relay has seen something."""
+async def until(relay: Any, matches: Any) -> None:
+    """Wait until the relay has seen a frame."""
     async with asyncio.timeout(PATIENCE_S):
-        while not any(map(seen, tape.seen)):  # noqa: ASYNC110 - a list has no event
+        while not any(map(matches, relay.events)):  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.01)
