@@ -1,15 +1,13 @@
 """Buffers the received chunks of one stream until they are read, at either end of a call.
 
 Credit is granted as the reader consumes chunks, never on arrival, so the buffer is bounded:
-`WINDOW_CHUNKS` and `WINDOW_BYTES` per stream, `BUDGET_BYTES` for all streams of one connection;
-`WindowTuner` usually keeps the window smaller. The owner of a stream interprets its bodies and
-decides how it ends.
+`WINDOW_CHUNKS` and `WINDOW_BYTES` per stream, `BUDGET_BYTES` for all streams of one connection. The
+owner of a stream interprets its bodies and decides how it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,48 +16,11 @@ from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS, ReceiveWindow
 
 __all__ = [
     "BUDGET_BYTES",
-    "GROW_DELAY_S",
     "MIN_SHARE_BYTES",
-    "MIN_WINDOW_BYTES",
     "BufferBudget",
     "ReceiveBuffer",
     "ReceivedChunk",
-    "WindowTuner",
 ]
-
-MIN_WINDOW_BYTES = 256 * 1024
-"""The initial window of each stream, if the budget allows it."""
-GROW_DELAY_S = 0.01
-"""A sender that answers credit within this time is not held up: it reaches 26 MB/s at least."""
-
-
-class WindowTuner:
-    """Tunes the window of one stream, which only grows.
-
-    Args:
-        clock: Returns seconds.
-    """
-
-    __slots__ = ("_clock", "_waiting_since_s", "bytes")
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._waiting_since_s: float | None = None
-        self.bytes: int = MIN_WINDOW_BYTES
-        """The window: how many bytes the sender may be ahead."""
-
-    def credit_sent(self) -> None:
-        """Record that credit was sent to a sender that had to wait."""
-        if self._waiting_since_s is None:
-            self._waiting_since_s = self._clock()
-
-    def data_received(self) -> None:
-        """Record that data arrived; double the window if it took long after the credit."""
-        if self._waiting_since_s is not None:
-            if self._clock() - self._waiting_since_s > GROW_DELAY_S:
-                self.bytes = min(2 * self.bytes, WINDOW_BYTES)
-            self._waiting_since_s = None
-
 
 BUDGET_BYTES = 16 * 1024 * 1024
 """Buffer limit of all streams of one connection; more streams have smaller shares each."""
@@ -127,7 +88,6 @@ class ReceiveBuffer:
         "_has_ended",
         "_send_credit",
         "_share",
-        "_tuner",
         "_used_bytes",
         "_waiter",
         "_window",
@@ -144,7 +104,6 @@ class ReceiveBuffer:
         self._budget = budget
         self._send_credit = send_credit
         self._window = ReceiveWindow(chunks, first_bytes)
-        self._tuner = WindowTuner()
         self._share = 0
         """Bytes that may wait or arrive; 0 before credit is granted and after `discard`."""
         self._bodies: deque[bytes] = deque()
@@ -160,15 +119,10 @@ class ReceiveBuffer:
         return self._window.number
 
     def grant_credit(self) -> tuple[int, int]:
-        """Extend the window as far as the budget allows; return the credit, which must be sent.
-
-        A sender that has used up its credit is taken to be waiting.
-        """
+        """Extend the window as far as the budget allows; return the credit, which must be sent."""
         window = self._window
-        if window.chunks and not window.is_open:
-            self._tuner.credit_sent()
         in_use = window.bytes - self._used_bytes
-        self._share = self._budget.resize(self._share, in_use, self._tuner.bytes)
+        self._share = self._budget.resize(self._share, in_use, WINDOW_BYTES)
         window.chunks = self.used_chunks + WINDOW_CHUNKS
         window.bytes = self._used_bytes + self._share
         return window.chunks, window.bytes
@@ -176,7 +130,6 @@ class ReceiveBuffer:
     def add(self, number: int, body: bytes) -> None:
         """Store a body for the reader. Raises `StreamBroken` if it is not a valid next one."""
         self._window.arrive(number, len(body))
-        self._tuner.data_received()
         self._bodies.append(body)
         self._wake()
 

@@ -18,7 +18,6 @@ from support.processes.flow_process import Memory, command, flow_host, number_of
 from support.processes.server_process import server_process
 from support.rooms.leftovers import forget_ended
 from toolbus import ChunkStream, RoomClient
-from toolbus.chunks.receive_credit import MIN_WINDOW_BYTES
 from toolbus.errors import ConnectionLost, HostLost, StreamBroken, StreamStalled
 from toolbus.wire import Cancel, Dispatch, StreamChunk, pack_body
 from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS
@@ -77,7 +76,7 @@ async def test_a_host_waits_for_a_caller_that_reads_an_item_now_and_then(tmp_pat
     ):
         assert await numbers_of(chunks, 1) == [0]
         window = min(WINDOW_CHUNKS, WINDOW_BYTES // ITEM_BYTES)
-        while (await counts(alice))["yielded"] < MIN_WINDOW_BYTES // ITEM_BYTES // 2:
+        while (await counts(alice))["yielded"] < WINDOW_BYTES // ITEM_BYTES // 2:
             pass
         async with Memory(server=server.pid, host=host.pid, caller=os.getpid()) as memory:
             for read in range(1, 2 * window):
@@ -110,7 +109,7 @@ async def test_a_caller_waits_for_a_tool_that_takes_its_input_slowly(tmp_path: P
     ):
         await host.wrote("began hoard")
         most = WINDOW_BYTES // ITEM_BYTES + first + 2
-        while made < MIN_WINDOW_BYTES // ITEM_BYTES // 2:
+        while made < WINDOW_BYTES // ITEM_BYTES // 2:
             await counts(alice)
         for _ in range(100):
             assert (await counts(alice))["taken"] <= first

@@ -25,6 +25,7 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.wire import Cancel, Credit, pack_body
+from toolbus.wire.flow_control import WINDOW_BYTES
 
 BIG = bytes(range(256)) * 1_024  # four pieces
 DATA = b"first second third"
@@ -195,7 +196,7 @@ async def test_credit_for_a_file_is_sent_when_its_first_piece_is_read() -> None:
         await scripted.chunk(first)
         file = await invoked
         (credit,) = await scripted.received()
-        assert credit == Credit(scripted.id, False, 257, 2**18 + len(first))
+        assert credit == Credit(scripted.id, False, 257, WINDOW_BYTES + len(first))
         await scripted.chunk(piece(b"second ", more=True))
         assert await scripted.received() == []
         await scripted.end(piece(b"third", more=False))

@@ -10,12 +10,11 @@ import pytest
 from toolbus.chunks.receive_credit import (
     BUDGET_BYTES,
     MIN_SHARE_BYTES,
-    MIN_WINDOW_BYTES,
     BufferBudget,
     ReceiveBuffer,
 )
 from toolbus.errors import StreamBroken
-from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS
+from toolbus.wire.flow_control import MAX_CHUNK_BYTES, WINDOW_BYTES, WINDOW_CHUNKS
 
 
 class Sender:
@@ -69,21 +68,22 @@ def test_stream_without_a_share_releases_none() -> None:
 async def test_credit_is_sent_when_half_is_used_and_counts_from_what_was_read() -> None:
     """STREAM-3."""
     sender = Sender(BufferBudget())
-    assert sender.buffer.grant_credit() == (WINDOW_CHUNKS, MIN_WINDOW_BYTES)
-    body = b"x" * (MIN_WINDOW_BYTES // 4)
+    assert sender.buffer.grant_credit() == (WINDOW_CHUNKS, WINDOW_BYTES)
+    body = b"x" * (WINDOW_BYTES // 4)
     sender.send(body, body, body)
     assert await sender.buffer.next() == body
     assert sender.credits == []
     assert await sender.buffer.next() == body
-    assert sender.credits == [(WINDOW_CHUNKS + 2, MIN_WINDOW_BYTES + 2 * len(body))]
+    assert sender.credits == [(WINDOW_CHUNKS + 2, WINDOW_BYTES + 2 * len(body))]
 
 
 async def test_no_credit_is_sent_after_the_end() -> None:
     sender = Sender(BufferBudget())
     sender.buffer.grant_credit()
-    sender.send(b"x" * MIN_WINDOW_BYTES)
+    sender.send(*[b"x" * MAX_CHUNK_BYTES] * (WINDOW_BYTES // MAX_CHUNK_BYTES))
     sender.buffer.end()
-    assert await sender.buffer.next() is not None
+    for _ in range(WINDOW_BYTES // MAX_CHUNK_BYTES):
+        assert await sender.buffer.next() is not None
     assert await sender.buffer.next() is None
     assert await sender.buffer.next() is None
     assert sender.credits == []
@@ -118,7 +118,7 @@ async def test_discarded_bodies_are_not_read_and_their_share_is_released() -> No
     sender = Sender(budget)
     sender.buffer.grant_credit()
     sender.send(b"a", b"b")
-    assert budget.free_bytes == BUDGET_BYTES - MIN_WINDOW_BYTES
+    assert budget.free_bytes == BUDGET_BYTES - WINDOW_BYTES
     for _ in range(2):
         sender.buffer.discard()
         assert budget.free_bytes == BUDGET_BYTES

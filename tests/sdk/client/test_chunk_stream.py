@@ -9,8 +9,6 @@ import pytest
 
 from support.parts.scripted_room import error_of, json_body, scripted_room, values
 from toolbus import ChunkStream, TextChunk
-from toolbus.chunks import receive_credit
-from toolbus.chunks.receive_credit import MIN_WINDOW_BYTES
 from toolbus.errors import (
     ConnectionLost,
     InvalidArguments,
@@ -21,6 +19,7 @@ from toolbus.errors import (
 )
 from toolbus.room.room import Room
 from toolbus.wire import Cancel, Credit, pack_body
+from toolbus.wire.flow_control import WINDOW_BYTES
 
 
 async def read(chunks: ChunkStream, count: int) -> None:
@@ -38,7 +37,7 @@ async def test_chunks_are_read_in_order_until_the_empty_result() -> None:
         assert call.timeout_ms is None
         assert call.options == {
             "credit_chunks": 256,
-            "credit_bytes": MIN_WINDOW_BYTES,
+            "credit_bytes": WINDOW_BYTES,
             "idle_ms": 30_000,
         }
         await scripted.chunks(1, 2, 3)
@@ -129,9 +128,7 @@ async def test_credit_is_sent_when_chunks_are_read_not_when_they_arrive() -> Non
         assert await scripted.received() == []
         await read(chunks, 1)
         size = sum(len(json_body(number)) for number in range(128))
-        assert await scripted.received() == [
-            Credit(scripted.id, False, 384, MIN_WINDOW_BYTES + size)
-        ]
+        assert await scripted.received() == [Credit(scripted.id, False, 384, WINDOW_BYTES + size)]
         await scripted.chunks(*range(128))
         await scripted.end()
         assert len(await values(chunks)) == 256
@@ -139,7 +136,7 @@ async def test_credit_is_sent_when_chunks_are_read_not_when_they_arrive() -> Non
 
 async def test_credit_is_sent_when_half_of_the_bytes_are_read() -> None:
     """STREAM-3."""
-    body = pack_body([2, "x" * (MIN_WINDOW_BYTES // 4 - 16)])
+    body = pack_body([2, "x" * (WINDOW_BYTES // 4 - 16)])
     async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
         await scripted.call()
         for _ in range(4):
@@ -148,31 +145,7 @@ async def test_credit_is_sent_when_half_of_the_bytes_are_read() -> None:
         assert await scripted.received() == []
         await read(chunks, 1)
         assert await scripted.received() == [
-            Credit(scripted.id, False, 259, MIN_WINDOW_BYTES + 3 * len(body))
-        ]
-
-
-async def test_a_host_that_answers_late_gets_a_larger_window(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """STREAM-3."""
-    monkeypatch.setattr(receive_credit, "GROW_DELAY_S", -1.0)  # every answer is late
-    body = pack_body([2, "x" * (MIN_WINDOW_BYTES // 4 - 16)])
-    async with scripted_room() as scripted, scripted.room.stream("logs.tail") as chunks:
-        await scripted.call()
-        for _ in range(5):
-            await scripted.chunk(body)
-        assert await scripted.received() == []  # all five have arrived
-        await read(chunks, 3)
-        assert await scripted.received() == [
-            Credit(scripted.id, False, 259, MIN_WINDOW_BYTES + 3 * len(body))
-        ]
-        await read(chunks, 2)
-        assert await scripted.received() == []
-        await scripted.chunk(body)
-        await read(chunks, 1)
-        assert await scripted.received() == [
-            Credit(scripted.id, False, 262, 2 * MIN_WINDOW_BYTES + 6 * len(body))
+            Credit(scripted.id, False, 259, WINDOW_BYTES + 3 * len(body))
         ]
 
 
@@ -214,7 +187,7 @@ async def test_ended_and_cancelled_streams_release_their_share() -> None:
         for number in range(40):
             async with scripted.room.stream("logs.tail") as chunks:
                 call = await scripted.call()
-                assert (call.options or {})["credit_bytes"] == MIN_WINDOW_BYTES
+                assert (call.options or {})["credit_bytes"] == WINDOW_BYTES
                 await scripted.chunks(1, 2)
                 if number % 2:
                     await scripted.end()

@@ -10,8 +10,7 @@ import pytest
 
 from support.parts.isolated_host import PLENTY, HostStage, ScriptedPeer
 from toolbus import FileChunk, InputStream, StreamBroken, tool
-from toolbus.chunks import receive_credit
-from toolbus.chunks.receive_credit import BUDGET_BYTES, MIN_SHARE_BYTES, MIN_WINDOW_BYTES
+from toolbus.chunks.receive_credit import BUDGET_BYTES, MIN_SHARE_BYTES
 from toolbus.wire import Credit, Input, RequestId
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES, WINDOW_BYTES, WINDOW_CHUNKS
 
@@ -60,7 +59,7 @@ async def test_tool_reads_the_input_sent_for_its_credit(host_stage: HostStage, m
     """INPUT-1 and INPUT-2: first nothing, then credit as it reads; a nil body ends it."""
     server = host_stage.server(made)
     server.dispatch(1, "numbers", header=INPUT)
-    assert await credit_of(server) == (WINDOW_CHUNKS, MIN_WINDOW_BYTES)
+    assert await credit_of(server) == (WINDOW_CHUNKS, WINDOW_BYTES)
     server.input(1, 1, 1, 10)
     server.input(1, 2, 1, 20)
     server.input(1, 3, last=True)
@@ -105,37 +104,15 @@ async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(host_stage:
     server = host_stage.server(slow)
     server.dispatch(1, "slow", header=INPUT)
     await credit_of(server)
-    for number in range(1, 7):
+    for number in range(1, 22):
         server.input(1, number, 2, "x" * 25_000)
     await host_stage.wait_entered()
     assert await server.is_quiet()
     go_on.set()
-    # six packed texts of 25,005 bytes are the first that are more than half of it
-    assert await credit_of(server) == (WINDOW_CHUNKS + 6, MIN_WINDOW_BYTES + 6 * 25_005)
-    server.input(1, 7, last=True)
-    assert await server.answer() == 6
-
-
-async def test_a_caller_that_answers_late_gets_a_larger_window(
-    host_stage: HostStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """STREAM-3."""
-    monkeypatch.setattr(receive_credit, "GROW_DELAY_S", -1.0)  # every answer is late
-
-    @tool
-    async def length(rows: InputStream[str]) -> int:
-        return sum([len(row) async for row in rows])
-
-    server = host_stage.server(length)
-    server.dispatch(1, "length", header=INPUT)
-    given = [await credit_of(server)]
-    for number in range(1, 4):
-        server.input(1, number, 2, "x" * (MAX_CHUNK_BYTES - 7))
-        given.append(await credit_of(server))
-    server.input(1, 4, last=True)
-    assert await server.answer() == 3 * (MAX_CHUNK_BYTES - 7)
-    ahead = [total - number * MAX_CHUNK_BYTES for number, (_, total) in enumerate(given)]
-    assert ahead == [MIN_WINDOW_BYTES, MIN_WINDOW_BYTES, 2 * MIN_WINDOW_BYTES, WINDOW_BYTES]
+    # 21 packed texts of 25,005 bytes are the first that are more than half of it
+    assert await credit_of(server) == (WINDOW_CHUNKS + 21, WINDOW_BYTES + 21 * 25_005)
+    server.input(1, 22, last=True)
+    assert await server.answer() == 21
 
 
 async def test_many_small_chunks_get_credit_by_their_number(host_stage: HostStage) -> None:
@@ -153,25 +130,25 @@ async def test_many_small_chunks_get_credit_by_their_number(host_stage: HostStag
 
 
 async def test_inputs_of_one_connection_share_a_budget(host_stage: HostStage) -> None:
-    """64 have their full window; the others a small one until the first have ended."""
+    """16 have their full window; the others a small one until the first have ended."""
     server = host_stage.server(numbers)
     given = []
     for call in range(80):
         server.dispatch(call, "numbers", header=INPUT)
         given.append((await credit_of(server, call))[1])
-    assert given[:64] == [MIN_WINDOW_BYTES] * 64
-    assert sum(given[:64]) == BUDGET_BYTES
-    assert given[64:] == [MIN_SHARE_BYTES] * 16
+    assert given[:16] == [WINDOW_BYTES] * 16
+    assert sum(given[:16]) == BUDGET_BYTES
+    assert given[16:] == [MIN_SHARE_BYTES] * 64
     for call in range(78):
         server.cancel(call)
     server.input(78, 1, 3, "", "", b"x" * 100_000)
-    assert (await credit_of(server, 78))[1] >= MIN_WINDOW_BYTES
+    assert (await credit_of(server, 78))[1] >= WINDOW_BYTES
     error = await server.error()
     assert error.details["path"] == "/input/0"
     server.cancel(79)
     await server.idle()
     server.dispatch(81, "numbers", header=INPUT)
-    assert (await credit_of(server, 81))[1] == MIN_WINDOW_BYTES
+    assert (await credit_of(server, 81))[1] == WINDOW_BYTES
     server.cancel(81)
     await server.idle()
 
