@@ -66,7 +66,10 @@ class Batch(Struct, array_like=True):
     """The sender has received reports of missing batches up to this number."""
     entries: list[msgspec.Raw] | None
     last_session: tuple[int, int] | None = None
-    """The last session in which the sender read a batch, and the last number that it read."""
+    """The last session in which the sender read a batch, and the last number that it read.
+
+    In every message: any of them may be the first of a new session that the receiver gets.
+    """
 
 
 _decode = msgspec.msgpack.Decoder(Batch).decode
@@ -171,7 +174,7 @@ class PeerLink:
     def _send_batch(self, taken: list[Entry], size: int) -> bool:
         sent = SentBatch(self._number + 1, size, taken)
         raw: list[Any] = [msgspec.Raw(entry.data) for entry in taken]
-        if not self._publish(sent, self._pack([sent.number, *self._ack_fields(), raw])):
+        if not self._publish(sent, self._pack(sent.number, raw)):
             return False
         self._number += 1
         self._in_flight.append(sent)
@@ -183,17 +186,24 @@ class PeerLink:
                     entry.ticket.on_written()
         return True
 
-    def _ack_fields(self) -> tuple[int, list[tuple[int, int]], int]:
+    def _pack(self, number: int, entries: list[Any] | None) -> bytes:
         self._unacked_bytes = 0
         self._ack_due = False
-        return self._received, self._missing, self._missing_acked
-
-    def _pack(self, fields: list[Any]) -> bytes:
-        receiver_session = self._peer_session if self._is_established else 0
-        return BATCH_PREFIX + _encode([self._node_id, self._session, receiver_session, *fields])
+        batch = [
+            self._node_id,
+            self._session,
+            self._peer_session if self._is_established else 0,
+            number,
+            self._received,
+            self._missing,
+            self._missing_acked,
+            entries,
+            self._last_session,
+        ]
+        return BATCH_PREFIX + _encode(batch)
 
     def _pack_ack(self) -> bytes:
-        return self._pack([self._number, *self._ack_fields(), None, self._last_session])
+        return self._pack(self._number, None)
 
     # Receiving
 

@@ -189,6 +189,7 @@ Step = Literal[
 
 @settings(max_examples=300, deadline=None)
 @example(["cut", "cut", "back", "lose back", "pass", "lose back"])
+@example(["here", "pass", "cut", "here", "there", "pass", "lose back", "lose back"])
 @given(st.lists(st.sampled_from(Step.__args__), max_size=60))  # type: ignore[attr-defined]
 def test_nothing_is_read_twice_or_after_it_was_reported_lost(
     steps: list[Any],
