@@ -63,9 +63,9 @@ class ServerSettings:
     node: str = ""
     """The name of this node among others; generated if empty."""
     node_family: str = ""
-    """The family of nodes that succeed each other under one name, each after its predecessor ended.
+    """The prefix of nodes that run one after the other under one name; empty for none.
 
-    A lease that such a predecessor left ends at once. None if empty.
+    The lease that an ended predecessor left ends at once.
     """
     metrics: bool = True
     """Whether `/metrics` is served."""

@@ -118,14 +118,17 @@ class NotFound(RoomException):
 
 
 class PermissionDenied(RoomException):
-    """The token lacks a grant that the operation needs."""
+    """The token is refused, or lacks a grant that the operation needs."""
 
     code = "permission_denied"
     _executed = "no"
 
 
 class InvalidArguments(RoomException):
-    """The arguments violate a schema; `details` has `path` and `message`."""
+    """An argument, option or name is invalid.
+
+    For a violated schema `details` has `path` and `message`.
+    """
 
     code = "invalid_arguments"
     _executed = "no"
@@ -223,7 +226,10 @@ class InvalidResult(RoomException):
 
 
 class Unavailable(RoomException):
-    """The server cannot be reached, or is shutting down."""
+    """The call or request cannot be sent.
+
+    The server is unreachable or shuts down, or the room is not entered, is closed or drains.
+    """
 
     code = "unavailable"
     _retry_rule = "if_not_executed"

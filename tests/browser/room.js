@@ -21,17 +21,17 @@ const MAX_TIMER_MS = 2 ** 31 - 1;
 
 /** What a close code means to a page (CONN-6 and the table of close codes). */
 const CLOSED = {
-  1001: "the server is leaving: join again in a moment",
+  1001: "the server is shutting down: join again in a moment",
   1006: "no connection, or it broke: a page cannot know why; ask `toolbus doctor`",
   1011: "this page was silent for too long, or met a bug of the server's",
-  1012: "the server is leaving: join again in a moment",
+  1012: "the server is shutting down: join again in a moment",
   4401: "the token is missing, expired, revoked or not one of this server's",
   4403: "the token is not for this room",
   4404: "there is no such room",
   4409: "a newer connection of this instance is here",
   4429: "too many connections or frames: try again later",
   4430: "this page did not read what the server sent",
-  4440: "sent away, or the token was revoked",
+  4440: "removed by an administrator, or the token was revoked",
 };
 
 /** The server closed the connection, or there was none. `code` is the close code. */

@@ -56,7 +56,7 @@ _REPLACED = Refusal(409, 4409, "This instance has a connection with this or a la
 _BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n")
 _TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
 _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
-_DRAINING = Refusal(503, None, "This server is leaving: connect again in a moment.\n")
+_DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
 
 @dataclass(frozen=True, slots=True)

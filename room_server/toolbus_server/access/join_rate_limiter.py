@@ -14,9 +14,9 @@ __all__ = ["JoinRateLimiter"]
 
 PER_INTERVAL = 8
 INTERVAL_S = 0.01
-"""At most so many joins in so much time: 800 within a second."""
+"""Seconds of an interval, with at most `PER_INTERVAL` joins: 800 within a second."""
 MAX_WAITING = 4_000
-"""A further one is refused: it would wait for 5 s, of the 10 s that a client waits."""
+"""Limit of waiting joins; a further one is refused. The last one waits 5 s; a client waits 10 s."""
 
 
 class JoinRateLimiter:

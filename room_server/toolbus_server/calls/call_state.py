@@ -204,7 +204,7 @@ class StreamDirection(Struct, eq=False):
     """The credit that the reader gave."""
     allowed_bytes: int
     window_bytes: int
-    """How many bytes the sender may be ahead, if there is room; doubles while it uses them."""
+    """The sender's window in bytes, if the budget allows; doubles while the sender uses it."""
     sent_bytes: int = 0
     """Bytes that were written to the reader."""
     sent_chunks: int = 0

@@ -27,7 +27,7 @@ __all__ = [
     "MAX_RECORDS",
     "CallCounts",
     "CallRecords",
-    "CallReport",
+    "NodeCallReport",
     "RoomCallMonitor",
 ]
 
@@ -120,7 +120,7 @@ class CallRecords:
         self._failed_records.clear()
 
 
-class CallReport(NamedTuple):
+class NodeCallReport(NamedTuple):
     """What one node reports to another about the calls of its own participants in a room."""
 
     monitor_id: int
@@ -146,11 +146,11 @@ class _ReportTarget:
     Args:
         monitor_id: The id of its monitor.
         counts: The counts at the beginning of the series.
-        send: Sends it a report; returns False if it cannot be reached or has no room.
+        send: Sends it a report; returns False if it cannot be reached or its queue is full.
     """
 
     def __init__(
-        self, monitor_id: int, counts: CallCounts, send: Callable[[CallReport], bool]
+        self, monitor_id: int, counts: CallCounts, send: Callable[[NodeCallReport], bool]
     ) -> None:
         self._monitor_id = monitor_id
         self._first = counts
@@ -168,7 +168,7 @@ class _ReportTarget:
         since = self._first if self._last is None else self._last[0]
         started, ended, failed = counts.since(self._first)
         calls = records.packed_since(since.ended)
-        report = CallReport(
+        report = NodeCallReport(
             self._monitor_id, self._series, in_flight, started, ended, failed, calls
         )
         if not self._send(report):
@@ -185,7 +185,7 @@ class RoomCallMonitor:
         room: The room.
         loop: For the clock and the timer.
         notify: Sends every observer what changed, at most ten times a second; returns False if an
-            observer has no room for it and has to be sent the current state later.
+            observer's queue is full and it has to be sent the current state later.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class RoomCallMonitor:
         self._all = CallRecords()
         """The calls of the whole room, for the observers here."""
         self._targets: dict[str, _ReportTarget] = {}
-        self._reports: dict[str, CallReport] = {}
+        self._reports: dict[str, NodeCallReport] = {}
         """The last report of each other node."""
         self.monitor_id = 0
         """Changes when the first observer subscribes; 0 while there is none at this node."""
@@ -261,13 +261,15 @@ class RoomCallMonitor:
 
     # Other nodes
 
-    def start_reports(self, node: str, monitor_id: int, send: Callable[[CallReport], bool]) -> None:
+    def start_reports(
+        self, node: str, monitor_id: int, send: Callable[[NodeCallReport], bool]
+    ) -> None:
         """Report the calls of this node's participants to another node from now on.
 
         Args:
             node: The other node.
             monitor_id: The id of its monitor.
-            send: Sends it a report; returns False if it cannot be reached or has no room.
+            send: Sends it a report; returns False if it cannot be reached or its queue is full.
         """
         self._monitor_room()
         self._targets[node] = _ReportTarget(monitor_id, self._own.counts, send)
@@ -293,7 +295,7 @@ class RoomCallMonitor:
         self._targets.clear()
         self._stop_if_unused()
 
-    def receive_report(self, node: str, report: CallReport) -> None:
+    def receive_report(self, node: str, report: NodeCallReport) -> None:
         """Add the report of another node; drop one that is for an earlier monitor."""
         if not self.monitor_id or report.monitor_id != self.monitor_id:
             return

@@ -47,7 +47,7 @@ from toolbus.wire import (
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
 from toolbus_server.calls.principal import ROOT_CONTEXT, CallContext, call_context
-from toolbus_server.calls.stream_relay import BUDGET_BYTES, StreamRelay, is_stream
+from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import (
@@ -58,7 +58,7 @@ from toolbus_server.registry.call_checks import (
 )
 from toolbus_server.registry.models import RegisteredToolkit
 from toolbus_server.registry.request_options import (
-    STREAM_OPTIONS,
+    STREAM_OPTION_TYPES,
     bad_option,
     check_options,
 )
@@ -81,8 +81,9 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
-_MAX_OUTSTANDING_BYTES = 3 * BUDGET_BYTES
-"""Bytes of streams on the way to a caller: 512 streams that have just begun, and a budget."""
+_MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
+"""Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
+initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
 
 
 RoutingDecision: TypeAlias = tuple[RegisteredToolkit, ToolManifest, CallContext, Connection]
@@ -137,7 +138,7 @@ class Router:
             header: dict[str, Any] = {"caller": caller.member.packed_info}
             if options or not toolkit.public or not caller.reads_chunks:
                 _fill_header(header, call, toolkit, options)
-                if not STREAM_OPTIONS.keys().isdisjoint(options):
+                if not STREAM_OPTION_TYPES.keys().isdisjoint(options):
                     self.streams.open(call, options, header)
             traceparent = request.traceparent
             if traceparent and (options or not is_unsampled(traceparent)):
@@ -177,10 +178,12 @@ class Router:
         """Decide which host runs a call, and on whose behalf; changes nothing.
 
         Raises:
-            RoomException: Why it may not or cannot run.
+            RoomException: The call is not allowed, or cannot run.
         """
         if self.is_draining and "parent" not in options:
-            raise Unavailable("the server is leaving", executed="no", retry_after_s=_LEAVING_S)
+            raise Unavailable(
+                "the server is shutting down", executed="no", retry_after_s=_LEAVING_S
+            )
         if len(caller.calls) >= self._limits.max_calls:
             message = f"{self._limits.max_calls} calls are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
@@ -245,7 +248,7 @@ class Router:
         if deadline_at <= now:
             raise DeadlineExceeded("no time was left for the call", executed="no")
         if not 0 < len(request.call_id) <= 64:
-            raise bad_option("call_id", "is 1 to 64 characters")
+            raise bad_option("call_id", "must have 1 to 64 characters")
         host.last_dispatch += 1
         return InFlightCall(
             caller,
@@ -295,7 +298,7 @@ class Router:
         caller.calls[call.request_id] = call
         caller.call_ids.add(call.call_id)
         host.dispatched[call.dispatch_id] = call
-        host.member.inflight += 1
+        host.member.in_flight += 1
         self.in_flight += 1
         if not is_endless:
             self._deadlines.add(call.deadline_at, call)
@@ -345,7 +348,7 @@ class Router:
             self._fail(call, Cancelled("the caller disconnected", executed=call.executed))
 
     def fail_hosted_calls(
-        self, connection: Connection, message: str = "the server is leaving"
+        self, connection: Connection, message: str = "the server is shutting down"
     ) -> None:
         """End the calls that a participant runs, with `unavailable`."""
         for call in list(connection.dispatched.values()):
@@ -386,7 +389,7 @@ class Router:
         del call.caller.calls[call.request_id]
         call.caller.call_ids.discard(call.call_id)
         del call.host.dispatched[call.dispatch_id]
-        call.host.member.inflight -= 1
+        call.host.member.in_flight -= 1
         self.in_flight -= 1
         if call.streams is not None:
             self.streams.close(call.streams)

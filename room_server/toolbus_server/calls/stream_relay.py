@@ -27,13 +27,13 @@ from toolbus_server.calls.call_state import CallStreams, Connection, InFlightCal
 from toolbus_server.limits import Limits
 from toolbus_server.registry.request_options import bad_option
 
-__all__ = ["BUDGET_BYTES", "FLOOR_BYTES", "StreamRelay", "is_stream"]
+__all__ = ["FLOOR_BYTES", "READER_BUDGET_BYTES", "StreamRelay", "is_stream"]
 
 FLOOR_BYTES = FIRST_BYTES
 """How far a sender may always be ahead of what was written to its reader."""
 
-BUDGET_BYTES = 8 * 1024 * 1024
-"""Bytes that may be on the way to one reader; with many more its calls are `overloaded`."""
+READER_BUDGET_BYTES = 8 * 1024 * 1024
+"""Bytes that may be in flight to one reader, in addition to `FLOOR_BYTES` per stream."""
 _MAX_AHEAD_CHUNKS = 1_024
 """How many chunks a sender may be ahead: empty ones have no bytes, but cost memory."""
 _MAX_PROGRESS_BYTES = 16 * 1024
@@ -43,7 +43,7 @@ _UNREAD_S = 300.0
 """How long a host waits for a caller that gives no credit."""
 _CHECK_S = 1.0
 _CLOCK_S = 0.001
-"""A timer may run so much early."""
+"""A timer may fire this many seconds early."""
 
 
 class StreamRelay:
@@ -170,7 +170,7 @@ class StreamRelay:
             self._send(direction, onward, 0)
 
     def credit(self, connection: Connection, frame: Credit) -> None:
-        """Add the credit that a reader gave, and pass on what there is room for."""
+        """Add the credit that a reader gave, and pass on what the budget allows."""
         call = (connection.dispatched if frame.of_input else connection.calls).get(frame.id)
         streams = None if call is None else call.streams
         if streams is None:
@@ -232,14 +232,14 @@ class StreamRelay:
             self._grant(direction)
 
     def _grant(self, direction: StreamDirection) -> None:
-        """Pass the reader's credit on to the sender, as far as there is room on the way."""
+        """Pass the reader's credit on to the sender, as far as the budget allows."""
         window, before = direction.window, (direction.window.chunks, direction.window.bytes)
         was_open = window.is_open
         if window.chunks - direction.sent_chunks <= _MAX_AHEAD_CHUNKS // 2:
             most = min(direction.sent_chunks + _MAX_AHEAD_CHUNKS, direction.allowed_chunks)
             window.chunks = max(window.chunks, most)
         if window.bytes - direction.sent_bytes <= direction.window_bytes // 2:
-            most = min(direction.sent_bytes + _room_for(direction), direction.allowed_bytes)
+            most = min(direction.sent_bytes + _allowed_ahead(direction), direction.allowed_bytes)
             window.bytes = max(window.bytes, most)
         _account(direction)
         if before == (window.chunks, window.bytes):
@@ -325,12 +325,12 @@ def _input_of(call: InFlightCall) -> StreamDirection:
     )
 
 
-def _room_for(direction: StreamDirection) -> int:
+def _allowed_ahead(direction: StreamDirection) -> int:
     """Compute how many bytes a sender may be ahead of what was written to the reader."""
     reader = direction.reader
     others = reader.outstanding_bytes - direction.outstanding_bytes
-    has_room = others + direction.window_bytes <= BUDGET_BYTES
-    return direction.window_bytes if has_room and not reader.port.is_behind else FLOOR_BYTES
+    is_within_budget = others + direction.window_bytes <= READER_BUDGET_BYTES
+    return direction.window_bytes if is_within_budget and not reader.port.is_behind else FLOOR_BYTES
 
 
 def _account(direction: StreamDirection) -> None:
@@ -343,14 +343,14 @@ def _account(direction: StreamDirection) -> None:
 def _credit_in(options: Mapping[str, Any]) -> tuple[int, int]:
     chunks, max_bytes = options.get("credit_chunks", 0), options.get("credit_bytes", 0)
     if not 0 < chunks <= _MAX_CREDIT:
-        raise bad_option("credit_chunks", "is at least 1")
+        raise bad_option("credit_chunks", "must be at least 1")
     if not 0 < max_bytes <= _MAX_CREDIT:
-        raise bad_option("credit_bytes", "is at least 1")
+        raise bad_option("credit_bytes", "must be at least 1")
     return chunks, max_bytes
 
 
 def _idle_s(options: Mapping[str, Any], limits: Limits) -> float:
     idle_ms: int = options.get("idle_ms", limits.stream_idle_ms)
     if not 0 <= idle_ms <= _MAX_CREDIT:
-        raise bad_option("idle_ms", "is not negative")
+        raise bad_option("idle_ms", "must not be negative")
     return idle_ms / 1000

@@ -135,14 +135,14 @@ def _attributes_of(room: RoutedRoom, call: InFlightCall) -> SharedAttributes:
 def _attributes(  # noqa: PLR0913 - a parameter for each attribute
     room: str,
     caller: str,
-    behalf: str | None,
+    on_behalf_of: str | None,
     host: str,
     node: str | None,
     caller_node: str | None,
     host_node: str | None,
 ) -> SharedAttributes:
     """Make the attributes of a call; cached, as most calls have few callers and hosts."""
-    attributes = call_attributes(room=room, caller=caller, on_behalf_of=behalf, host=host)
+    attributes = call_attributes(room=room, caller=caller, on_behalf_of=on_behalf_of, host=host)
     nodes = {NODE: node, CALLER_NODE: caller_node, HOST_NODE: host_node}
     present = {key: name for key, name in nodes.items() if name is not None}
     return SharedAttributes(attributes | present)

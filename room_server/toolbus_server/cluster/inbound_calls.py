@@ -11,7 +11,7 @@ from toolbus_server.calls.call_state import Connection
 from toolbus_server.calls.principal import CallContext
 from toolbus_server.cluster.peer import Peer, RelayedCall
 from toolbus_server.registry.models import RegisteredToolkit
-from toolbus_server.registry.request_options import STREAM_OPTIONS
+from toolbus_server.registry.request_options import STREAM_OPTION_TYPES
 from toolbus_server.rooms.hub import Hub
 
 __all__ = ["InboundCalls"]
@@ -42,10 +42,10 @@ class InboundCalls:
             raise NoHost("the host's server has left", retry_after_s=0.05)
         room_name, host_id, caller_id, principal_id, hops, dispatch = relayed
         open_room = self._hub.rooms.get(room_name)
-        host = None if open_room is None else open_room.room.connections.get(host_id)
+        host = None if open_room is None else open_room.routed.connections.get(host_id)
         if open_room is None or host is None or host.member.is_draining or host.member.is_remote:
             raise NoHost("the host has moved", retry_after_s=0.05)
-        room = open_room.room
+        room = open_room.routed
         caller = room.connections.get(caller_id)
         principal = None if principal_id is None else room.connections.get(principal_id)
         if caller is None or (principal_id is not None and principal is None):
@@ -58,7 +58,7 @@ class InboundCalls:
         timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
         router = self._hub.router
         call = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
-        options = {name: header[name] for name in STREAM_OPTIONS.keys() & header.keys()}
+        options = {name: header[name] for name in STREAM_OPTION_TYPES.keys() & header.keys()}
         if options:
             router.streams.open(call, options | {"idle_ms": 0}, header)
         router.dispatch_relayed(room, call, dispatch, header)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from redis.asyncio.connection import ConnectionPool
 
-from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.inbound_calls import InboundCalls
 from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired
 from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
@@ -29,13 +29,13 @@ from toolbus_server.cluster.room_index import rooms_elsewhere
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
 from toolbus_server.rooms.hub import Hub
 
-__all__ = ["HEARTBEAT_S", "LEASE_S", "WINDOW_BYTES", "Node"]
+__all__ = ["HEARTBEAT_S", "LEASE_S", "PEER_WINDOW_BYTES", "Node"]
 
 HEARTBEAT_S = 3.0
 """Seconds between two renewals of the lease."""
 LEASE_S = 10.0
-"""Seconds until a lease expires that is not renewed: so long a dead node is believed alive."""
-WINDOW_BYTES = 8 * 1024 * 1024
+"""Seconds until a lease that is not renewed expires; until then a dead node counts as alive."""
+PEER_WINDOW_BYTES = 8 * 1024 * 1024
 """Bytes in flight to one node from all others; Redis disconnects a slow subscriber at 8 MiB."""
 _MIN_WINDOW_BYTES = 64 * 1024
 _STOP_S = 1.0
@@ -126,7 +126,7 @@ class Node:
         try:
             await self._claim.wait_until_decided(_START_S)
         except TimeoutError:
-            _logger.warning("node %s serves by itself until Redis answers", self.name)
+            _logger.warning("node %s works without the other nodes until Redis answers", self.name)
         except BaseException:
             await self.stop()
             raise
@@ -177,7 +177,7 @@ class Node:
         """Deliver a message of a remote participant to its receivers at this node."""
         self._rooms.deliver(room, to, message)
 
-    def receive_report(self, node: str, room: str, report: CallReport) -> None:
+    def receive_report(self, node: str, room: str, report: NodeCallReport) -> None:
         """Record the calls of another node, for the monitors of a room."""
         self._rooms.receive_report(node, room, report)
 
@@ -211,13 +211,13 @@ class Node:
         if node_id != self.node_id:
             self._peer(node_id).send_admin_action(action, options)
 
-    def carry_out(self, action: str, options: dict[str, Any]) -> None:
+    def execute_action(self, action: str, options: dict[str, Any]) -> None:
         """Carry out an administrator's action of another node."""
-        self._admin.carry_out(action, options)
+        self._admin.execute_action(action, options)
 
     def window(self) -> int:
         """Return how many bytes may be in flight to one node."""
-        return max(_MIN_WINDOW_BYTES, WINDOW_BYTES // max(1, len(self._peers)))
+        return max(_MIN_WINDOW_BYTES, PEER_WINDOW_BYTES // max(1, len(self._peers)))
 
     # Events of the connection to Redis
 

@@ -43,8 +43,8 @@ def check_node_name(name: str) -> None:
     """Raise ValueError for an invalid name; "" is valid and lets the node choose one."""
     if name and not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no valid node name: use at most 128 letters, digits, . _ and -, with a "
-            "letter or digit at both ends"
+            f"{name!r} is not a valid node name: use at most 128 letters, digits, . _ and -, with "
+            "a letter or digit at both ends"
         )
 
 
@@ -80,7 +80,7 @@ class NameClaim:
         finally:
             self._is_starting = False
         if self._other_is_alive:
-            raise NameTaken(f"another server is called {self._name}, and it is alive")
+            raise NameTaken(f"another live server has the node name {self._name}")
 
     def granted(self) -> None:
         """Record that the name belongs to this node."""
@@ -94,8 +94,8 @@ class NameClaim:
         if not self._is_starting:
             if before is None or before.other != held.other:
                 _logger.warning(
-                    "another server is called %s: this one serves by itself until the other lease "
-                    "has expired",
+                    "another server has the node name %s: this server works without the cluster "
+                    "until the other lease has expired",
                     self._name,
                 )
             return min(_RETRY_S, _seconds_until_expiry(left_ms))
@@ -111,8 +111,8 @@ class NameClaim:
             expiry = asyncio.get_running_loop().time() + _seconds_until_expiry(left_ms)
             self._timeout.reschedule(expiry + self._timeout_s)
         _logger.warning(
-            "another server called %s ran a moment ago: this one starts when the other lease has "
-            "expired, in at most %.1f s",
+            "the lease of a former node %s has not expired: this node starts after it has, in at "
+            "most %.1f s",
             self._name,
             _seconds_until_expiry(left_ms),
         )

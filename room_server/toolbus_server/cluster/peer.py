@@ -20,7 +20,7 @@ from toolbus.errors import RoomException
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
 from toolbus_server.calls.call_state import Connection, InFlightCall
-from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.router import FRAME_HANDLERS, Router
 from toolbus_server.cluster.delivery_failures import (
     ADMIN_ACTION,
@@ -68,13 +68,13 @@ class PeerOwner(Protocol):
     def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Deliver a message of a remote participant: to those of a name, or to all."""
 
-    def receive_report(self, node: str, room: str, report: CallReport) -> None:
+    def receive_report(self, node: str, room: str, report: NodeCallReport) -> None:
         """Record the calls of participants at another node."""
 
     def resend_report(self, node: str) -> None:
         """Report calls again, as a report to this node may have been lost."""
 
-    def carry_out(self, action: str, options: dict[str, Any]) -> None:
+    def execute_action(self, action: str, options: dict[str, Any]) -> None:
         """Carry out an administrator's action of another node."""
 
     def window(self) -> int:
@@ -158,7 +158,7 @@ class Peer:
         if not self.is_unreachable and not self.is_full:
             self._put(Entry(_encode((MESSAGE, room, to, message))))
 
-    def send_report(self, room: str, report: CallReport) -> bool:
+    def send_report(self, room: str, report: NodeCallReport) -> bool:
         """Send a report of calls; return False if the node is unreachable or full."""
         if self.is_unreachable or self.is_full:
             return False
@@ -271,9 +271,9 @@ class Peer:
         if entry[0] == MESSAGE:
             self._owner.deliver(*entry[1:])
         elif entry[0] == ADMIN_ACTION:
-            self._owner.carry_out(*entry[1:])
+            self._owner.execute_action(*entry[1:])
         elif entry[0] == CALL_REPORT:
-            self._owner.receive_report(self.node_id, entry[1], CallReport(*entry[2]))
+            self._owner.receive_report(self.node_id, entry[1], NodeCallReport(*entry[2]))
         elif entry[0] == RESULT_LOST:
             self._failures.on_result_lost(*entry[1:])
         else:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from toolbus_server.cluster.replication_codec import (
-    Change,
+    PackedChange,
     PublishedFacts,
     name_key,
     pack_hosted,
@@ -38,14 +38,14 @@ class PublishedState:
 
     def load(
         self, published: dict[bytes, PublishedFacts], present: Iterable[Participant]
-    ) -> list[Change]:
+    ) -> list[PackedChange]:
         """Take over the published state; return the changes for participants that have left."""
         self._published = published
         slots = set(map(slot_held_by, present))
         left = [slot for slot in published if slot not in slots]
         return [["out", slot, published.pop(slot).epoch, True] for slot in left]
 
-    def changes_of(self, participant: Participant) -> list[Change]:
+    def changes_of(self, participant: Participant) -> list[PackedChange]:
         """Compare a participant with its published state; return the changes as published."""
         slot = slot_held_by(participant)
         published = self._published.get(slot)
@@ -56,7 +56,7 @@ class PublishedState:
                 return []
             del self._published[slot]
             return [["out", slot, participant.epoch, participant.reserves_names]]
-        changes: list[Change] = []
+        changes: list[PackedChange] = []
         if published is None or published.epoch != participant.epoch:
             published = self._published[slot] = PublishedFacts(participant.epoch)
         facts = self._pack(participant)
@@ -70,10 +70,10 @@ class PublishedState:
 
     def _changes_of_toolkits(
         self, participant: Participant, slot: bytes, published: PublishedFacts
-    ) -> list[Change]:
+    ) -> list[PackedChange]:
         if participant.is_draining:
             return []
-        changes: list[Change] = []
+        changes: list[PackedChange] = []
         current: dict[bytes, bytes] = {}
         for toolkit in participant.toolkits:
             key = name_key(participant.identity, toolkit.name, toolkit.public)
@@ -117,7 +117,7 @@ class PublishedState:
         published = self._published.get(slot)
         return published if published is not None and published.epoch == epoch else None
 
-    def release_slot(self, participant: Participant) -> list[Change]:
+    def release_slot(self, participant: Participant) -> list[PackedChange]:
         """Return the change that a participant on a draining node frees its instance's slot."""
         slot = slot_of(participant.identity, participant.instance)
         published = self._find(slot, participant.epoch)

@@ -78,7 +78,7 @@ class RemoteAdmin:
             )
             _logger.error(message, action, until, error)
 
-    def carry_out(self, action: str, options: dict[str, Any]) -> None:
+    def execute_action(self, action: str, options: dict[str, Any]) -> None:
         """Carry out an action of another node; a revocation only once."""
         if action == "kick" or self._remember(msgpack.packb(options)):
             self._actions.execute(action, options)

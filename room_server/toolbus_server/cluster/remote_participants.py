@@ -52,8 +52,8 @@ class RemoteParticipants:
         on_change: Callable[[str, Participant], None],
     ) -> None:
         self._open = room
-        self._name = room.room.state.name
-        self._state = room.room.state
+        self._name = room.routed.state.name
+        self._state = room.routed.state
         self._hub = hub
         self._connect = connect
         self._on_change = on_change
@@ -200,7 +200,7 @@ def _is_current(remote: RemoteParticipant, slot: bytes, snapshot: Snapshot) -> b
 
 def unregister_named(room: OpenRoom, host: Participant, key: bytes) -> list[str]:
     """Unregister the toolkits of a host under a name key; return the toolkits' names."""
-    state = room.room.state
+    state = room.routed.state
     named = [t for t in host.toolkits if name_key(host.identity, t.name, t.public) == key]
     for toolkit in named:
         room.feeds.publish(state.unregister(host, toolkit.name, public=toolkit.public))
@@ -210,4 +210,4 @@ def unregister_named(room: OpenRoom, host: Participant, key: bytes) -> list[str]
 def yield_name(room: OpenRoom, owner: Participant, offer: Offer) -> None:
     """End a reservation of a public name for any identity but its owner in Redis."""
     if offer.public:
-        room.feeds.publish(room.room.state.release_name(offer.name, owner.identity))
+        room.feeds.publish(room.routed.state.release_name(offer.name, owner.identity))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.remote_participants import RemoteParticipant
 from toolbus_server.registry.models import Participant
 from toolbus_server.rooms.hub import OpenRoom
@@ -20,7 +20,7 @@ class SubscriberChannel(Protocol):
     def send_message(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Send a message to the participants of a name at a node, or to all."""
 
-    def send_report(self, node: str, room: str, report: CallReport) -> bool:
+    def send_report(self, node: str, room: str, report: NodeCallReport) -> bool:
         """Send a report of calls; return False if the node is unreachable or full."""
 
 
@@ -37,7 +37,7 @@ class RemoteSubscribers:
         self, room: OpenRoom, remote: Mapping[bytes, RemoteParticipant], channel: SubscriberChannel
     ) -> None:
         self._open = room
-        self._name = room.room.state.name
+        self._name = room.routed.state.name
         self._remote = remote
         self._channel = channel
         self._monitors: dict[str, dict[str, int]] = {}
@@ -52,7 +52,7 @@ class RemoteSubscribers:
             for remote in self._remote.values()
             if remote.participant.receives_messages
             and to in (None, remote.participant.identity.name)
-            if not self._open.room.state.has_moved(remote.participant)
+            if not self._open.routed.state.has_moved(remote.participant)
         ]
         for node in {remote.node for remote in listeners}:
             self._channel.send_message(node, self._name, to, message)
@@ -94,7 +94,7 @@ class RemoteSubscribers:
         """Report again to a node, or to all with a monitor: a report may have been lost."""
         self._open.feeds.monitor.resend_report(node)
 
-    def receive_report(self, node: str, report: CallReport) -> None:
+    def receive_report(self, node: str, report: NodeCallReport) -> None:
         """Record the calls of participants at another node."""
         self._open.feeds.monitor.receive_report(node, report)
 

@@ -23,7 +23,7 @@ from toolbus_server.cluster.remote_participants import (
 )
 from toolbus_server.cluster.remote_subscribers import RemoteSubscribers, SubscriberChannel
 from toolbus_server.cluster.replication_codec import (
-    Change,
+    PackedChange,
     Snapshot,
     name_key,
     pack_offer,
@@ -44,7 +44,7 @@ class RoomOwner(SubscriberChannel, Protocol):
 
     name: str
 
-    async def publish(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
+    async def publish(self, room: str, changes: list[PackedChange]) -> tuple[int, list[Any]]:
         """Publish changes to all nodes; return the version and the result of each change.
 
         Raises `RedisUnavailable`.
@@ -75,11 +75,11 @@ class ReplicatedRoom:
     """
 
     def __init__(self, room: OpenRoom, hub: Hub, owner: RoomOwner) -> None:
-        self.name = room.room.state.name
+        self.name = room.routed.state.name
         self.node: str = owner.name
         """The name of this node."""
         self._open = room
-        self._state = room.room.state
+        self._state = room.routed.state
         self._hub = hub
         self._owner = owner
         self._version: int | None = None
@@ -89,10 +89,10 @@ class ReplicatedRoom:
         self._buffered: list[tuple[int, str, bool, list[list[Any]]]] = []
         """Deltas that arrived before the room was read; they use another connection."""
         self._published = PublishedState(
-            lambda participant: room.room.connections[participant.id].reads_chunks
+            lambda participant: room.routed.connections[participant.id].reads_chunks
         )
         self._touched: dict[bytes, Participant] = {}
-        self._pending: list[Change] = []
+        self._pending: list[PackedChange] = []
         """Further changes to publish: of participants that left unpublished, or freed a slot."""
         self._publishing: asyncio.Task[None] | None = None
         self._remote = RemoteParticipants(room, hub, owner.remote_connection, self._remote_changed)
@@ -147,7 +147,7 @@ class ReplicatedRoom:
         finally:
             self._publishing = None
 
-    def _handle_results(self, changes: list[Change], results: list[Any]) -> None:
+    def _handle_results(self, changes: list[PackedChange], results: list[Any]) -> None:
         """Follow changes that Redis refused: another node was first, or newer."""
         if b"taken" in results:  # this room refused the other owner's toolkit, too
             self._reload()

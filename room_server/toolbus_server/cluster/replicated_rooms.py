@@ -12,12 +12,12 @@ import msgpack
 from redis.exceptions import RedisError
 
 from toolbus_server.calls.call_state import Connection
-from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.lease import LEASES_KEY, Lease
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
-from toolbus_server.cluster.replication_codec import Change, unpack_fact
+from toolbus_server.cluster.replication_codec import PackedChange, unpack_fact
 from toolbus_server.cluster.room_index import ROOMS_KEY
 from toolbus_server.registry import room_state
 from toolbus_server.registry.models import Participant
@@ -83,7 +83,7 @@ class ReplicatedRooms:
     def _open(self, name: str) -> ReplicatedRoom:
         open_room = self._hub.open(name)
         replica = ReplicatedRoom(open_room, self._hub, self)
-        self._rooms[name] = open_room.room.replication = replica
+        self._rooms[name] = open_room.routed.replication = replica
         self.reload(replica)
         return replica
 
@@ -135,7 +135,7 @@ class ReplicatedRooms:
 
     # Publishing
 
-    async def publish(self, room: str, changes: list[Change]) -> tuple[int, list[Any]]:
+    async def publish(self, room: str, changes: list[PackedChange]) -> tuple[int, list[Any]]:
         """Publish changes to all nodes; return the version and the result of each change.
 
         Raises `RedisUnavailable`.
@@ -157,7 +157,7 @@ class ReplicatedRooms:
         if peer is not None:
             peer.send_message(room, to, message)
 
-    def send_report(self, node: str, room: str, report: CallReport) -> bool:
+    def send_report(self, node: str, room: str, report: NodeCallReport) -> bool:
         """Send a report of calls to another node, which has a monitor."""
         peer = self._peer(node)
         return peer is not None and peer.send_report(room, report)
@@ -235,7 +235,7 @@ class ReplicatedRooms:
         if replica is not None:
             replica.subscribers.deliver(to, message)
 
-    def receive_report(self, node: str, room: str, report: CallReport) -> None:
+    def receive_report(self, node: str, room: str, report: NodeCallReport) -> None:
         """Record the calls of another node, for the monitors of a room."""
         replica = self._rooms.get(room)
         if replica is not None:

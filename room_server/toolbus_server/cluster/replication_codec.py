@@ -25,7 +25,7 @@ from toolbus_server.registry.models import Generation, Identity, Participant, Re
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 __all__ = [
-    "Change",
+    "PackedChange",
     "PublishedFacts",
     "Snapshot",
     "name_key",
@@ -43,7 +43,7 @@ __all__ = [
     "up_change",
 ]
 
-Change: TypeAlias = list[Any]
+PackedChange: TypeAlias = list[Any]
 """A change as `publish_change.lua` takes it: kind, slot, epoch, and more."""
 # A host of a thousand toolkits compares the facts of each whenever one of them changes.
 _hosted: WeakKeyDictionary[Generation, tuple[frozenset[str], bytes]] = WeakKeyDictionary()
@@ -223,7 +223,7 @@ def _definition(name: str, digest: str, manifest: bytes) -> Definition:
 
 def up_change(
     participant: Participant, slot: bytes, key: bytes, digest: str, number: int, facts: bytes
-) -> Change:
+) -> PackedChange:
     """Build the change that a participant hosts a toolkit; number 0 claims no generation."""
     owner = owner_key(participant.identity)
     return ["up", slot, participant.epoch, key, owner, digest, number, facts]

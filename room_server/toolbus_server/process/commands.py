@@ -167,8 +167,8 @@ _NodeFlag = Annotated[
 _WorkersFlag = Annotated[
     int,
     typer.Option(
-        help="Processes that serve this port together; more than one need --redis. Each answers "
-        "/metrics for itself.",
+        help="Number of processes that share this port; more than one requires --redis. Each "
+        "serves its own /metrics.",
         envvar="TOOLBUS_WORKERS",
         min=1,
         max=256,

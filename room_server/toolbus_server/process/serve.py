@@ -44,7 +44,7 @@ def run(
 
     Args:
         options: The options of `toolbus serve`.
-        settings: What they come to.
+        settings: The settings that follow from the options.
         variables: The environment.
         announce: Called with the server's URL once it listens.
         supervisor: For a worker: the descriptor of a pipe whose end means stop. A worker shares

@@ -113,7 +113,7 @@ class ServeOptions:
         """
         if self.redis is None:
             return
-        from toolbus_server.cluster.redis.health_check import look_before_start
+        from toolbus_server.cluster.redis.health_check import check_before_start
         from toolbus_server.cluster.redis.url import pool_of
 
         try:
@@ -126,7 +126,7 @@ class ServeOptions:
                 check_node_name(f"{self.node}-{self.workers}")
         except ValueError as error:
             raise UsageError(f"--node: {error}") from error
-        for warning in asyncio.run(look_before_start(self.redis)):
+        for warning in asyncio.run(check_before_start(self.redis)):
             warn(printable(warning))
 
     def key_files(self, variables: Mapping[str, str]) -> list[Path]:
@@ -178,8 +178,8 @@ def load_keys(path: Path) -> KeyRing:
 def _check_workers(count: int, redis: str | None) -> None:
     if count > 1 and redis is None:
         raise UsageError(
-            f"--workers {count} needs --redis: each worker is a server with memory of its own, and "
-            "only a Redis makes them one bus; without one leave --workers out"
+            f"--workers {count} needs --redis: the workers share their rooms through Redis; "
+            "without a Redis omit --workers"
         )
     if count > 1 and not hasattr(socket, "SO_REUSEPORT"):
         raise UsageError("--workers needs SO_REUSEPORT, which this system lacks: leave it out")

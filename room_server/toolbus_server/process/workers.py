@@ -2,7 +2,7 @@
 
 Each worker is a process with an ordinary server, a node with a name of its own. All bind one port
 with `SO_REUSEPORT`, so the kernel spreads the connections over them. A worker reads its options
-from stdin, whose end tells it to drain: it also stops when its supervisor is killed. It writes one
+from stdin and drains when stdin ends; so it also stops when its supervisor is killed. It writes one
 line to stdout: that it listens, or why its node name is refused. All log to the same stderr.
 """
 
@@ -35,9 +35,9 @@ __all__ = ["NoWorkers", "Supervisor", "reserve_port", "run_workers"]
 _COMMAND = (sys.executable, "-m", __name__)
 _LISTENING = b"listening\n"
 _LONG_LIFE_S, _PAUSE_S, _LONGEST_PAUSE_S = 10.0, 0.25, 15.0
-"""A worker that lived so long is restarted at once; after a shorter life there is a pause."""
+"""A worker that ran for `_LONG_LIFE_S` is restarted at once, after a shorter life with a pause."""
 _MAX_FAILURES = 3
-"""The supervisor gives up after so many failed starts in a row while no worker listens."""
+"""The supervisor gives up after this number of failed starts in a row while no worker listens."""
 _STOP_MARGIN_S = 15.0
 """How long a worker may take to stop, beyond the time that calls have to finish."""
 _logger = logging.getLogger("toolbus_server.process.workers")
@@ -56,7 +56,7 @@ def run_workers(
 
     Args:
         options: The options of `toolbus serve`.
-        settings: What they come to.
+        settings: The settings that follow from the options.
         announce: Called with the common URL once all workers listen.
 
     Raises:

@@ -57,7 +57,7 @@ class Participant:
     rights: ToolRights = field(init=False)
     packed_info: bytes = field(init=False)
     """Its public identity, packed: id, name, role, issuer."""
-    inflight: int = 0
+    in_flight: int = 0
     """How many calls it runs as a host, by the server's count."""
     toolkits: list[RegisteredToolkit] = field(default_factory=list)
     """The toolkits that it hosts."""

@@ -14,10 +14,10 @@ from toolbus.errors import InvalidArguments
 from toolbus.wire import BadBody, pack_body, unpack_body
 
 __all__ = [
-    "CALL_OPTIONS",
+    "CALL_OPTION_TYPES",
     "MAX_PAGE",
     "MAX_PAGE_BYTES",
-    "STREAM_OPTIONS",
+    "STREAM_OPTION_TYPES",
     "bad_option",
     "check_options",
     "cursor_text",
@@ -30,7 +30,7 @@ MAX_PAGE = 100
 """The maximum number of items in one page of a list."""
 MAX_PAGE_BYTES = 256 * 1024
 """A page with more bytes than this gets no further item."""
-STREAM_OPTIONS: Mapping[str, type] = {
+STREAM_OPTION_TYPES: Mapping[str, type] = {
     "credit_chunks": int,
     "credit_bytes": int,
     "idle_ms": int,
@@ -38,7 +38,7 @@ STREAM_OPTIONS: Mapping[str, type] = {
     "progress": bool,
 }
 """Options of a call that concern its streams."""
-CALL_OPTIONS: Mapping[str, type] = {
+CALL_OPTION_TYPES: Mapping[str, type] = {
     "participant": str,
     "parent": int,
     "on_behalf_of": str,
@@ -46,7 +46,7 @@ CALL_OPTIONS: Mapping[str, type] = {
     "attempt": int,
     "caller_context": bytes,
     "affinity": str,
-    **STREAM_OPTIONS,
+    **STREAM_OPTION_TYPES,
 }
 """Options of a call, with the types of their values."""
 
@@ -54,9 +54,9 @@ CALL_OPTIONS: Mapping[str, type] = {
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse an option of a call whose value has another type. Raises InvalidArguments."""
     for name, value in options.items():
-        expected = CALL_OPTIONS.get(name)
+        expected = CALL_OPTION_TYPES.get(name)
         if expected is not None and type(value) is not expected:
-            raise bad_option(name, f"is not {expected.__name__}")
+            raise bad_option(name, f"must be {expected.__name__}")
 
 
 def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:
@@ -64,7 +64,7 @@ def bad_option(name: str, message: str, **more: Any) -> InvalidArguments:
 
     Args:
         name: The path of the option.
-        message: What it has to be.
+        message: The rule, beginning with "must", or the fault.
         more: Further fields of the error's details.
     """
     details = {"path": f"/{name}", "message": message, **more}
@@ -75,7 +75,7 @@ def read_option(options: dict[str, Any], name: str, kind: type) -> Any:
     """Return an option, or None if it is missing. Raises InvalidArguments for another type."""
     value = options.get(name)
     if value is not None and type(value) is not kind:
-        raise bad_option(name, f"is not {kind.__name__}")
+        raise bad_option(name, f"must be {kind.__name__}")
     return value
 
 

@@ -23,17 +23,17 @@ from toolbus_server.registry.models import (
 )
 from toolbus_server.registry.toolkit_definition import Definition
 
-__all__ = ["MAX_RESERVED", "Change", "RegistrationResult", "RoomState"]
+__all__ = ["MAX_RESERVED", "RegistrationResult", "RoomState", "ToolkitChange"]
 
 MAX_RESERVED = 1_024
 """Reserved names of one identity; further ones are free as soon as their last host is lost."""
-# A host's claim of a higher number counts for its own toolkit only, so none uses the numbers up.
+# A higher number that a host claims affects only its own toolkit: no host can use up the numbers.
 _MAX_REMEMBERED_GENERATION = 2**40
 _MAX_REMEMBERED_OWNERS = 65_536
 _NO_HOST_RETRY_S = 0.2
 
 
-class Change(NamedTuple):
+class ToolkitChange(NamedTuple):
     """A change of a toolkit, to be published to those that can see it."""
 
     kind: Literal["toolkit_added", "toolkit_changed", "toolkit_removed"]
@@ -45,7 +45,7 @@ class RegistrationResult(NamedTuple):
 
     toolkit: RegisteredToolkit
     generation: Generation
-    changes: list[Change]
+    changes: list[ToolkitChange]
 
 
 def _weight(affinity: str, instance: str) -> bytes:
@@ -72,7 +72,7 @@ class RoomState:
         self._sorted_members: list[tuple[str, ParticipantId]] = []
         self.remote_count = 0
         """How many participants are connected to other nodes."""
-        self.on_draining_node_count = 0
+        self.draining_node_participant_count = 0
         """How many are connected to nodes that are draining."""
         self._public: dict[str, RegisteredToolkit] = {}
         self._private: dict[tuple[Identity, str], RegisteredToolkit] = {}
@@ -91,14 +91,14 @@ class RoomState:
         insort(self._sorted_members, (member.identity.name, member.id))
         member.is_present = True
         self.remote_count += member.is_remote
-        self.on_draining_node_count += member.node_is_draining
+        self.draining_node_participant_count += member.node_is_draining
 
     def mark_node_draining(self, member: Participant) -> None:
         """Mark a participant as connected to a draining node."""
-        self.on_draining_node_count += member.is_present and not member.node_is_draining
+        self.draining_node_participant_count += member.is_present and not member.node_is_draining
         member.node_is_draining = True
 
-    def leave(self, member: Participant, *, reserve: bool = False) -> list[Change]:
+    def leave(self, member: Participant, *, reserve: bool = False) -> list[ToolkitChange]:
         """Remove a participant, and the toolkits that only it served.
 
         Args:
@@ -117,7 +117,7 @@ class RoomState:
     def _forget(self, member: Participant) -> None:
         member.is_present = False
         self.remote_count -= member.is_remote
-        self.on_draining_node_count -= member.node_is_draining
+        self.draining_node_participant_count -= member.node_is_draining
         name = member.identity.name
         del self._members[member.id]
         del self._by_name[name][member.id]
@@ -131,7 +131,7 @@ class RoomState:
 
     def restore_reservation(
         self, owner: Identity, generation: Generation, *, public: bool
-    ) -> list[Change]:
+    ) -> list[ToolkitChange]:
         """Restore a reservation that was made at another node before this one held the room.
 
         Args:
@@ -151,9 +151,9 @@ class RoomState:
         toolkit.serving = generation
         self._add(toolkit)
         self._reserve(toolkit)
-        return [Change("toolkit_added", toolkit)]
+        return [ToolkitChange("toolkit_added", toolkit)]
 
-    def release_name(self, name: str, to: Identity) -> list[Change]:
+    def release_name(self, name: str, to: Identity) -> list[ToolkitChange]:
         """Free a public name that is reserved for another identity than the one that has it now."""
         toolkit = self._public.get(name)
         if toolkit is None or toolkit.reservation is None or toolkit.owner == to:
@@ -169,15 +169,15 @@ class RoomState:
             if not reserved:
                 del self._reserved[toolkit.owner]
 
-    def release(self, reservation: Reservation) -> list[Change]:
+    def release(self, reservation: Reservation) -> list[ToolkitChange]:
         """Free a name that its owner did not register again."""
         if reservation.ended:
             return []
         self._end_reservation(reservation.toolkit)
         self._remove(reservation.toolkit)
-        return [Change("toolkit_removed", reservation.toolkit)]
+        return [ToolkitChange("toolkit_removed", reservation.toolkit)]
 
-    def replace(self, old: Participant, new: Participant) -> list[Change]:
+    def replace(self, old: Participant, new: Participant) -> list[ToolkitChange]:
         """Replace the older connection of an instance by a newer one, in one step.
 
         Toolkits of an older one that was draining have no host until they are registered again;
@@ -194,7 +194,7 @@ class RoomState:
         new.toolkits, old.toolkits = old.toolkits, []
         return self.leave(old) + self.drop_uncovered(new)
 
-    def drop_uncovered(self, member: Participant) -> list[Change]:
+    def drop_uncovered(self, member: Participant) -> list[ToolkitChange]:
         """Unregister the toolkits of a participant that its grants do not cover any more."""
         return [
             change
@@ -236,9 +236,9 @@ class RoomState:
             self._drain_host(toolkit, member)
         self._end_reservation(toolkit)
         if existing is not None:
-            return RegistrationResult(toolkit, joined, [Change("toolkit_changed", toolkit)])
+            return RegistrationResult(toolkit, joined, [ToolkitChange("toolkit_changed", toolkit)])
         self._add(toolkit)
-        return RegistrationResult(toolkit, joined, [Change("toolkit_added", toolkit)])
+        return RegistrationResult(toolkit, joined, [ToolkitChange("toolkit_added", toolkit)])
 
     def existing(self, identity: Identity, name: str, public: bool) -> RegisteredToolkit | None:
         """Find the toolkit that a registration by this identity would join, if it exists.
@@ -293,21 +293,21 @@ class RoomState:
                 generation.hosts.remove(member)
         return list(toolkit.generations)
 
-    def drain(self, member: Participant) -> list[Change]:
+    def drain(self, member: Participant) -> list[ToolkitChange]:
         """Send a participant no more calls; its toolkits keep their names until it leaves."""
         if member.is_draining:
             return []
         member.is_draining = True
         for toolkit in member.toolkits:
             self._drain_host(toolkit, member)
-        return [Change("toolkit_changed", toolkit) for toolkit in member.toolkits]
+        return [ToolkitChange("toolkit_changed", toolkit) for toolkit in member.toolkits]
 
     def _drain_host(self, toolkit: RegisteredToolkit, member: Participant) -> None:
         toolkit.settle(self._without(toolkit, member))
         if member not in toolkit.draining:
             toolkit.draining.append(member)
 
-    def unregister(self, member: Participant, name: str, *, public: bool) -> list[Change]:
+    def unregister(self, member: Participant, name: str, *, public: bool) -> list[ToolkitChange]:
         """Unregister a toolkit of a participant; without other hosts the name is free at once.
 
         Raises:
@@ -320,19 +320,19 @@ class RoomState:
 
     def _drop(
         self, toolkit: RegisteredToolkit, member: Participant, *, reserve: bool = False
-    ) -> list[Change]:
+    ) -> list[ToolkitChange]:
         toolkit.settle(self._without(toolkit, member))
         member.toolkits.remove(toolkit)
         if member in toolkit.draining:
             toolkit.draining.remove(member)
         if toolkit.generations or toolkit.draining:
-            return [Change("toolkit_changed", toolkit)]
+            return [ToolkitChange("toolkit_changed", toolkit)]
         if reserve and len(self._reserved.get(toolkit.owner, ())) < MAX_RESERVED:
             self._reserve(toolkit)
-            return [Change("toolkit_changed", toolkit)]
+            return [ToolkitChange("toolkit_changed", toolkit)]
         # It keeps its last definition, so that its removal can be published to those that saw it.
         self._remove(toolkit)
-        return [Change("toolkit_removed", toolkit)]
+        return [ToolkitChange("toolkit_removed", toolkit)]
 
     def _add(self, toolkit: RegisteredToolkit) -> None:
         if toolkit.public:
@@ -444,7 +444,7 @@ class RoomState:
             raise NoHost(f"{toolkit.name} has no host now", retry_after_s=_NO_HOST_RETRY_S)
         if len(hosts) == 1:
             return hosts[0]
-        if self.on_draining_node_count:
+        if self.draining_node_participant_count:
             hosts = [host for host in hosts if not host.node_is_draining] or hosts
         if affinity is not None:
             return max(hosts, key=lambda host: _weight(affinity, host.instance))
@@ -453,7 +453,7 @@ class RoomState:
         if len(hosts) == 1:
             return hosts[0]
         first, second = self._random.sample(hosts, 2)
-        return first if first.inflight <= second.inflight else second
+        return first if first.in_flight <= second.in_flight else second
 
     def visible_toolkits(
         self, member: Participant, *, after: tuple[str, bool, str, str] | None

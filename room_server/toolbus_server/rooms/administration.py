@@ -126,7 +126,7 @@ class Administration:
             raise PermissionDenied("no grant to administer rooms (admin)")
         action = self._actions.get(request.action)
         if action is None:
-            raise bad_option("action", f"is one of {', '.join(self._actions)}")
+            raise bad_option("action", f"must be one of {', '.join(self._actions)}")
         return action(admin, request.options)
 
     def _rooms(self, admin: Participant, options: dict[str, Any]) -> _Reply | Awaitable[_Reply]:
@@ -185,7 +185,7 @@ class Administration:
         remote = sum(
             connection.member.is_remote and matches(name, connection.member)
             for name, open_room in self._hub.rooms.items()
-            for connection in open_room.room.connections.values()
+            for connection in open_room.routed.connections.values()
         )
         if self._other_nodes is not None:
             self._other_nodes.execute_elsewhere(action, options)
@@ -205,9 +205,9 @@ def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant
 
 def _summary(open_room: OpenRoom) -> dict[str, Any]:
     return {
-        "name": open_room.room.state.name,
-        "participants": len(open_room.room.connections),
-        "toolkits": open_room.room.state.toolkit_count,
+        "name": open_room.routed.state.name,
+        "participants": len(open_room.routed.connections),
+        "toolkits": open_room.routed.state.toolkit_count,
         "calls": sum(_call_count(each.connection) for each in open_room.sessions.values()),
     }
 
@@ -225,5 +225,5 @@ def _remote_summary(name: str, participants: int, toolkits: int) -> dict[str, An
 def _text(options: dict[str, Any], name: str) -> str:
     value = options.get(name)
     if type(value) is not str or not 0 < len(value) <= _MAX_CHARS:
-        raise bad_option(name, f"is text of 1 to {_MAX_CHARS} characters")
+        raise bad_option(name, f"must be text of 1 to {_MAX_CHARS} characters")
     return value

@@ -21,7 +21,7 @@ from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.registry.models import Participant, RegisteredToolkit
-from toolbus_server.registry.room_state import Change
+from toolbus_server.registry.room_state import ToolkitChange
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 
 __all__ = [
@@ -185,7 +185,7 @@ class EventFeed:
             self._toolkits |= dict.fromkeys(changed)
             self._schedule()
 
-    def add_change(self, change: Change) -> None:
+    def add_change(self, change: ToolkitChange) -> None:
         """Add a change of a toolkit; it is sent after some 20 ms, together with others."""
         if "toolkits" in self._topics:
             self._toolkits[change.toolkit] = None
@@ -198,7 +198,7 @@ class EventFeed:
             self._schedule()
 
     def offer_message(self, message: dict[str, Any]) -> bool:
-        """Send a message at once; return whether the subscriber wants it and had room."""
+        """Send a message at once; return whether it is subscribed and its queue was not full."""
         if "messages" not in self._topics:
             return False
         data = encode(Event(self._number + 1, "message", message))
@@ -363,7 +363,7 @@ class EventFeeds:
         sent = [feed.send_calls(self.monitor) for feed in self._observers.values()]
         return all(sent)
 
-    def publish(self, changes: Iterable[Change]) -> None:
+    def publish(self, changes: Iterable[ToolkitChange]) -> None:
         """Send changes of toolkits to all subscribers that can see them."""
         for change in changes:
             self._scheduler.forget(change.toolkit)

@@ -72,7 +72,7 @@ class FairScheduler:
 
     def _run(self) -> None:
         """Run jobs for one time slice; an unfinished job goes on after the others."""
-        ends_at = perf_counter() + SLICE_S  # the loop's clock may stand still in an iteration
+        ends_at = perf_counter() + SLICE_S  # the loop's clock may not advance in an iteration
         while self._due:
             for _ in self._due[0]:
                 if perf_counter() >= ends_at:

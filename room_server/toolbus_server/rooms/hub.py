@@ -17,7 +17,7 @@ from toolbus_server.calls.router import Connection, RoutedRoom, Router
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.registry.models import Identity, Participant, Reservation
-from toolbus_server.registry.room_state import Change, RoomState
+from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 from toolbus_server.rooms.participant_requests import ParticipantRequests
@@ -42,7 +42,7 @@ class ConnectedSession(Protocol):
 class OpenRoom:
     """A room that has participants."""
 
-    room: RoutedRoom
+    routed: RoutedRoom
     toolkit_requests: ToolkitRequests
     participant_requests: ParticipantRequests
     feeds: EventFeeds
@@ -117,9 +117,9 @@ class Hub:
         key = (member.identity, member.instance)
         old = open_room.sessions.get(key)
         open_room.sessions[key] = session
-        open_room.room.connections[member.id] = connection
+        open_room.routed.connections[member.id] = connection
         if old is None:
-            open_room.room.state.join(member)
+            open_room.routed.state.join(member)
         else:
             self._replace(open_room, old, member)
         open_room.feeds.publish_participant(member, was_present=False)
@@ -134,7 +134,7 @@ class Hub:
         return OpenRoom(room, toolkit_requests, participant_requests, feeds)
 
     def _replace(self, open_room: OpenRoom, old: ConnectedSession, member: Participant) -> None:
-        changes = open_room.room.state.replace(old.connection.member, member)
+        changes = open_room.routed.state.replace(old.connection.member, member)
         self._remove(open_room, old.connection)
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes)
@@ -146,7 +146,7 @@ class Hub:
         open_room, member = self.rooms[name], session.connection.member
         role = member.role
         member.apply_token(newer)
-        changes = open_room.room.state.drop_uncovered(member)
+        changes = open_room.routed.state.drop_uncovered(member)
         open_room.feeds.publish(changes)
         open_room.toolkit_requests.update_grants(session.connection)
         if member.role != role:  # events do not show the other grants
@@ -164,12 +164,12 @@ class Hub:
         open_room = self.rooms.get(name)
         connection = session.connection
         member = connection.member
-        if open_room is None or open_room.room.connections.get(member.id) is not connection:
+        if open_room is None or open_room.routed.connections.get(member.id) is not connection:
             return
         key = (member.identity, member.instance)
         if open_room.sessions.get(key) is session:
             del open_room.sessions[key]
-        changes = open_room.room.state.leave(member, reserve=reserve)
+        changes = open_room.routed.state.leave(member, reserve=reserve)
         member.reserves_names = reserve
         self._remove(open_room, connection)
         _publish_change(open_room, member)
@@ -187,11 +187,11 @@ class Hub:
             self._close(open_room)
 
     def _close(self, open_room: OpenRoom) -> None:
-        del self.rooms[open_room.room.state.name]
+        del self.rooms[open_room.routed.state.name]
         open_room.has_ended = True
         self.denied += open_room.toolkit_requests.denied
-        if open_room.room.replication is not None:
-            open_room.room.replication.room_closed()
+        if open_room.routed.replication is not None:
+            open_room.routed.replication.room_closed()
         if self._empty is not None and not self.rooms:
             self._empty.set()
 
@@ -199,19 +199,21 @@ class Hub:
 
     def join_remote(self, open_room: OpenRoom, connection: Connection) -> None:
         """Add a participant of another node."""
-        open_room.room.connections[connection.member.id] = connection
-        open_room.room.state.join(connection.member)
+        open_room.routed.connections[connection.member.id] = connection
+        open_room.routed.state.join(connection.member)
         open_room.feeds.publish_participant(connection.member, was_present=False)
 
     def leave_remote(self, open_room: OpenRoom, member: Participant, *, reserve: bool) -> None:
         """Remove a participant of another node; that node ends its calls."""
-        changes = open_room.room.state.leave(member, reserve=reserve)
-        open_room.room.connections.pop(member.id, None)
+        changes = open_room.routed.state.leave(member, reserve=reserve)
+        open_room.routed.connections.pop(member.id, None)
         open_room.feeds.publish_participant(member, was_present=True)
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes)
 
-    def reserve_remote(self, open_room: OpenRoom, changes: list[Change], left_s: float) -> None:
+    def reserve_remote(
+        self, open_room: OpenRoom, changes: list[ToolkitChange], left_s: float
+    ) -> None:
         """Reserve names whose hosts were lost at other nodes before this one held the room."""
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes, left_s)
@@ -224,14 +226,14 @@ class Hub:
         hold has none.
         """
         open_room = self.rooms.get(room)
-        if open_room is None or not open_room.room.state.remote_count:
+        if open_room is None or not open_room.routed.state.remote_count:
             return 0
-        state, key = open_room.room.state, (identity, instance)
+        state, key = open_room.routed.state, (identity, instance)
         own = (
             each.is_remote and not each.node_is_draining and (each.identity, each.instance) == key
             for each in state.participants_named(identity.name)
         )
-        return state.remote_count - state.on_draining_node_count - sum(own)
+        return state.remote_count - state.draining_node_participant_count - sum(own)
 
     async def wait_until_empty(self) -> None:
         """Wait until no room has participants."""
@@ -240,7 +242,7 @@ class Hub:
             await self._empty.wait()
 
     def _reserve_names(
-        self, open_room: OpenRoom, changes: list[Change], left_s: float | None = None
+        self, open_room: OpenRoom, changes: list[ToolkitChange], left_s: float | None = None
     ) -> None:
         """Set a timer for each reserved name; the reservations of a room end with it."""
         for change in changes:
@@ -251,15 +253,15 @@ class Hub:
 
     def _release(self, reserved: _ReservedName) -> None:
         room = reserved.room
-        room.feeds.publish(room.room.state.release(reserved.reservation))
+        room.feeds.publish(room.routed.state.release(reserved.reservation))
 
     def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
         open_room.feeds.remove(connection.member)
         self.router.end_calls_of(connection)
-        open_room.room.connections.pop(connection.member.id, None)
+        open_room.routed.connections.pop(connection.member.id, None)
 
 
 def _publish_change(open_room: OpenRoom, member: Participant) -> None:
-    replication = open_room.room.replication
+    replication = open_room.routed.replication
     if replication is not None:
         replication.participant_changed(member)

@@ -118,7 +118,7 @@ class ParticipantRequests:
     # Messages
 
     def send(self, connection: Connection, request: Send) -> dict[str, Any]:
-        """Send a message to its receivers, as far as they subscribe and have room for it.
+        """Send a message to its receivers, if they subscribe and their send queues are not full.
 
         Raises:
             PermissionDenied: The sender lacks the grant `messaging`.
@@ -156,7 +156,7 @@ class ParticipantRequests:
         if not connection.member.scope.messaging:
             raise PermissionDenied("no grant to send messages (messaging)")
         if _MESSAGE_NAME.fullmatch(request.name) is None:
-            raise bad_option("name", "is 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
+            raise bad_option("name", "must be 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
         if len(request.body) > _MAX_MESSAGE_BYTES:
             raise TooLarge(f"a message has at most {_MAX_MESSAGE_BYTES} bytes", executed="no")
         now = self._now()
@@ -190,12 +190,14 @@ class ParticipantRequests:
 def _checked_attributes(attributes: dict[str, Any]) -> bytes:
     """Check and pack the attributes of a participant. Raises InvalidArguments."""
     if len(attributes) > _MAX_ATTRIBUTES:
-        raise bad_option("attributes", f"are at most {_MAX_ATTRIBUTES}")
+        raise bad_option("attributes", f"must be at most {_MAX_ATTRIBUTES}")
     if any(len(name) > _MAX_ATTRIBUTE_CHARS for name in attributes):
-        raise bad_option("attributes", f"have names of at most {_MAX_ATTRIBUTE_CHARS} characters")
+        raise bad_option(
+            "attributes", f"must have names of at most {_MAX_ATTRIBUTE_CHARS} characters"
+        )
     packed = pack_body(attributes)
     if len(packed) > MAX_ATTRIBUTES_BYTES:
-        raise bad_option("attributes", f"have at most {MAX_ATTRIBUTES_BYTES} bytes together")
+        raise bad_option("attributes", f"must have at most {MAX_ATTRIBUTES_BYTES} bytes together")
     try:
         unpack_body(packed, max_depth=_MAX_ATTRIBUTES_DEPTH)
     except BadBody as error:
@@ -206,25 +208,25 @@ def _checked_attributes(attributes: dict[str, Any]) -> bytes:
 def _read_offers(offers: list[Any]) -> dict[bytes, dict[str, Any]]:
     """Read offers, keyed by their packed form, without unknown keys."""
     if len(offers) > _MAX_OFFERS:
-        raise bad_option("offer", f"names at most {_MAX_OFFERS} toolkits")
+        raise bad_option("offer", f"must name at most {_MAX_OFFERS} toolkits")
     read = [_read_offer(offer, f"offer/{index}") for index, offer in enumerate(offers)]
     if len({each["name"] for each in read}) != len(read):
         raise bad_option("offer", "names a toolkit twice")
     if len(pack_body(read)) > _MAX_OFFERS_BYTES:
-        raise bad_option("offer", f"has at most {_MAX_OFFERS_BYTES} bytes")
+        raise bad_option("offer", f"must have at most {_MAX_OFFERS_BYTES} bytes")
     return {pack_body(each): each for each in read}
 
 
 def _read_offer(offer: Any, path: str) -> dict[str, Any]:
     if type(offer) is not dict:
-        raise bad_option(path, "is a map of name, description and schema")
+        raise bad_option(path, "must be a map of name, description and schema")
     name, description, schema = (offer.get(key) for key in ("name", "description", "schema"))
     if not is_toolkit_name(name):
-        raise bad_option(f"{path}/name", "is the name of a toolkit")
+        raise bad_option(f"{path}/name", "must be the name of a toolkit")
     if type(description) is not str:
-        raise bad_option(f"{path}/description", "is text")
+        raise bad_option(f"{path}/description", "must be text")
     if type(schema) is not dict:
-        raise bad_option(f"{path}/schema", "is a JSON Schema")
+        raise bad_option(f"{path}/schema", "must be a JSON Schema")
     try:
         unpack_body(pack_body(schema))
         check_schema(schema, f"/{path}/schema")

@@ -86,7 +86,7 @@ class ToolkitRequests:
         public, shared_with = _read_visibility(request.options)
         generation = read_option(request.options, "generation", int)
         if generation is not None and not 0 < generation < _MAX_GENERATION:
-            raise bad_option("generation", "is a number that an earlier registration returned")
+            raise bad_option("generation", "must be a number that an earlier registration returned")
         member = connection.member
         if member.is_draining:
             raise Unavailable("this connection is draining: register on another", executed="no")
@@ -225,7 +225,7 @@ class ToolkitRequests:
         for topic in request.topics:
             is_covered = TOPICS.get(topic) if type(topic) is str else None
             if is_covered is None:
-                raise bad_option("topics", f"are among {sorted(TOPICS)}")
+                raise bad_option("topics", f"must be among {sorted(TOPICS)}")
             if not is_covered(connection.member.scope):
                 raise PermissionDenied(f"no grant to subscribe to {topic} ({TOPIC_GRANTS[topic]})")
         if request.topics:
@@ -248,15 +248,15 @@ def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:
     public = options.get("public", True)
     shared = options.get("shared_with", [])
     if type(public) is not bool:
-        raise bad_option("public", "is not bool")
+        raise bad_option("public", "must be bool")
     if type(shared) is not list or len(shared) > _MAX_SHARES or not all(map(_is_share, shared)):
-        raise bad_option("shared_with", "is a list of name:x, role:x or *")
+        raise bad_option("shared_with", "must be a list of name:x, role:x or *")
     if public and shared:
         raise bad_option("shared_with", "is for private toolkits: the whole room sees a public one")
     return public, frozenset(shared)
 
 
-def _is_share(replication: Any) -> bool:
-    if type(replication) is not str or len(replication) > 256:
+def _is_share(entry: Any) -> bool:
+    if type(entry) is not str or len(entry) > 256:
         return False
-    return replication == "*" or (replication.startswith(_SHARE_PREFIXES) and len(replication) > 5)
+    return entry == "*" or (entry.startswith(_SHARE_PREFIXES) and len(entry) > 5)

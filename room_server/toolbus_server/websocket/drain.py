@@ -50,7 +50,7 @@ async def drain(hub: Hub, drain_s: float) -> None:
 
 def _connections(hub: Hub) -> Iterator[Connection]:
     for open_room in hub.rooms.values():
-        yield from open_room.room.connections.values()
+        yield from open_room.routed.connections.values()
 
 
 async def _until_empty_or_idle(hub: Hub) -> None:

@@ -1,4 +1,4 @@
-"""What a server exports to Prometheus: numbers of this process alone, and nothing of whom.
+"""The metrics that a server exports to Prometheus: numbers of this process only.
 
 The numbers are kept elsewhere and read at each scrape. Labels have a fixed set of values, never a
 room, a participant or a tool, so that no text of an untrusted party becomes a series.

@@ -55,7 +55,7 @@ _TOO_MANY_AT_ONCE = "Too many clients connect at once: try again in a moment.\n"
 _SERVICE_RESTART = 1012
 _REPLACED = 4409
 _EVICTED = 4440
-_LEAVING = "the server is leaving"
+_LEAVING = "the server is shutting down"
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 

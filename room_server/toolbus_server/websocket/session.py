@@ -45,7 +45,7 @@ from toolbus.wire import (
     Result,
     Send,
     Subscribe,
-    Unknown,
+    UnknownFrame,
     Unregister,
     Welcome,
     decode_from_client,
@@ -172,7 +172,9 @@ class Session:
 
     def evict(self) -> None:
         """Close at once, without keeping toolkit names; an administrator removed it."""
-        self._leave_now(4440, "sent away, or the token was revoked", reserve=False)
+        self._leave_now(
+            4440, "removed by an administrator, or the token was revoked", reserve=False
+        )
 
     def notify_token_expiry(self, left_ms: int) -> None:
         """Ask the participant for a newer token."""
@@ -205,7 +207,7 @@ class Session:
         try:
             # Nearly all frames are of these two kinds.
             if isinstance(frame, Call):
-                self._router.call(self._open_room.room, self.connection, frame)
+                self._router.call(self._open_room.routed, self.connection, frame)
             elif isinstance(frame, Result):
                 self._router.answer(self.connection, frame)
             else:
@@ -214,7 +216,7 @@ class Session:
             _logger.exception("unexpected error in a frame of kind %s", type(frame).__name__)
             self._answer_internal(frame)
 
-    def _answer_internal(self, frame: Frame | Unknown) -> None:
+    def _answer_internal(self, frame: Frame | UnknownFrame) -> None:
         if isinstance(frame, Call) and frame.id not in self.connection.calls:
             self._send(failed(frame.id, Internal("unexpected error; the server's log has details")))
 
@@ -275,7 +277,7 @@ class Session:
             raise TooLarge("the answer does not fit one frame", executed="no")
         return Result(request_id, packed)
 
-    def _on_unknown(self, unknown: Unknown) -> None:
+    def _on_unknown(self, unknown: UnknownFrame) -> None:
         if self._unknown.exceeded(self._loop.time()):
             self._leave_now(4429, "too many frames of unknown kinds")
         elif unknown.id is not None:
@@ -294,7 +296,7 @@ def _with_router(handle: FrameHandler) -> Callable[[Session, Any], None]:
 _HANDLERS: dict[type[Any], Callable[[Session, Any], None]] = {
     **{kind: _with_router(handle) for kind, handle in FRAME_HANDLERS.items()},
     **dict.fromkeys(get_args(_Request), Session._on_request),
-    Unknown: Session._on_unknown,
+    UnknownFrame: Session._on_unknown,
 }
 _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Register: lambda self, r: self._open_room.toolkit_requests.register(self.connection, r),
@@ -307,7 +309,7 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
         self.connection, EventFeed(self.connection, self._loop, self._hub.scheduler), r
     ),
     Drain: lambda self, _: self._open_room.toolkit_requests.drain(self.connection),
-    Explain: lambda self, r: explain(self._hub.router, self._open_room.room, self.connection, r),
+    Explain: lambda self, r: explain(self._hub.router, self._open_room.routed, self.connection, r),
     Refresh: Session._refresh,
     Admin: lambda self, r: self._services.administration.handle(self.connection.member, r),
     Attributes: lambda self, r: self._open_room.participant_requests.attributes(self.connection, r),

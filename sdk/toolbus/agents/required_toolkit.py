@@ -1,6 +1,6 @@
 """A toolkit that another participant must host before work can begin.
 
-Waits for the room's events and does not poll; the error at the end of the time names what is
+It waits for the room's events and does not poll. If the time runs out, the error names what is
 missing.
 """
 

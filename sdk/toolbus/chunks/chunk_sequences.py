@@ -28,10 +28,10 @@ from toolbus.wire import BadBody, pack_body, unpack_body
 
 __all__ = [
     "ChunkReader",
-    "ChunkSource",
     "ConcurrentReadError",
     "InvalidChunkFactory",
     "OutgoingBody",
+    "ReceivedChunkSource",
     "ReceivedFile",
     "file_bodies",
 ]
@@ -65,7 +65,7 @@ InvalidChunkFactory: TypeAlias = Callable[[ReceivedChunk, str, str], RoomExcepti
 """Makes the error for an invalid body, from its JSON pointer and the reason."""
 
 
-class ChunkSource(Protocol):
+class ReceivedChunkSource(Protocol):
     """The packed chunks of one call."""
 
     async def next(self) -> ReceivedChunk | None:
@@ -99,7 +99,7 @@ class ChunkReader:
 
     def __init__(
         self,
-        source: ChunkSource,
+        source: ReceivedChunkSource,
         invalid_chunk: InvalidChunkFactory,
         give_up: Callable[[], None] | None = None,
     ) -> None:

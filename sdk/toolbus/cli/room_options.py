@@ -121,7 +121,7 @@ class CommandRoom(RoomClient):
     @property
     def is_connected(self) -> bool:
         """Whether the connection is open; a lost connection is reopened automatically."""
-        return self._joined.link.is_ready
+        return self._joined.connection.is_ready
 
     async def first_toolkits(self) -> FirstToolkits:
         """Return the first page of the toolkit list."""

@@ -17,7 +17,7 @@ from typing import Any
 __all__ = [
     "MAX_STEPS",
     "REST",
-    "Node",
+    "SchemaNode",
     "SchemaReader",
     "SchemaTree",
     "node_lines",
@@ -251,17 +251,17 @@ def _pattern_of(schema: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SchemaNode:
     """One line of text, and the nodes below it."""
 
     name: str
     type_text: str = ""
     """The type, with default or `optional`."""
     description: str = ""
-    children: tuple[Node, ...] = ()
+    children: tuple[SchemaNode, ...] = ()
 
 
-_REST_NODE = Node(REST)
+_REST_NODE = SchemaNode(REST)
 _Path = tuple[int, ...]
 """The identities of the schemas from the root to the current one; the root keeps them alive."""
 
@@ -290,11 +290,11 @@ class SchemaTree:
         """The type of the whole schema."""
         return self._reader.type_text(self._root)
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[SchemaNode, ...]:
         """Return the nodes of the first level."""
         return tuple(self._inside(self._root, (), self._levels))
 
-    def _inside(self, schema: Any, path: _Path, levels: int) -> Iterator[Node]:
+    def _inside(self, schema: Any, path: _Path, levels: int) -> Iterator[SchemaNode]:
         if not isinstance(schema, dict):
             return
         if not levels:
@@ -311,7 +311,7 @@ class SchemaTree:
         yield from self._items(schema, path, levels)
         yield from self._branches(schema, path, levels)
 
-    def _fields(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[Node]:
+    def _fields(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return the fields of an object, and `(others)` for values without a name."""
         properties = schema.get("properties")
         named = properties if isinstance(properties, dict) else {}
@@ -327,7 +327,7 @@ class SchemaTree:
         for each in others:
             yield from self._inside(each, path, levels)
 
-    def _items(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[Node]:
+    def _items(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return what the items of an array hold; items of a tuple by their index."""
         items = schema.get("prefixItems")
         if isinstance(items, list):
@@ -337,7 +337,7 @@ class SchemaTree:
                 yield from nodes
         yield from self._inside(schema.get("items"), path, levels)
 
-    def _branches(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[Node]:
+    def _branches(self, schema: dict[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return the branches of `anyOf` and `oneOf`; of a single branch only its content."""
         one_of = {key: schema.get(key) for key in ("anyOf", "oneOf")}
         branches = [
@@ -351,18 +351,18 @@ class SchemaTree:
         for number, (each, children) in enumerate(branches):
             title = _in_one_line((self._reader.resolve(each) or each).get("title"), 64)
             text = title or self._reader.type_text(each)
-            yield Node("or" if number else "either", text, "", children)
+            yield SchemaNode("or" if number else "either", text, "", children)
 
     def _nodes_of(
         self, parts: Iterable[tuple[str, Any, bool]], path: _Path, levels: int
-    ) -> Iterator[Node]:
+    ) -> Iterator[SchemaNode]:
         for name, part, required in parts:
             if self._nodes_left == 0:
                 yield _REST_NODE
                 return
             self._nodes_left -= 1
             schema = part if isinstance(part, dict) else {}
-            yield Node(
+            yield SchemaNode(
                 _in_one_line(name, _MAX_NAME_CHARS),
                 self._type_and_default(schema, required),
                 self._description(schema),
@@ -380,7 +380,7 @@ class SchemaTree:
         return _in_one_line(own, _MAX_DESCRIPTION_CHARS)
 
 
-def node_lines(nodes: Sequence[Node], indent: str) -> Iterator[str]:
+def node_lines(nodes: Sequence[SchemaNode], indent: str) -> Iterator[str]:
     """Return nodes as indented lines; the columns of siblings are aligned."""
     width = max((len(node.name) for node in nodes), default=0)
     type_width = min(max((len(node.type_text) for node in nodes), default=0), _MAX_TYPE_WIDTH)

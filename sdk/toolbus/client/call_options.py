@@ -22,7 +22,7 @@ from toolbus.errors import InvalidArguments
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [
-    "Named",
+    "NamedOptions",
     "ask_for_progress",
     "call_seconds",
     "converted",
@@ -34,7 +34,7 @@ __all__ = [
 
 _MAX_TIMEOUT_S = 2**31
 
-Named: TypeAlias = tuple[str | None, str | None, dict[str, Any] | None, str | None, bool]
+NamedOptions: TypeAlias = tuple[str | None, str | None, dict[str, Any] | None, str | None, bool]
 """Owner of the toolkit, principal, the caller's context, pin, and whether to retry."""
 
 
@@ -68,7 +68,7 @@ def idle_ms_of(seconds: Any) -> int:
     raise InvalidArguments("stall_timeout_s must be a number of seconds above 0, or None")
 
 
-def named_options(named: Named) -> dict[str, Any]:
+def named_options(named: NamedOptions) -> dict[str, Any]:
     """Make a call's options from its names and context. Raises InvalidArguments."""
     participant, on_behalf_of, caller_context, pin, _ = named
     options: dict[str, Any] = {}

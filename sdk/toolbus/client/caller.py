@@ -22,8 +22,8 @@ from toolbus.client.connection import Connection
 from toolbus.client.inbound_stream import InboundStream, read_file
 from toolbus.client.local_errors import (
     decode_reply,
-    encoding_error,
     recorded_end,
+    request_encoding_error,
     request_too_large_error,
 )
 from toolbus.client.pending_requests import PendingRequest, PendingRequests
@@ -238,7 +238,7 @@ class Caller:
                 decode_from_client(data)
                 error = request_too_large_error(len(data)) if len(data) > MAX_FRAME_BYTES else None
         except (ValueError, TypeError, OverflowError, RecursionError) as wrong:
-            error = encoding_error(wrong)
+            error = request_encoding_error(wrong)
         if error is not None:
             self._pending.remove(request)
             raise error

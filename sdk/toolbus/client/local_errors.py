@@ -29,8 +29,8 @@ from toolbus.wire import (
 __all__ = [
     "NotEnteredProxy",
     "decode_reply",
-    "encoding_error",
     "recorded_end",
+    "request_encoding_error",
     "request_too_large_error",
     "room_closed_error",
     "with_option_hint",
@@ -86,7 +86,7 @@ def request_too_large_error(size: int) -> TooLarge:
     return TooLarge(message, executed="no")
 
 
-def encoding_error(error: Exception) -> RoomException:
+def request_encoding_error(error: Exception) -> RoomException:
     """Make the error for a request that cannot be encoded as a frame."""
     if isinstance(error, BadFrame) and error.close_code == _TOO_LARGE:
         message = f"besides arguments or body a request has at most {MAX_HEADER_BYTES} bytes"

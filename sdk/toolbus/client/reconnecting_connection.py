@@ -72,10 +72,8 @@ class ReconnectingConnectionOwner:
     handlers: Handlers
     """Handlers of frames by type, for all connections."""
     on_connected: Callable[[Welcome], Awaitable[None]]
-    """Called after the welcome of a connection:
-
-    it replays the participant's state; calls are sent after it.
-    """
+    """Called after the welcome of a connection, to replay the participant's state; calls are sent
+    after it returns."""
     on_connection_lost: Callable[[Connection], None]
     """Called when a connection is lost, with all its calls."""
     on_ended: Callable[[], None] = lambda: None
@@ -83,10 +81,8 @@ class ReconnectingConnectionOwner:
     connection_handlers: Callable[[Connection], Handlers] = lambda _: {}
     """Returns the handlers that belong to one connection only."""
     on_replaced: Callable[[Connection], Coroutine[Any, Any, None]] = _finish_nothing
-    """Called when another connection has replaced a leaving one:
-
-    it waits for the calls of the leaving connection, which is closed after that.
-    """
+    """Called when a new connection has replaced a draining one, to wait for the calls of the old
+    connection, which is closed after that."""
 
 
 class ReconnectingConnection:
@@ -200,7 +196,7 @@ class ReconnectingConnection:
 
     def on_leaving(self, connection: Connection) -> None:
         """Send nothing new on a connection whose server is leaving."""
-        _logger.warning("the server at %s is leaving: reconnecting", self._settings.url)
+        _logger.warning("the server at %s is draining: reconnecting", self._settings.url)
         if connection is self._current:
             self._set_not_ready()
 

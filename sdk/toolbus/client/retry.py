@@ -34,7 +34,7 @@ __all__ = [
     "MAX_ATTEMPTS",
     "RECONNECT_GRACE_S",
     "CallPlan",
-    "Known",
+    "KnownDefinition",
     "RetryHistory",
     "RetryPolicy",
     "ToolkitKey",
@@ -45,7 +45,8 @@ MAX_ATTEMPTS = 3
 _BACKOFF_S = 0.05
 _NO_HOST_LIMIT_S = 1.0
 RECONNECT_GRACE_S = 6.0
-"""Reconnecting takes 5 s and a little (`ReconnectingConnection`): hosts get that time too."""
+"""Seconds after a reconnect in which hosts may still be reconnecting: the longest backoff of
+`ReconnectingConnection` is 5 s."""
 _HOST_POLL_S = 0.2
 _DESCRIBE_TIMEOUT_S = 30.0
 _MAX_KNOWN = 1_024
@@ -78,7 +79,7 @@ class CallPlan(Struct, eq=False):
         return f"{self.toolkit}.{self.tool}"
 
 
-class Known(NamedTuple):
+class KnownDefinition(NamedTuple):
     """What is known of a toolkit from its description."""
 
     digest: str
@@ -110,7 +111,7 @@ class RetryPolicy:
         self.request = request
         self._returned_at = returned_at
         self._on_description = on_description
-        self.known: dict[ToolkitKey, Known | None] = {}
+        self.known: dict[ToolkitKey, KnownDefinition | None] = {}
         """By toolkit; None while its description is requested, or if it may not be read."""
         self.on_error: Callable[[CallPlan, RoomException], bool] = on_error
 
@@ -146,7 +147,7 @@ class RetryPolicy:
         """Record which tools of a described toolkit are idempotent."""
         tools = body["manifest"]["tools"]
         idempotent = frozenset(tool["name"] for tool in tools if tool["idempotent"])
-        self.known[key] = Known(body["toolkit"]["digest"], idempotent)
+        self.known[key] = KnownDefinition(body["toolkit"]["digest"], idempotent)
         self._on_description(key, body)
 
 
@@ -247,7 +248,7 @@ class RetryHistory:
             return None
         return known.digest
 
-    async def _is_unchanged(self, known: Known) -> bool:
+    async def _is_unchanged(self, known: KnownDefinition) -> bool:
         """Check at the server whether the definition is still the one known to be idempotent."""
         toolkit, participant = self._plan.key
         options = {"participant": participant, "digest": known.digest}

@@ -150,8 +150,8 @@ class OutputStream:
         try:
             return pack_body(fields)
         except BadBody as error:
-            encoding_error = InvalidResult(error.reason, executed=self._run.executed)
-            raise self._run.fail(encoding_error) from error
+            failure = InvalidResult(error.reason, executed=self._run.executed)
+            raise self._run.fail(failure) from error
 
     async def _send(self, body: bytes) -> None:
         if len(body) > MAX_CHUNK_BYTES:

@@ -53,11 +53,11 @@ from toolbus.wire import (
     failed,
 )
 
-__all__ = ["MAX_INFLIGHT", "Runner"]
+__all__ = ["MAX_IN_FLIGHT", "Runner"]
 
 _logger = logging.getLogger(__name__)
 
-MAX_INFLIGHT = 256
+MAX_IN_FLIGHT = 256
 """Calls that one connection runs and queues; a further one is `overloaded`."""
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
@@ -72,7 +72,7 @@ class Runner:
         room_name: The name of the room, for spans.
         tracing: Records sampled calls.
         connection: The connection; without one, frames are dropped.
-        max_inflight: How many calls may run and queue.
+        max_in_flight: How many calls may run and queue.
         loop_is_ending: Returns whether the event loop is cancelling all its tasks.
     """
 
@@ -82,7 +82,7 @@ class Runner:
         "_context",
         "_hosted",
         "_loop_is_ending",
-        "_max_inflight",
+        "_max_in_flight",
         "_room_name",
         "_running",
         "_threads",
@@ -100,7 +100,7 @@ class Runner:
         room_name: str,
         tracing: Tracing,
         connection: OutgoingConnection | None = None,
-        max_inflight: int = MAX_INFLIGHT,
+        max_in_flight: int = MAX_IN_FLIGHT,
         loop_is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         self.connection: OutgoingConnection | None = connection
@@ -110,14 +110,14 @@ class Runner:
         self.room_of: Callable[[int, float | None], Any] = room_of
         self._room_name = room_name
         self._tracing = tracing
-        self._max_inflight = max_inflight
+        self._max_in_flight = max_in_flight
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._calls: dict[int, HostedCall] = {}
         self._running: set[HostedCall] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(max_inflight, "toolbus-tool")
+        self._threads = ThreadPoolExecutor(max_in_flight, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
         # A call must not inherit the span that is current while we connect.
         self._context = copy_context()
@@ -152,7 +152,7 @@ class Runner:
         self._hosted[key] = hosted = HostedToolkit(toolkit, public)
         return hosted
 
-    def withdraw(self, hosted: HostedToolkit) -> None:
+    def stop_hosting(self, hosted: HostedToolkit) -> None:
         """Accept no more calls for a toolkit; running ones continue."""
         self._hosted.pop(hosted.key, None)
 
@@ -175,8 +175,8 @@ class Runner:
         if hosted is None:
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
-        if len(self._running) >= self._max_inflight:
-            message = f"the host runs {self._max_inflight} calls"
+        if len(self._running) >= self._max_in_flight:
+            message = f"the host runs {self._max_in_flight} calls"
             self._refuse(dispatch, Overloaded(message, retry_after_s=_RETRY_AFTER_S))
             return
         call = HostedCall(self, dispatch, hosted)
@@ -264,7 +264,7 @@ class Runner:
             try:
                 if call.stream is not None:
                     call.stream.end()  # its latest progress is sent before the reply
-                # How far a tool came that the end of the event loop cancelled is unknown.
+                # It is unknown how far a tool got that was cancelled by the end of the event loop.
                 is_interrupted = (
                     call.task is not None and call.task.cancelling() and self._loop_is_ending()
                 )

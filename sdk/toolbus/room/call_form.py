@@ -34,7 +34,7 @@ def tool_parts(tool: Any) -> tuple[str, str]:
         toolkit, _, name = tool.partition(".")
         if toolkit and name and "." not in name:
             return toolkit, name
-    raise InvalidArguments(f'{cut(repr(tool))} names no tool: write "toolkit.tool"')
+    raise InvalidArguments(f'{cut(repr(tool))} is not a tool name: write "toolkit.tool"')
 
 
 def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         _refuse_two_names(method, tool, arguments)
     if not isinstance(arguments, Mapping):
-        words = f"arguments are one object, not {type(arguments).__name__}"
+        words = f"arguments must be one mapping, not {type(arguments).__name__}"
         raise InvalidArguments(words, details={"path": "", "message": words})
     return dict(arguments)
 

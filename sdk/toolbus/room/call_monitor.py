@@ -37,7 +37,7 @@ class EndedCall:
     code: str | None
     """The code of the error; None for a result."""
     executed: Executed
-    """Whether the tool ran, as the caller was told."""
+    """Whether the tool ran, as reported to the caller."""
     duration_s: float
     """Seconds from its arrival at the server to its end there; 0 for a refused call."""
     trace_id: str | None

@@ -32,14 +32,14 @@ from toolbus.wire import (
 
 __all__ = ["ConnectionCalls"]
 
-_ANSWER_S = 10.0
+_REPLY_TIMEOUT_S = 10.0
 
 
 class ConnectionCalls:
     """The calls of one participant, by connection.
 
     Args:
-        core: Its caller sends on the connection for new calls.
+        core: Contains the `Caller`, which uses the connection for new calls.
         pending: The requests that wait for their reply, of all connections.
         runner: Runs hosted toolkits, for all connections.
     """
@@ -117,7 +117,7 @@ class ConnectionCalls:
         self._pending.close()
 
     async def _request_drain(self, connection: Connection) -> None:
-        deadline_at = self._core.loop.time() + _ANSWER_S
+        deadline_at = self._core.loop.time() + _REPLY_TIMEOUT_S
         with suppress(RoomException):  # it is lost, or its server is older
             caller = self._core.caller.bound_to(connection)
             await caller.ask(Drain, {}, deadline_at=deadline_at)

@@ -29,7 +29,7 @@ from toolbus.wire import Register, Unregister
 __all__ = ["Registration", "Registrations", "checked_offer"]
 
 _logger = logging.getLogger(__name__)
-_FIRST_ANSWER_S, _ANSWER_S = 30.0, 10.0
+_FIRST_REPLY_TIMEOUT_S, _REPLY_TIMEOUT_S = 30.0, 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -73,11 +73,13 @@ def checked_offer(
     is_public = getattr(toolkit, "public", True) if public is None else public
     shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
     if not isinstance(is_public, bool):
-        raise InvalidOffer(f"toolkit {toolkit.name!r}: public is True or False")
+        raise InvalidOffer(f"toolkit {toolkit.name!r}: public must be True or False")
     if not _are_strings(shares):
-        raise InvalidOffer(f"toolkit {toolkit.name!r}: shared_with is a list of strings")
+        raise InvalidOffer(f"toolkit {toolkit.name!r}: shared_with must be a list of strings")
     if is_public and shares:
-        raise InvalidOffer(f"toolkit {toolkit.name!r} is public: only a private one is shared")
+        raise InvalidOffer(
+            f"toolkit {toolkit.name!r} is public: only a private toolkit can be shared"
+        )
     check_shared_with(toolkit.name, shares)
     return is_public, [str.__str__(share) for share in shares]
 
@@ -131,7 +133,7 @@ class Registrations:
 
     async def _register(self, registration: Registration) -> dict[str, Any]:
         """Send the request until there is a reply. The request is idempotent."""
-        deadline_at = self._loop.time() + _FIRST_ANSWER_S
+        deadline_at = self._loop.time() + _FIRST_REPLY_TIMEOUT_S
         while True:
             left_s = deadline_at - self._loop.time()
             try:
@@ -183,7 +185,7 @@ class Registrations:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             if registration not in self._active or self.is_draining:
                 break
-            if await self._register_once(registration, self._loop.time() + _ANSWER_S):
+            if await self._register_once(registration, self._loop.time() + _REPLY_TIMEOUT_S):
                 if not self._is_wanted(registration.hosted.key):  # it was unregistered meanwhile
                     await self._unregister(registration.hosted.key)
                 break
@@ -209,7 +211,7 @@ class Registrations:
     async def _unregister(self, key: tuple[str, bool]) -> None:
         """Unregister a toolkit; after a failure the next connection tries again."""
         self._unregistering.add(key)
-        deadline_at = self._loop.time() + _ANSWER_S
+        deadline_at = self._loop.time() + _REPLY_TIMEOUT_S
         try:
             await self._caller.ask(Unregister, *key, deadline_at=deadline_at)
         except NotFound:

@@ -20,7 +20,7 @@ from toolbus.chunks.chunk_types import read_value
 from toolbus.chunks.json_values import packed_json
 from toolbus.client.affinity import affinity_text
 from toolbus.client.call_options import (
-    Named,
+    NamedOptions,
     ask_for_progress,
     call_seconds,
     converted,
@@ -118,7 +118,7 @@ class Room:
         `call("words.count", {"text": "a b"})`. Options are for `invoke`.
 
         Raises:
-            RoomException: Why there is no value; `executed` says whether the tool ran.
+            RoomException: The call failed; `executed` says whether the tool ran.
             TypeError: The call has another form; the message shows the right one.
         """
         try:
@@ -174,12 +174,12 @@ class Room:
                 enums and dates. The host checks them.
             misplaced: Takes nothing: more positional parameters raise TypeError.
             participant: The name of an owner: then only that owner's toolkits count.
-            timeout_s: Seconds until the call has ended one way or another; 60 unless given.
+            timeout_s: Seconds within which the call ends, with a result or an error; 60 by default.
             on_behalf_of: The participant for whom the call is made.
             caller_context: What the tool finds as `context.caller_context`.
             attachment: An upload, sent piece by piece: bytes, a path, a `FileChunk`, or an async
                 iterable of bytes. What it raises is raised here, and cancels the call.
-            pin: The digest of the definition that is meant; another one is refused.
+            pin: The digest of the expected definition; a call to another definition is refused.
             retry: Whether to try again where that can do no harm; never once the first piece of the
                 attachment was sent.
             returns: A type that the value is converted to; `bytes` reads a file whole.
@@ -192,7 +192,7 @@ class Room:
             first piece; read it within `timeout_s`, or drop it, which cancels the call.
 
         Raises:
-            RoomException: Why there is no result; `executed` says whether the tool ran.
+            RoomException: The call failed; `executed` says whether the tool ran.
             OSError: The attachment cannot be read.
             TypeError: The call has another form; the message shows the right one.
         """
@@ -257,7 +257,7 @@ class Room:
                 call's deadline and 60 s for a reconnect.
             on_behalf_of: The participant for whom the call is made.
             caller_context: What the tool finds as `context.caller_context`.
-            pin: The digest of the definition that is meant.
+            pin: The digest of the expected definition.
             retry: Whether to try again where that can do no harm; never after the first chunk, or
                 once input was taken.
             stall_timeout_s: Seconds without a chunk, input or progress although the tool could
@@ -294,7 +294,7 @@ class Room:
         tool: str,
         arguments: dict[str, Any],
         deadline_at: float,
-        named: Named | None = None,
+        named: NamedOptions | None = None,
     ) -> CallPlan:
         """Prepare what every attempt of a call sends."""
         toolkit, name = tool_parts(tool)
@@ -335,7 +335,7 @@ class Room:
             misplaced: Takes nothing, as in `invoke`.
             participant: The name of an owner, as in `invoke`.
             on_behalf_of: For whom the call would be made.
-            pin: The digest of the definition that is meant.
+            pin: The digest of the expected definition.
             unknown: Takes nothing, as in `invoke`.
 
         Raises:

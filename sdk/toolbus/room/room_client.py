@@ -46,7 +46,7 @@ from toolbus.wire import Admin, Event, Notice, Welcome, pack_body
 
 __all__ = ["RoomClient"]
 
-_ANSWER_S = 10.0
+_REPLY_TIMEOUT_S = 10.0
 _UNENTERED: Any = NotEnteredProxy()
 
 
@@ -55,9 +55,9 @@ class _Parts:
     """The parts of a client while it is connected."""
 
     core: Core
-    link: ReconnectingConnection
+    connection: ReconnectingConnection
     renewal: TokenRenewal
-    table: PendingRequests
+    pending: PendingRequests
     runner: Runner
     calls: ConnectionCalls
     registrations: Registrations
@@ -72,6 +72,10 @@ class RoomClient(Room):
     Arguments win over `TOOLBUS_*` variables, and these over the settings file. After a lost
     connection it reconnects, and its toolkits are registered again. The token is renewed before it
     expires.
+
+    Entering raises `ValueError` for a missing or malformed setting, `PermissionDenied` if the
+    server refuses the token or the room, `Unavailable` if no server can be reached, and
+    `RuntimeError` if the room is already entered.
 
     Args:
         url: The server, as `ws://HOST:PORT`.
@@ -112,7 +116,7 @@ class RoomClient(Room):
         self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
         parts = self._parts = self._make_parts(self._settings)
         try:
-            await parts.link.start()
+            await parts.connection.start()
             self._core = parts.core
         except BaseException:
             self._parts = None
@@ -137,7 +141,7 @@ class RoomClient(Room):
         parts.renewal.stop()
         parts.registrations.end()
         try:
-            await parts.link.stop()
+            await parts.connection.stop()
         finally:
             parts.calls.close()
             parts.subscriptions.end()
@@ -149,7 +153,7 @@ class RoomClient(Room):
         handlers: dict[type[Any], Callable[[Any], None]] = {}
         owner = ReconnectingConnectionOwner(
             handlers,
-            on_connected=self._on_up,
+            on_connected=self._on_connected,
             on_connection_lost=lambda connection: _lose(connection, calls, renewal),
             on_ended=self._on_end,
             connection_handlers=lambda connection: calls.begin(connection),
@@ -217,7 +221,7 @@ class RoomClient(Room):
         Raises:
             RoomException: The reason, unless this side left.
         """
-        link = self._joined.link
+        link = self._joined.connection
         await link.finished()
         if link.error is not None:
             raise link.error
@@ -237,7 +241,7 @@ class RoomClient(Room):
         At its end the toolkit is unregistered, running calls may finish, and its tools are stopped.
 
         Args:
-            toolkit: Any toolkit.
+            toolkit: The toolkit to host.
             public: Whether the whole room sees it; True unless the toolkit itself says otherwise.
             shared_with: Who else sees a private toolkit: `name:x`, `role:x`, or `*`.
 
@@ -245,6 +249,7 @@ class RoomClient(Room):
             ValueError: This connection already hosts a toolkit of this name, a public toolkit is
                 shared, or `public` or `shared_with` is invalid.
             RoomException: The server refuses the registration.
+            Exception: What the `start` of a tool raises.
         """
         parts = self._joined
         is_public, shares = checked_offer(toolkit, public, shared_with)
@@ -252,10 +257,10 @@ class RoomClient(Room):
         hosted = parts.runner.host(toolkit, public=is_public)
         registration = Registration(hosted, manifest, shares)
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(parts.runner.withdraw, hosted)
+            stack.callback(parts.runner.stop_hosting, hosted)
             await stack.enter_async_context(started_tools(toolkit.tools, self))
             # Also after a failure: the server may have registered it although its reply was lost.
-            stack.push_async_callback(_withdraw, parts, registration)
+            stack.push_async_callback(_unregister, parts, registration)
             await parts.registrations.add(registration)
             yield toolkit
 
@@ -358,7 +363,7 @@ class RoomClient(Room):
             topics: Only these: "toolkits", "participants", "messages". A subscriber of messages is
                 counted by `send` and `broadcast`.
 
-        Raises:
+        Entering or first reading the stream raises:
             PermissionDenied: None of the topics is granted.
             InvalidArguments: There is no such topic.
         """
@@ -371,7 +376,7 @@ class RoomClient(Room):
         of calls in flight; at most ten follow per second. While there is a reader, each call costs
         the server a little more.
 
-        Raises:
+        Entering or first reading the stream raises:
             PermissionDenied: The grant `observe` is missing.
         """
         return EventStream(lambda: self._joined.subscriptions.calls())
@@ -383,14 +388,14 @@ class RoomClient(Room):
             self._parts.registrations.end()
             self._parts.subscriptions.end()
 
-    async def _on_up(self, welcome: Welcome) -> None:
+    async def _on_connected(self, welcome: Welcome) -> None:
         parts = self._joined
         is_return = parts.welcome is not None
         parts.welcome = welcome
         parts.subscriptions.facts = welcome.facts
         if not is_return:
             return
-        deadline_at = parts.core.loop.time() + _ANSWER_S
+        deadline_at = parts.core.loop.time() + _REPLY_TIMEOUT_S
         await parts.attributes.replay(deadline_at)
         await parts.registrations.replay(deadline_at)
         await parts.subscriptions.replay(deadline_at)
@@ -402,8 +407,8 @@ def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal)
     renewal.stop_on(connection)
 
 
-async def _withdraw(parts: _Parts, registration: Registration) -> None:
+async def _unregister(parts: _Parts, registration: Registration) -> None:
     """Unregister a toolkit and wait for its calls, unless this participant drains or is closed."""
-    await parts.registrations.unregister(registration, is_ready=parts.link.is_ready)
-    if not parts.registrations.is_draining and parts.link.error is None:
+    await parts.registrations.unregister(registration, is_ready=parts.connection.is_ready)
+    if not parts.registrations.is_draining and parts.connection.error is None:
         await parts.runner.drained(registration.hosted)

@@ -23,7 +23,7 @@ __all__ = ["EVENT_TOPICS", "Subscriptions"]
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-_ANSWER_S = 10.0
+_REPLY_TIMEOUT_S = 10.0
 _CALLS = "calls"
 EVENT_TOPICS: frozenset[str] = frozenset({"toolkits", "participants", "messages"})
 """The topics of room events. Calls are a topic of their own."""
@@ -62,7 +62,7 @@ class Subscriptions:
             PermissionDenied: None of them is granted.
         """
         if isinstance(topics, str) or not EVENT_TOPICS.issuperset(topics) or not topics:
-            raise InvalidArguments(f"topics are among {', '.join(sorted(EVENT_TOPICS))}")
+            raise InvalidArguments(f"topics must be among {', '.join(sorted(EVENT_TOPICS))}")
         queue: EventQueue[RoomEvent] = EventQueue(topics, lambda _: RoomEvent("missed"))
         async with self._reading(self._readers, queue):
             yield queue
@@ -105,7 +105,7 @@ class Subscriptions:
         return self._topics is None or not set(self._topics) <= set(self._wanted())
 
     async def _reduce(self) -> None:
-        deadline_at = self._loop.time() + _ANSWER_S
+        deadline_at = self._loop.time() + _REPLY_TIMEOUT_S
         with suppress(RoomException):
             async with self._changing:
                 await self._subscribe(self._caller.ask, deadline_at=deadline_at)
@@ -183,7 +183,7 @@ class Subscriptions:
                     await self._subscribe(self._caller.request)
 
     async def replay(self, deadline_at: float) -> None:
-        """Subscribe on the new connection, and tell the readers that there was a gap."""
+        """Subscribe on the new connection, and notify the readers that events may be missing."""
         self._topics = []
         if self._watchers and not self._may_observe():
             self._end(self._watchers)

@@ -32,8 +32,8 @@ class TokenRenewal:
     """Renews the token of the current connection.
 
     Args:
-        settings: They have the token source.
-        link: The connection, with the token that it was made with.
+        settings: Contain the token source.
+        connection: The connection, with the token that it was made with.
         caller: Sends the new token.
         on_facts: Receives the grants of the new token.
     """
@@ -41,12 +41,12 @@ class TokenRenewal:
     def __init__(
         self,
         settings: RoomSettings,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         caller: Caller,
         on_facts: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
         self._settings = settings
-        self._link = link
+        self._connection = connection
         self._caller = caller
         self._on_facts = on_facts
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class TokenRenewal:
 
     def stop_on(self, connection: Connection) -> None:
         """Stop the renewal if the lost connection is the one whose token is renewed."""
-        if self._link.websocket in (None, connection.websocket):
+        if self._connection.websocket in (None, connection.websocket):
             self.stop()
 
     async def refresh(self) -> None:
@@ -93,7 +93,7 @@ class TokenRenewal:
 
     async def _send(self, token: str) -> None:
         facts = await self._caller.request(Refresh, token)
-        self._link.token = token
+        self._connection.token = token
         await self._on_facts(facts)
 
     async def _renew(self) -> None:
@@ -109,7 +109,7 @@ class TokenRenewal:
         source, room = self._settings.token_from, self._settings.room
         try:
             token = await self._settings.token()
-            if token == self._link.token:
+            if token == self._connection.token:
                 _logger.info("%s for room %s expires soon: there is no newer one yet", source, room)
                 return False
             await self._send(token)

@@ -72,7 +72,9 @@ class RemoteToolkit(Toolkit):
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")
         if isinstance(shared_with, str):
-            raise TypeError(f"toolkit {name!r}: shared_with is a list of strings, not one string")
+            raise TypeError(
+                f"toolkit {name!r}: shared_with must be a list of strings, not one string"
+            )
         check_shared_with(name, shared_with)
         self.public = public
         self.shared_with: tuple[str, ...] = tuple(shared_with)
@@ -106,10 +108,11 @@ class RemoteToolkit(Toolkit):
         On such a signal it takes no more calls and lets running ones finish, for at most
         `TOOLBUS_DRAIN` seconds (default 10); the log has their number. If one of them does not end
         even then, the process exits here without it. A second signal ends the process at once,
-        with exit code 5. So does a first one before anything is hosted, as `SystemExit`.
+        with exit code 5. A first signal before anything is hosted raises `SystemExit` with that
+        code.
 
-        If it cannot host, or no longer, it writes the reason and the next step to stderr, and ends
-        the program with the exit code of `toolbus host`; `start` raises instead.
+        If hosting fails, at the start or later, it writes the reason and the next step to stderr,
+        and ends the program with the exit code of `toolbus host`; `start` raises instead.
 
         Raises:
             SystemExit: A setting is missing or malformed, no server can be reached, or it refuses

@@ -252,7 +252,9 @@ def _timeout_s() -> float:
     try:
         return float(_variable("TIMEOUT") or _EXPORT_TIMEOUT_S)
     except ValueError:
-        _logger.warning("OTEL_EXPORTER_OTLP_TIMEOUT is no number: %s s is used", _EXPORT_TIMEOUT_S)
+        _logger.warning(
+            "OTEL_EXPORTER_OTLP_TIMEOUT is not a number: %s s is used", _EXPORT_TIMEOUT_S
+        )
         return _EXPORT_TIMEOUT_S
 
 

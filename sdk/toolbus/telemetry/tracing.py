@@ -277,7 +277,7 @@ class Tracing:
         self._provider = tracer_provider
         self._clock = clock
         self.idle_until: float = float("-inf")
-        """Until then, by the clock, nothing is recorded; a call without a context may skip us."""
+        """Until this time, by `clock`, nothing is recorded; calls may skip this object."""
         self._recorder: SpanRecorder | None = None
         self._descriptions: dict[str, ToolDescription] = {}
 

@@ -104,8 +104,8 @@ class ToolContext:
     def emit(self, value: Any) -> None:
         """Send the progress of the call to the caller, from any thread and without waiting.
 
-        Only the latest value counts: one for which the connection has no room is dropped, and so
-        are all if the caller did not ask for progress. An encoded value has at most 16 KiB; a
+        Only the latest value counts: one that the connection cannot accept at once is dropped, and
+        so are all if the caller did not ask for progress. An encoded value has at most 16 KiB; a
         larger one is dropped too. Raises `InvalidResult` for a value that cannot be sent.
         """
         self._run.emit(value)

@@ -272,7 +272,7 @@ class InputParameter(NamedTuple):
 def read_input_parameter(
     name: str, annotation: Any, *, required: bool, label: str
 ) -> InputParameter | None:
-    """Return the input parameter if this one is: by its annotation, or by that and its name.
+    """Return the parameter if it receives the input: by its annotation and, for a file, its name.
 
     Raises `TypeError` for an `InputStream` of an invalid type, and for a file parameter that has
     another name.

@@ -24,7 +24,7 @@ _Error = TypeVar("_Error", bound=RoomException)
 RunSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function outside the event loop's thread and returns its result."""
 OnChunk: TypeAlias = Callable[[Chunk], Awaitable[None]]
-"""Receives a chunk before a call's end, and waits while its reader has no room."""
+"""Receives a chunk before a call's end, and waits while its reader gives no credit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ LOCAL = Participant(id="local", name="local")
 class ToolRun(ABC):
     """One run of a tool: the facts of its call, and whether the function ran.
 
-    A runner subclasses it: where facts come from, and what a run does with threads, chunks and
-    progress, is the runner's.
+    Each runner has a subclass, which provides the facts and decides how threads, chunks and
+    progress are handled.
     """
 
     deadline_at: float | None
@@ -99,7 +99,7 @@ class ToolRun(ABC):
 
     @abstractmethod
     async def put(self, chunk: Chunk) -> None:
-        """Send a chunk to the caller, and wait while the caller has no room for more.
+        """Send a chunk to the caller, and wait while the caller has given no credit.
 
         Raises `RuntimeError` if the caller accepts no chunks: see `streams`.
         """

@@ -183,8 +183,8 @@ def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
         else:
             body = pack_body(chunk.to_wire())
     except BadBody as error:
-        encoding_error = InvalidResult(error.reason, executed=run.executed)
-        raise run.fail(encoding_error) from error
+        failure = InvalidResult(error.reason, executed=run.executed)
+        raise run.fail(failure) from error
     if len(body) > MAX_RESULT_BYTES:
         raise too_large(run, body)
     return body

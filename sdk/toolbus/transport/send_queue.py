@@ -18,10 +18,7 @@ class Ticket(Protocol):
     """State of a message that may be refused or withdrawn."""
 
     written: bool
-    """Set when the message is passed to the transport:
-
-    after that the peer may have received it.
-    """
+    """Set when the message is passed to the transport; then the peer may have received it."""
     ended: bool
     """Set by the owner: if the message is still queued then, it is never written."""
 

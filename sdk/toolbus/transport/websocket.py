@@ -373,7 +373,7 @@ class ServerTransport(MessageConnection, ServerConnection):
     cost nothing until it is complete and do not count.
     """
 
-    __slots__ = ("_backlog", "_turn_bytes")
+    __slots__ = ("_backlog", "_slice_bytes")
 
     _frame_of = staticmethod(unmasked)
 

@@ -26,7 +26,7 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "BadBody",
     "BadFrame",
-    "Unknown",
+    "UnknownFrame",
     "decode_from_client",
     "decode_from_server",
     "encode",
@@ -66,7 +66,7 @@ class BadFrame(ValueError):
         self.reason = reason
 
 
-class Unknown(NamedTuple):
+class UnknownFrame(NamedTuple):
     """A frame of a kind that this side does not read; `id` is its first field if that is an id."""
 
     kind_number: int
@@ -192,12 +192,12 @@ _CLIENT = _reader(FROM_CLIENT)
 _SERVER = _reader(FROM_SERVER)
 
 
-def _decode_function(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
+def _decode_function(reader: _Reader) -> Callable[[bytes], Frame | UnknownFrame]:
     """Make the function that decodes a frame: the fast path, then the slow one if that fails."""
     decode, shapes = reader.decode, reader.shapes
     heads = {made: shape.head for made, shape in shapes.items() if shape.packed_index is None}
 
-    def decode_frame(data: bytes) -> Frame | Unknown:
+    def decode_frame(data: bytes) -> Frame | UnknownFrame:
         """Decode a message, or raise BadFrame."""
         if len(data) > _MAX_HEADER_ITEMS:
             return _decode_packed(reader, data)
@@ -212,7 +212,7 @@ def _decode_function(reader: _Reader) -> Callable[[bytes], Frame | Unknown]:
     return decode_frame
 
 
-def _decode_packed(reader: _Reader, data: bytes) -> Frame | Unknown:
+def _decode_packed(reader: _Reader, data: bytes) -> Frame | UnknownFrame:
     try:
         read = reader.decode_packed(data)
     except _UNREADABLE:
@@ -264,7 +264,7 @@ def _read_fields(data: bytes) -> Any:
         raise BadFrame(1007, _NOT_ALLOWED) from error
 
 
-def _unknown(reader: _Reader, data: bytes) -> Unknown:
+def _unknown(reader: _Reader, data: bytes) -> UnknownFrame:
     """Read a frame of an unknown kind; raise BadFrame with the rule that any other one breaks."""
     fields = _read_fields(data)
     if type(fields) is not list or not fields or type(fields[0]) is not int:
@@ -273,7 +273,7 @@ def _unknown(reader: _Reader, data: bytes) -> Unknown:
     if fields[0] in reader.kinds:
         raise BadFrame(1002, _OTHER_FIELD)
     first = fields[1] if len(fields) > 1 else None
-    return Unknown(fields[0], first if type(first) is int and 0 <= first <= _MAX_ID else None)
+    return UnknownFrame(fields[0], first if type(first) is int and 0 <= first <= _MAX_ID else None)
 
 
 def _check_trailing(data: bytes, known: int) -> None:
@@ -283,8 +283,8 @@ def _check_trailing(data: bytes, known: int) -> None:
         _check_header_value(trailing, MAX_DEPTH)
 
 
-decode_from_client: Callable[[bytes], Frame | Unknown] = _decode_function(_CLIENT)
-decode_from_server: Callable[[bytes], Frame | Unknown] = _decode_function(_SERVER)
+decode_from_client: Callable[[bytes], Frame | UnknownFrame] = _decode_function(_CLIENT)
+decode_from_server: Callable[[bytes], Frame | UnknownFrame] = _decode_function(_SERVER)
 
 
 def _header_bytes(data: bytes) -> int:

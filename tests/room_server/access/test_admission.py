@@ -235,7 +235,7 @@ async def test_highest_epoch_stays_whatever_the_order(epochs: list[int]) -> None
                 for client, epoch in zip(clients, epochs, strict=True)
             )
         )
-        (connection,) = server.server.hub.rooms["lab"].room.connections.values()
+        (connection,) = server.server.hub.rooms["lab"].routed.connections.values()
 
         assert connection.member.epoch == max(epochs)
         assert {head.status for head in heads} <= {101, 409}

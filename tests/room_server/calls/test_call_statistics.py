@@ -10,7 +10,7 @@ import pytest
 from support.parts.router_harness import RouterHarness, port_of
 from toolbus.auth.grants import ApiScope
 from toolbus.wire import Call, Cancel, Event, Failed, Result, unpack_body
-from toolbus_server.calls.call_statistics import FLUSH_S, MAX_RECORDS, CallReport
+from toolbus_server.calls.call_statistics import FLUSH_S, MAX_RECORDS, NodeCallReport
 from toolbus_server.calls.router import Connection
 from toolbus_server.rooms.event_feed import EventFeed, EventFeeds
 from toolbus_server.rooms.fair_scheduler import FairScheduler
@@ -263,7 +263,7 @@ class Pair:
     def __init__(self, here: ObservedTable, there: ObservedTable) -> None:
         self.here, self.there = here, there
         self.is_cut = False
-        self.reports: list[CallReport] = []
+        self.reports: list[NodeCallReport] = []
 
     def observe(self) -> Connection:
         """Add an observer here, and start the reports of the other node."""
@@ -271,7 +271,7 @@ class Pair:
         self.there.feeds.monitor.start_reports("here", eve.member.monitor_id, self._send)
         return eve
 
-    def _send(self, report: CallReport) -> bool:
+    def _send(self, report: NodeCallReport) -> bool:
         if not self.is_cut:
             self.reports.append(report)
             self.here.feeds.monitor.receive_report("there", report)

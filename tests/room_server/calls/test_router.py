@@ -34,7 +34,7 @@ def harness() -> Iterator[RouterHarness]:
     assert harness.clock.waiting == 0
     for connection in harness.room.connections.values():
         assert [*connection.calls, *connection.call_ids, *connection.dispatched] == []
-        assert connection.member.inflight == 0
+        assert connection.member.in_flight == 0
 
 
 # Dispatch and reply
@@ -53,7 +53,7 @@ def test_a_call_and_its_result_are_forwarded_undecoded(harness: RouterHarness) -
         "caller_context": b"\xc1",
         "attempt": 2,
     }
-    assert host.member.inflight == 1
+    assert host.member.in_flight == 1
     harness.router.answer(host, Result(dispatch.id, b"\xc1"))
     assert port_of(alice).take_result() == Result(7, b"\xc1")
 
@@ -116,7 +116,7 @@ def test_a_call_to_a_host_with_a_full_queue_is_overloaded_and_the_host_stays(
     failed = port_of(alice).take_failed()
     assert (*phase(failed), failed.retryable) == ("overloaded", "no", True)
     assert failed.retry_after_ms
-    assert host.member.inflight == 0
+    assert host.member.in_flight == 0
 
 
 @pytest.mark.row(32)

@@ -15,7 +15,7 @@ from support.parts.models import definition, member
 from toolbus.errors import InvalidArguments, QuotaExceeded, Unavailable
 from toolbus.wire import ParticipantId, Register, RequestId, pack_body
 from toolbus_server.calls.call_state import Offer
-from toolbus_server.calls.call_statistics import CallReport
+from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.router import Connection
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.cluster import replication_codec
@@ -60,9 +60,9 @@ class RoomHarness:
         """The version of the room after the next changes."""
         self.ended_nodes: set[str] = set()
         self.hub = hub = Hub(asyncio.get_running_loop(), Limits(), ServerTelemetry())
-        self.state = hub.open("lab").room.state
+        self.state = hub.open("lab").routed.state
         self.name = "me"
-        self.room = hub.open("lab").room.replication = ReplicatedRoom(hub.open("lab"), hub, self)
+        self.room = hub.open("lab").routed.replication = ReplicatedRoom(hub.open("lab"), hub, self)
 
     def names(self) -> set[str]:
         return {each.identity.name for each in self.state.participants(None)}
@@ -78,7 +78,7 @@ class RoomHarness:
 
     def joins_here(self, host: Participant) -> None:
         """Add a participant of this node."""
-        self.hub.open("lab").room.connections[host.id] = Connection(host, RecordingPort())
+        self.hub.open("lab").routed.connections[host.id] = Connection(host, RecordingPort())
         self.state.join(host)
 
     async def registers(self, host: Participant, name: str, version: str = "") -> None:
@@ -105,7 +105,7 @@ class RoomHarness:
         self, node: str, room: str, to: str | None, message: dict[str, Any]
     ) -> None: ...
 
-    def send_report(self, node: str, room: str, report: CallReport) -> bool:
+    def send_report(self, node: str, room: str, report: NodeCallReport) -> bool:
         return False
 
 
@@ -178,10 +178,10 @@ async def test_participant_on_a_draining_node_stays_beside_its_next_connection()
     )
     assert [each.node_is_draining for each in harness.state.participants(None)].count(True) == 1
     assert len(list(harness.state.participants(None))) == 2
-    assert harness.state.on_draining_node_count == 1
+    assert harness.state.draining_node_participant_count == 1
     harness.room.apply_delta(4, "other 1", False, [[b"out", own_slot, epoch, True]])
     assert [each.epoch for each in harness.state.participants(None)] == [epoch + 1]
-    assert harness.state.on_draining_node_count == 0
+    assert harness.state.draining_node_participant_count == 0
 
 
 async def test_participant_on_a_draining_node_does_not_count_against_the_room() -> None:
@@ -219,7 +219,7 @@ async def test_snapshot_has_a_moved_participant_and_its_next_connection() -> Non
     )
     there = {each.id: each.node_is_draining for each in harness.state.participants(None)}
     assert there == {moved.id: True, newer.id: False}
-    assert harness.state.on_draining_node_count == 1
+    assert harness.state.draining_node_participant_count == 1
 
 
 async def test_participant_whose_slot_was_taken_before_its_move_is_published_again() -> None:
@@ -457,7 +457,7 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
         def participant_changed(self, member: Participant) -> None:
             changed.append(member)
 
-    open_room.room.replication = Slow()
+    open_room.routed.replication = Slow()
     manifests = [pack_body({"name": f"k{number}", "tools": []}) for number in (1, 2)]
     first, second = [
         open_room.toolkit_requests.register(

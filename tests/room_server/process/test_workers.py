@@ -141,7 +141,7 @@ def test_worker_that_does_not_stop_in_time_is_killed(tmp_path: Path) -> None:
 
 REFUSED = """
 if name == "lab-2":
-    os.write(1, b"another server is called lab-2")
+    os.write(1, b"another live server has the node name lab-2")
     sys.exit(3)
 serve()
 """
@@ -151,14 +151,14 @@ def test_node_name_in_use_stops_all_workers_at_the_start(tmp_path: Path) -> None
     with supervisor(tmp_path, REFUSED) as process:
         out, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, out) == (1, "")  # an error, which the command reports
-    assert err.splitlines()[-1].endswith("NameTaken: another server is called lab-2")
+    assert err.splitlines()[-1].endswith("NameTaken: another live server has the node name lab-2")
     assert "restart" not in err
     assert "exit code" not in err
 
 
 REFUSED_LATER = """
 if name == "lab-2" and starts > 1:
-    os.write(1, b"another server is called lab-2")
+    os.write(1, b"another live server has the node name lab-2")
     sys.exit(3)
 if name == "lab-2":
     os.write(1, b"listening\\n")
@@ -177,7 +177,7 @@ def test_node_name_taken_later_leaves_the_other_workers_running(tmp_path: Path) 
         lines = [process.stderr.readline() for _ in range(5)]
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=TIMEOUT_S)
-    refused = "worker lab-2 cannot be started: another server is called lab-2\n"
+    refused = "worker lab-2 cannot be started: another live server has the node name lab-2\n"
     assert [refused == line for line in lines] == [False, True, False, True, False]
     assert process.returncode == 0
     assert starts(tmp_path, "lab-1") == 1

@@ -42,7 +42,7 @@ async def refused(server: TestServer, manifest: dict[str, Any], path: str = PATH
     assert (failed.code, failed.executed) == ("invalid_arguments", "no")
     assert details_of(failed)["path"].startswith(path)
     assert len(failed.message) < 2_000
-    assert server.server.hub.rooms["lab"].room.state.toolkit_count == 1
+    assert server.server.hub.rooms["lab"].routed.state.toolkit_count == 1
     return str(details_of(failed)["message"])
 
 

@@ -441,7 +441,7 @@ def test_an_affinity_selects_one_host_at_any_server_however_busy_it_is() -> None
     first = {key: state.choose_host(toolkit, key).instance for key in keys}
     assert set(first.values()) == {"1", "2", "3"}
     for host in toolkit.serving.hosts:
-        host.inflight = ord(host.instance) * 7 % 5
+        host.in_flight = ord(host.instance) * 7 % 5
 
     restarted, same = pool_of("3", "1", "2")
     assert {key: state.choose_host(toolkit, key).instance for key in keys} == first
@@ -477,13 +477,13 @@ def test_of_two_hosts_drawn_at_random_the_one_with_fewer_calls_is_chosen() -> No
     state = room_with(*hosts)
     for host in hosts:
         toolkit = state.register(host, V1, public=True).toolkit
-    slow.inflight = 10
+    slow.in_flight = 10
 
     chosen = [state.choose_host(toolkit) for _ in range(200)]
     assert slow not in chosen
     assert set(fast) == set(chosen)
     for host in fast:
-        host.inflight = 10
+        host.in_flight = 10
     assert slow in [state.choose_host(toolkit) for _ in range(50)]
 
 
@@ -500,7 +500,7 @@ def test_a_host_at_a_draining_node_gets_calls_only_if_there_is_no_other() -> Non
     state.leave(staying)
     assert state.choose_host(toolkit) is parting
     state.leave(parting)
-    assert state.on_draining_node_count == 0
+    assert state.draining_node_participant_count == 0
 
 
 @pytest.mark.row(47)

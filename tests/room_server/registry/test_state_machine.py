@@ -91,7 +91,7 @@ class Person:
     @property
     def connection(self) -> Connection:
         assert self.client.welcome is not None
-        return self.room.room.connections[self.client.welcome.participant]
+        return self.room.routed.connections[self.client.welcome.participant]
 
     async def join(self) -> None:
         """Connect, replacing the connection before."""
@@ -258,7 +258,7 @@ class Conversation(RuleBasedStateMachine):
         assert current is not None
         await until_new_tasks_end(self.tasks | {current})
         hub, room = self.server.server.hub, self.server.server.hub.rooms["lab"]
-        while room.room.state.toolkit_count > 1:  # their names stay reserved for a millisecond
+        while room.routed.state.toolkit_count > 1:  # their names stay reserved for a millisecond
             await check_call(self.carol)
         await check_call(self.carol)
         assert connections_of(self.server) == self.connections
@@ -266,7 +266,7 @@ class Conversation(RuleBasedStateMachine):
         assert room.feeds._feeds == {}
         assert [
             connection
-            for connection in room.room.connections.values()
+            for connection in room.routed.connections.values()
             if connection.calls or connection.dispatched
         ] == []
         assert self.server.server.admission.quotas._counts == self.counted

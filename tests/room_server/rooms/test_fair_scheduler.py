@@ -110,7 +110,7 @@ class BusyRoom:
         """Make a call and take its reply, with loop iterations between them as sockets need."""
         frame = Call(RequestId(number), CallId(f"c{number}"), "t", "run", None, b"\x80", None)
         caller.sent.clear()
-        self.hub.router.call(self.room.room, caller.connection, frame)
+        self.hub.router.call(self.room.routed, caller.connection, frame)
         await asyncio.sleep(0)
         dispatch = decode_from_server(host.sent.pop())
         assert isinstance(dispatch, Dispatch)

@@ -34,7 +34,7 @@ from toolbus_server.testing import TestServer, running_server
 
 
 def connection_of(server: TestServer, name: str) -> Connection:
-    connections = server.server.hub.rooms["lab"].room.connections.values()
+    connections = server.server.hub.rooms["lab"].routed.connections.values()
     return next(connection for connection in connections if connection.member.identity.name == name)
 
 
@@ -202,7 +202,7 @@ async def test_equal_offers_of_many_participants_are_returned_once_or_refused_as
         builders = [
             replace(connection.member, id=ParticipantId(f"{n}"), offers=alike) for n in range(200)
         ]
-        room = server.server.hub.rooms["lab"].room.state
+        room = server.server.hub.rooms["lab"].routed.state
         room._by_name["many"] = {each.id: each for each in builders}
         received = await ask(ann, Builders(RequestId(2), {"participant": "many"}))
         assert received == {"builders": [packed]}

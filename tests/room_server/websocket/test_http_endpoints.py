@@ -198,7 +198,7 @@ async def test_slow_consumers_are_counted_once() -> None:
     """CONN-14 closes them; unread pongs make a slow consumer too."""
     async with running_server() as server, raw_participant(server, "bob") as bob:
         (room,) = server.server.hub.rooms.values()
-        (connection,) = room.room.connections.values()
+        (connection,) = room.routed.connections.values()
         connection.port.close_with(4430, "slow consumer")  # type: ignore[attr-defined]
         connection.port.close_with(4430, "slow consumer")  # type: ignore[attr-defined]
         assert await bob.close_code() == 4430

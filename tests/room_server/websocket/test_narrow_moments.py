@@ -44,7 +44,7 @@ def register(number: int) -> Register:
 )
 async def test_frame_between_a_broken_frame_and_a_close_is_not_read(behind: Frame) -> None:
     async with unharmed_server() as server, server.room("watcher") as watcher:
-        connections = server.server.hub.rooms["lab"].room.connections
+        connections = server.server.hub.rooms["lab"].routed.connections
         dispatched = sum(connection.last_dispatch for connection in connections.values())
         async with raw_participant(server) as mallory:
             pieces = [b"\xc1", encode(behind)]

@@ -37,7 +37,7 @@ class ScriptedHost:
 
     def __init__(self, room: RoomClient) -> None:
         assert room._parts is not None
-        link = room._parts.link
+        link = room._parts.connection
         assert link.websocket is not None
         self._connection = link.websocket
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()

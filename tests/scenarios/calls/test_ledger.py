@@ -284,7 +284,7 @@ async def settled(storm: Storm, callers: list[RoomClient]) -> None:
     for caller in callers:
         assert caller._parts is not None
         # The one description that is requested with a first call may still be pending.
-        assert len(caller._parts.table) <= 1
+        assert len(caller._parts.pending) <= 1
 
 
 async def stop_all(storm: Storm) -> None:

@@ -201,7 +201,7 @@ async def test_caller_and_parent_claimed_by_a_frame_are_ignored(
         hub = server.server.hub
         [dispatch_id] = [
             number
-            for connection in hub.rooms["lab"].room.connections.values()
+            for connection in hub.rooms["lab"].routed.connections.values()
             for number in connection.dispatched
         ]
         empty = pack_body({})

@@ -112,7 +112,7 @@ async def test_an_option_that_is_no_text_is_refused_and_leaves_nothing(
         await alice.invoke("echo.say", {"text": "x"}, **options)
     assert refused.value.executed == "no"
     assert alice._parts is not None
-    assert len(alice._parts.table) == 0
+    assert len(alice._parts.pending) == 0
 
 
 @pytest.mark.parametrize("value", ODD_TIMES, ids=lambda value: type(value).__name__)
@@ -135,7 +135,7 @@ async def test_a_search_or_owner_that_cannot_be_sent_is_refused_and_leaves_nothi
         with pytest.raises(InvalidArguments):
             await alice.toolkit(odd)
     assert alice._parts is not None
-    assert len(alice._parts.table) == 0
+    assert len(alice._parts.pending) == 0
 
 
 async def test_text_of_another_class_is_text(alice: RoomClient) -> None:

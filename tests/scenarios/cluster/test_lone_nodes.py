@@ -152,7 +152,7 @@ async def test_a_node_whose_name_another_node_has_taken_serves_alone_and_logs_it
                     pass
                 async with joined_nodes(redis.url, node="twin") as (second,):
                     await proxy.heal()
-                    while "another server is called twin" not in caplog.text:
+                    while "another server has the node name twin" not in caplog.text:
                         assert await me.call("kit.add", a=1, b=1) == 2
                     async with second.room("other") as other:
                         assert {each.name for each in await other.participants()} == {"other"}

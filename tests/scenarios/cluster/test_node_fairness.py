@@ -62,8 +62,8 @@ async def test_participants_of_a_draining_node_keep_their_places_in_a_full_room(
         await until_present(cem, "ann", "bob")
         assert await status_of(here, "dan") == 429
         await node_of(there).drain()
-        state = here.server.hub.rooms["lab"].room.state
-        while state.on_draining_node_count < 2:  # noqa: ASYNC110 - there is no event
+        state = here.server.hub.rooms["lab"].routed.state
+        while state.draining_node_participant_count < 2:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         async with (
             raw_participant(here, "ann", instance="one", epoch=2),
@@ -127,7 +127,7 @@ async def test_a_broadcast_reaches_99_elsewhere_while_the_hundredth_does_not_rea
             is_ready = asyncio.Event()
             listening.append(tasks.create_task(each.listen(is_ready)))
             await is_ready.wait()
-        present = here.server.hub.rooms["lab"].room.state.participants
+        present = here.server.hub.rooms["lab"].routed.state.participants
         while sum(member.receives_messages for member in present(None)) < LISTENERS:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         await broadcast_to(sender, listeners)

@@ -24,7 +24,7 @@ from toolbus_server.testing import running_server
 
 TIME_S = 60
 LEASES = "toolbus:nodes"
-WAITS = "this one starts when the other lease has expired"
+WAITS = "this node starts after it has"
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def test_second_node_of_a_name_refuses_to_start_while_the_first_lives(
             async with named_server(tmp_path, redis) as second:
                 assert await second.process.wait() == 3
                 await second.until_logged("already_exists")
-            assert "another server is called one, and it is alive" in second.log[-1]
+            assert "another live server has the node name one" in second.log[-1]
             assert await lease_of_one(client) == lease
             assert await me.call("kit.add", a=1, b=1) == 2
 
@@ -97,7 +97,7 @@ async def test_node_whose_name_was_taken_while_it_was_frozen_serves_by_itself(
                 await second.url()
                 lease = await lease_of_one(client)
                 first.process.send_signal(signal.SIGCONT)
-                await first.until_logged("another server is called one")
+                await first.until_logged("another server has the node name one")
                 assert await me.call("kit.add", a=1, b=1) == 2
                 assert await lease_of_one(client) == lease
                 assert await second.end() == 0

@@ -252,7 +252,7 @@ async def test_a_message_is_delivered_once_to_a_participant_that_moves(redis: Re
                     made.lead_to(third)
                     leaving = asyncio.create_task(there.server.stop())
                     assert (await anext(received)).name == "reconnected"
-                    bobs = here.server.hub.rooms["lab"].room.state.participants_named
+                    bobs = here.server.hub.rooms["lab"].routed.state.participants_named
                     while not any(  # noqa: ASYNC110 - a plain flag
                         each.receives_messages > each.node_is_draining for each in bobs("bob")
                     ):

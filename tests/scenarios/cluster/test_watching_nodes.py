@@ -280,7 +280,9 @@ async def test_a_monitor_at_a_draining_node_gets_events_of_other_nodes_until_the
             await until(lambda: is_watched(here))
             await node_of(there).drain()
             await until(
-                lambda: bool(here.server.hub.rooms["lab"].room.state.on_draining_node_count)
+                lambda: bool(
+                    here.server.hub.rooms["lab"].routed.state.draining_node_participant_count
+                )
             )
             await ann.call("kit.add", a=1, b=1)
             await total.until(stream, 1)

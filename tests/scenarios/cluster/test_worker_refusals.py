@@ -30,7 +30,7 @@ def test_workers_without_a_redis_are_refused_with_the_reason(tmp_path: Path) -> 
         toolbus.run_here("serve", "--dev", "--config", str(config)),
     ):
         assert (outcome.code, outcome.out) == (2, "")
-        assert "--workers 2 needs --redis: each worker is a server" in outcome.err
+        assert "--workers 2 needs --redis: the workers share their rooms" in outcome.err
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "257", "many"])
@@ -45,7 +45,7 @@ def test_invalid_names_of_workers_are_refused(tmp_path: Path) -> None:
     flags = ("--workers", "2", "--redis", "redis://127.0.0.1:1", "--node", "n" * 127)
     outcome = CommandLine(tmp_path).run_here("serve", "--dev", *flags)
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"--node: '{'n' * 127}-2' is no valid node name" in outcome.err
+    assert f"--node: '{'n' * 127}-2' is not a valid node name" in outcome.err
 
 
 @pytest.mark.row(80)
@@ -60,7 +60,7 @@ async def test_workers_do_not_start_if_a_name_is_taken(
         async with named_server(tmp_path, redis, "--workers", "2") as server:
             assert await server.process.wait() == 3
             await server.until_logged("already_exists")
-        assert "another server is called one-2, and it is alive" in server.log[-1]
+        assert "another live server has the node name one-2" in server.log[-1]
         assert not any("restart in" in line for line in server.log)
         assert await leases(redis) == before
 

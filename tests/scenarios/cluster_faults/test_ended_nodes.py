@@ -63,7 +63,7 @@ async def test_participant_that_waits_for_a_room_that_ends_joins_the_replicated_
         redis.thaw()
         await entering
         assert hub.rooms["lab"] is not ended
-        replication = hub.rooms["lab"].room.replication
+        replication = hub.rooms["lab"].routed.replication
         assert isinstance(replication, ReplicatedRoom)
         assert replication.is_loaded
         hub.drop("lab")

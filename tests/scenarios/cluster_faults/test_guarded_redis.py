@@ -260,4 +260,4 @@ async def test_redis_that_requires_a_client_certificate_is_named_and_accepts_one
 async def test_missing_tls_files_are_named(secured: str, tmp_path: Path) -> None:
     reach = (await check(f"rediss://{secured}?ssl_ca_certs={tmp_path / 'no.pem'}"))["reach"]
     assert (reach.status, reach.exit_code) == ("fail", ExitCode.USAGE)
-    assert "a file of TLS" in reach.found
+    assert "cannot read a TLS file" in reach.found

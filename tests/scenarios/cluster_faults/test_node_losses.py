@@ -202,7 +202,7 @@ async def test_a_host_that_is_killed_is_gone_from_all_nodes_and_its_call_ends_on
             assert absent.executed == "no"
         assert await far.call("kit.add", a=1, b=1) == 2  # by the path that a second end would take
         assert far._parts is not None
-        assert far._parts.table.dropped == 0
+        assert far._parts.pending.dropped == 0
         for server in (here, there):
             router = server.server.hub.router
             assert (router.in_flight, router.dropped) == (0, 0)
@@ -253,7 +253,7 @@ async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all
 
 def epochs_of(server: TestServer, instance: str) -> list[int]:
     """Return the epoch of each connection of an instance at a server."""
-    connections = server.server.hub.rooms["lab"].room.connections.values()
+    connections = server.server.hub.rooms["lab"].routed.connections.values()
     return [
         connection.member.epoch
         for connection in connections

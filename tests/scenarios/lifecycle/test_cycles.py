@@ -132,7 +132,7 @@ async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task
     hub = server.server.hub
     async with asyncio.timeout(60):
         await until_new_tasks_end(alone)
-        while hub.rooms["lab"].room.state.toolkit_count > 1:
+        while hub.rooms["lab"].routed.state.toolkit_count > 1:
             await host.call("slow.say", text="still here")
         await until_new_tasks_end(alone)
     assert connections_of(server) == {"lab": ["host"]}

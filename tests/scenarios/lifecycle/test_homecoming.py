@@ -62,7 +62,7 @@ async def restarted(
             yield alice
             if not received:
                 assert alice._parts is not None
-                connection = alice._parts.link.websocket
+                connection = alice._parts.connection.websocket
                 assert connection is not None
                 connection.transport.abort()
                 await connection.wait_closed()

@@ -205,7 +205,7 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
         async with server.room("host") as host, host.host(Toolkit("work", [large])):
             (connection,) = (
                 each
-                for each in server.server.hub.rooms["lab"].room.connections.values()
+                for each in server.server.hub.rooms["lab"].routed.connections.values()
                 if each.member.identity.name == "host"
             )
             own, end = _link_of(host).websocket, connection.port.transport  # type: ignore[attr-defined]  # a real connection
@@ -229,7 +229,7 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
 
 def _link_of(room: RoomClient) -> ReconnectingConnection:
     assert room._parts is not None
-    return room._parts.link
+    return room._parts.connection
 
 
 async def _in_flight(server: TestServer, calls: int) -> None:

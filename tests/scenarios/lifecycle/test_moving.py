@@ -80,7 +80,7 @@ class Pair(NamedTuple):
     def names(self, server: TestServer) -> list[str]:
         """Return the names of a server's participants."""
         room = server.server.hub.rooms.get("lab")
-        connections = room.room.connections.values() if room else ()
+        connections = room.routed.connections.values() if room else ()
         return sorted(connection.member.identity.name for connection in connections)
 
 
@@ -248,7 +248,7 @@ async def test_participant_that_no_node_accepts_waits_and_keeps_its_running_call
 async def _call_after_notice(room: RoomClient, name: str, **arguments: int) -> int:
     """Make a call once the client knows that the server leaves."""
     assert room._parts is not None
-    link = room._parts.link
+    link = room._parts.connection
     while link.is_ready:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0)
     return int(await room.call(name, **arguments))
@@ -290,7 +290,9 @@ async def test_old_connection_that_is_lost_while_moving_ends_its_calls_alone() -
             fresh = asyncio.create_task(alice.call("work.hold"))
             while not servers.second.server.hub.router.in_flight:  # noqa: ASYNC110 - a plain number
                 await asyncio.sleep(0.01)
-            for connection in list(servers.first.server.hub.rooms["lab"].room.connections.values()):
+            for connection in list(
+                servers.first.server.hub.rooms["lab"].routed.connections.values()
+            ):
                 if connection.member.identity.name == "alice":
                     connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
             with pytest.raises(RoomException) as lost:

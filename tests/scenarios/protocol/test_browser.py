@@ -256,7 +256,7 @@ async def test_page_is_notified_when_the_server_shuts_down_during_a_call(devtool
                 lost = await outcome(page, "error")
                 assert (lost["executed"], lost["retryable"]) == ("maybe", False)
                 words = await page.shows("state", "^closed")
-                assert words == "closed 1012: the server is leaving: join again in a moment"
+                assert words == "closed 1012: the server is shutting down: join again in a moment"
                 assert await page.evaluate("document.getElementById('inside').disabled")
 
 

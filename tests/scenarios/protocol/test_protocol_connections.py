@@ -235,7 +235,7 @@ async def test_reader_too_slow_for_data_that_cannot_be_refused_is_closed() -> No
     ):
         await ask(slow, offer({"name": "big", "tools": tools}))
         stop_reading(slow)
-        connection: Any = server.server.hub.rooms["lab"].room.connections[id_of(slow)].port
+        connection: Any = server.server.hub.rooms["lab"].routed.connections[id_of(slow)].port
         refused = None
         for number in range(60):
             alice.send_frame(call_of("big.t0", number, arguments=bytes(900_000)))

@@ -132,4 +132,4 @@ async def test_ten_thousand_toolkits_are_listed_and_searched_in_pages_and_in_ord
                 room = server.server.hub.rooms["lab"]
             await until_new_tasks_end(alone)
             assert server.server.hub.rooms == {}
-            assert room.room.state.is_empty
+            assert room.routed.state.is_empty

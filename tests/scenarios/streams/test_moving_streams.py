@@ -104,7 +104,7 @@ async def test_a_stream_and_its_input_go_on_where_they_began_while_all_move() ->
             assert [(await anext(echoed)).value for _ in range(BEFORE)] == [*range(BEFORE)]
             now.leave.set()
             await until_hosts(now.alice, "work", 1)  # sent to the second, where both are now
-            assert now.second.server.hub.rooms["lab"].room.connections
+            assert now.second.server.hub.rooms["lab"].routed.connections
             assert now.first.server.hub.router.in_flight == 2
             async with now.alice.stream("work.echo", input=range(AFTER)) as fresh:
                 assert [chunk.value async for chunk in fresh] == [*range(AFTER)]

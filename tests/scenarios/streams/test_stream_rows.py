@@ -51,7 +51,7 @@ async def counts(room: RoomClient) -> dict[str, int]:
 
 def is_clean(server: TestServer) -> bool:
     """Return whether nothing of any stream is left in a server of this process."""
-    connections = server.server.hub.rooms["lab"].room.connections.values()
+    connections = server.server.hub.rooms["lab"].routed.connections.values()
     assert all((each.stream_count, each.outstanding_bytes) == (0, 0) for each in connections)
     router = server.server.hub.router
     for deadlines in (router._deadlines, router.streams._stalls):
@@ -179,7 +179,7 @@ async def test_a_caller_that_reads_again_in_time_continues(tmp_path: Path) -> No
         readings = [asyncio.create_task(read_all(slow, to=400, size=ITEM_BYTES)) for _ in range(20)]
         (connection,) = (
             each
-            for each in server.server.hub.rooms["lab"].room.connections.values()
+            for each in server.server.hub.rooms["lab"].routed.connections.values()
             if each.member.identity.name == "slow"
         )
         while connection.stream_count < len(readings):

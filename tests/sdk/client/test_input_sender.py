@@ -153,7 +153,7 @@ async def test_nothing_is_taken_while_the_connection_is_congested() -> None:
     async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows) as chunks:
         await scripted.call()
         assert scripted.room._parts is not None
-        connection = scripted.room._parts.link.websocket
+        connection = scripted.room._parts.connection.websocket
         assert connection is not None
         connection.pause_writing()
         await scripted.want(256)

@@ -47,7 +47,7 @@ def connection_to(
 
 def connection_of(room: RoomClient) -> ReconnectingConnection:
     assert room._parts is not None
-    return room._parts.link
+    return room._parts.connection
 
 
 def lose(connection: ReconnectingConnection) -> None:

@@ -62,7 +62,7 @@ async def test_unknown_tool_and_withdrawn_toolkit_are_refused(host_stage: HostSt
     error = await server.error()
     assert (error.code, error.executed) == ("not_found", "no")
 
-    server.runner.withdraw(server.runner._hosted["t", True])
+    server.runner.stop_hosting(server.runner._hosted["t", True])
     server.dispatch(2, "echo", text="x")
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
@@ -349,7 +349,7 @@ async def test_a_cancelled_call_leaves_the_queue_without_running(host_stage: Hos
 async def test_a_sync_tool_that_ignores_cancel_keeps_its_slot_until_it_ends(
     host_stage: HostStage,
 ) -> None:
-    server = host_stage.server(hold_thread(host_stage), max_inflight=2)
+    server = host_stage.server(hold_thread(host_stage), max_in_flight=2)
     server.dispatch(1, "hold_thread", number=1)
     await host_stage.wait_entered()
     server.cancel(1)
@@ -391,7 +391,7 @@ async def test_tool_that_awaits_threads_is_cancelled_after_the_last_one(
 
 @pytest.mark.row(61)
 async def test_call_beyond_the_limit_is_overloaded(host_stage: HostStage) -> None:
-    server = host_stage.server(hold(host_stage, max_concurrency=1), max_inflight=3)
+    server = host_stage.server(hold(host_stage, max_concurrency=1), max_in_flight=3)
     for number in range(4):
         server.dispatch(number, "hold")
     error = await server.error()
@@ -419,7 +419,7 @@ async def test_draining_waits_for_the_calls_that_run(host_stage: HostStage) -> N
     hosted = server.runner._hosted["t", True]
     server.dispatch(1, "hold")
     await host_stage.wait_entered()
-    server.runner.withdraw(hosted)
+    server.runner.stop_hosting(hosted)
     draining = asyncio.ensure_future(server.runner.drained(hosted))
     done, _ = await asyncio.wait([draining], timeout=0.05)
     assert not done

@@ -99,5 +99,5 @@ async def test_invalid_tool_name_is_answered_with_the_form(room: RoomClient, nam
 
 @pytest.mark.parametrize("arguments", [[], b"x", 7, {1, 2}, "hello"])
 async def test_arguments_that_are_no_mapping_are_invalid(room: RoomClient, arguments: Any) -> None:
-    with pytest.raises(InvalidArguments, match="arguments are one object"):
+    with pytest.raises(InvalidArguments, match="arguments must be one mapping"):
         await room.invoke("words.count", arguments)

@@ -63,7 +63,7 @@ async def test_subscriber_without_any_allowed_event_is_refused(server: TestServe
 
 async def test_watching_calls_has_begun_once_the_block_runs(server: TestServer) -> None:
     async with server.room("eve") as eve, eve.watch_calls() as stream, asyncio.timeout(60):
-        assert server.server.hub.rooms["lab"].room.monitor is not None
+        assert server.server.hub.rooms["lab"].routed.monitor is not None
         assert (await anext(stream)).in_flight == 0
 
 

@@ -48,7 +48,7 @@ def impatient(host_stage: HostStage, *, then_hold: bool = False) -> Any:
 
 
 async def test_abandoned_thread_keeps_its_slot_and_may_have_run(host_stage: HostStage) -> None:
-    server = host_stage.server(impatient(host_stage), echo, max_inflight=2)
+    server = host_stage.server(impatient(host_stage), echo, max_in_flight=2)
     server.dispatch(1, "impatient")
     await host_stage.wait_entered()
     error = await server.error()

@@ -28,7 +28,7 @@ from toolbus.wire import (
     Register,
     Result,
     Subscribe,
-    Unknown,
+    UnknownFrame,
     decode_from_client,
     decode_from_server,
     encode,
@@ -103,19 +103,19 @@ def test_unknown_trailing_fields_are_ignored(frame: Any, extra: list[Any]) -> No
 @pytest.mark.parametrize("kind", [0, 6, 99, -1, 2**63, 2**64 - 1])
 def test_unknown_kind_is_returned_with_its_id(kind: int) -> None:
     """FRAME-9."""
-    assert decode_from_client(msgpack.packb([kind, 5, "x"])) == Unknown(kind, 5)
-    assert decode_from_server(msgpack.packb([kind, 5, b"x"])) == Unknown(kind, 5)
+    assert decode_from_client(msgpack.packb([kind, 5, "x"])) == UnknownFrame(kind, 5)
+    assert decode_from_server(msgpack.packb([kind, 5, b"x"])) == UnknownFrame(kind, 5)
     for first in ([], [-1], [2**53 + 1], [True], ["5"], [None], [5.0]):
-        assert decode_from_client(msgpack.packb([kind, *first])) == Unknown(kind, None)
+        assert decode_from_client(msgpack.packb([kind, *first])) == UnknownFrame(kind, None)
 
 
 @pytest.mark.row(31)
 def test_frame_of_the_other_direction_is_unknown() -> None:
     from_server_only = set(FROM_SERVER) - set(FROM_CLIENT)
     for kind in from_server_only:
-        assert decode_from_client(msgpack.packb([KINDS[kind], 5])) == Unknown(KINDS[kind], 5)
+        assert decode_from_client(msgpack.packb([KINDS[kind], 5])) == UnknownFrame(KINDS[kind], 5)
     for kind in set(FROM_CLIENT) - set(FROM_SERVER):
-        assert decode_from_server(msgpack.packb([KINDS[kind], 5])) == Unknown(KINDS[kind], 5)
+        assert decode_from_server(msgpack.packb([KINDS[kind], 5])) == UnknownFrame(KINDS[kind], 5)
 
 
 def test_opaque_parts_do_not_count_as_header() -> None:
@@ -125,7 +125,7 @@ def test_opaque_parts_do_not_count_as_header() -> None:
     for frame in (Result(7, opaque), Register(7, opaque, {}), replace(CALL, arguments=opaque)):
         assert decode_from_client(encode(frame)) == frame
     assert decode_from_client(encode(replace(CALL, options=context))).options == context  # type: ignore[union-attr]
-    assert decode_from_client(msgpack.packb([99, 7, opaque])) == Unknown(99, 7)
+    assert decode_from_client(msgpack.packb([99, 7, opaque])) == UnknownFrame(99, 7)
     assert decode_from_client(msgpack.packb([18, 7, "why", opaque])) == Cancel(7, "why")
 
 

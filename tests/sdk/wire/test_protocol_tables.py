@@ -15,7 +15,7 @@ from toolbus.wire import MAX_DEPTH, MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_TOOLS
 from toolbus.wire.frames import FROM_CLIENT, FROM_SERVER, KINDS, PROTOCOL_VERSION
 from toolbus.wire.manifest import ToolkitManifest, ToolManifest
 from toolbus_server.limits import Limits
-from toolbus_server.registry.request_options import CALL_OPTIONS
+from toolbus_server.registry.request_options import CALL_OPTION_TYPES
 
 _TEXT = (Path(__file__).parents[3] / "sdk/toolbus/wire/PROTOCOL.md").read_text(encoding="utf-8")
 _TYPE_NAMES = {
@@ -146,7 +146,7 @@ def test_all_keys_of_options_limits_and_grants_are_documented() -> None:
     options = next(row[1] for row in _rows("Keys of the map") if row[0] == "call `options`")
     written = dict(re.findall(r"`(\w+)` (\w+)", options))
     assert written.pop("tracestate") == "str"  # absent where it is of another type: TRACE-1
-    assert written == {name: _TYPE_NAMES[kind] for name, kind in CALL_OPTIONS.items()}
+    assert written == {name: _TYPE_NAMES[kind] for name, kind in CALL_OPTION_TYPES.items()}
     facts = next(row[1] for row in _rows("Keys of the map") if row[0] == "welcome `facts`")
     assert set(Limits().to_wire()) <= set(re.findall(r"`(\w+)`", facts))
     claims = _TEXT.split("**TOKEN-5**")[1].split("## 4")[0]

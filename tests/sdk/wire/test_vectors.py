@@ -17,7 +17,7 @@ from toolbus.wire import (
     BadBody,
     BadFrame,
     Frame,
-    Unknown,
+    UnknownFrame,
     decode_from_client,
     decode_from_server,
     encode,
@@ -120,7 +120,7 @@ def test_frame_of_a_newer_release_is_read_as_far_as_it_is_known(path: Path) -> N
     expected = content["reads_as"]
     frame = _DECODERS[content["from"]](data)
     if "unknown" in expected:
-        assert frame == Unknown(expected["unknown"], expected["id"])
+        assert frame == UnknownFrame(expected["unknown"], expected["id"])
     else:
         assert type(frame) is _FRAMES[expected["kind"]]
         assert _same(list(astuple(frame)), _from_plain(expected["fields"]))

@@ -24,7 +24,7 @@ from toolbus.wire import (
     Failed,
     Frame,
     Result,
-    Unknown,
+    UnknownFrame,
     Welcome,
     decode_from_server,
     encode,
@@ -202,7 +202,7 @@ class RawClient:
                 raise AssertionError(f"closed with {_code_of(raw.payload)} instead")
             if raw.opcode == BINARY:
                 frame = decode_from_server(raw.payload)
-                assert not isinstance(frame, Unknown | BadFrame)
+                assert not isinstance(frame, UnknownFrame | BadFrame)
                 return frame
 
     async def reply_to(self, request_id: int) -> Result | Failed:

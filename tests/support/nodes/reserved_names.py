@@ -24,7 +24,7 @@ RESERVED_S = 3
 
 async def until_published(server: TestServer, room: str = "lab") -> None:
     """Wait until Redis has all that a node publishes about a room."""
-    replication: Any = server.server.hub.rooms[room].room.replication
+    replication: Any = server.server.hub.rooms[room].routed.replication
     await replication.wait_until_published()
 
 

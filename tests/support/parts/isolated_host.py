@@ -23,7 +23,7 @@ from toolbus.wire import (
     RequestId,
     Result,
     StreamChunk,
-    Unknown,
+    UnknownFrame,
     decode_from_client,
     exception_of,
     pack_body,
@@ -62,14 +62,14 @@ class Wire:
 
     def send_message(self, data: bytes) -> None:
         frame = decode_from_client(data)
-        assert not isinstance(frame, Unknown)
+        assert not isinstance(frame, UnknownFrame)
         self._take(frame)
 
 
 class ScriptedPeer:
     """The server side: it dispatches calls and receives the answers and the chunks before them."""
 
-    def __init__(self, max_inflight: int, tracing: Tracing) -> None:
+    def __init__(self, max_in_flight: int, tracing: Tracing) -> None:
         self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
         self.unread: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
         self.wire = Wire(self._take)
@@ -79,7 +79,7 @@ class ScriptedPeer:
             room_name="lab",
             tracing=tracing,
             connection=self.wire,
-            max_inflight=max_inflight,
+            max_in_flight=max_in_flight,
         )
 
     def _room_of(self, call: int, deadline_at: float | None) -> Any:
@@ -173,10 +173,10 @@ class HostStage:
         self,
         *tools: Any,
         kit: type[Toolkit] = Toolkit,
-        max_inflight: int = 256,
+        max_in_flight: int = 256,
         tracing: Tracing | None = None,
     ) -> ScriptedPeer:
-        server = ScriptedPeer(max_inflight, tracing or Tracing())
+        server = ScriptedPeer(max_in_flight, tracing or Tracing())
         server.runner.host(kit("t", tools), public=True)
         self._servers.append(server)
         return server

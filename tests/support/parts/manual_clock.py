@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from toolbus.transport.websocket import NotifyingTicket, Ticket
-from toolbus.wire import Cancel, Dispatch, Failed, Frame, Result, Unknown, decode_from_server
+from toolbus.wire import Cancel, Dispatch, Failed, Frame, Result, UnknownFrame, decode_from_server
 
 F = TypeVar("F")
 
@@ -62,7 +62,7 @@ class RecordingPort:
     """A port that writes at once, holds what it is given, or has no room for it."""
 
     def __init__(self) -> None:
-        self.sent: list[Frame | Unknown] = []
+        self.sent: list[Frame | UnknownFrame] = []
         self.is_full = False
         self.holds = False
         self.gathered = 0
@@ -101,7 +101,7 @@ class RecordingPort:
                 ticket.on_written()
 
     @property
-    def held(self) -> list[Frame | Unknown]:
+    def held(self) -> list[Frame | UnknownFrame]:
         """The number of frames that it holds."""
         return [decode_from_server(data) for data, _ in self._held]
 

@@ -22,7 +22,7 @@ from toolbus.wire import (
     Progress,
     Result,
     StreamChunk,
-    Unknown,
+    UnknownFrame,
     decode_from_client,
     failed,
     pack_body,
@@ -89,7 +89,7 @@ class ScriptedRoom:
             data = await self.connection.websocket.recv()
             assert isinstance(data, bytes)
             frame = decode_from_client(data)
-            assert not isinstance(frame, Unknown)
+            assert not isinstance(frame, UnknownFrame)
             if isinstance(frame, Participants):
                 break
             found += [frame] if isinstance(frame, CALL_FRAMES) else []
@@ -102,12 +102,12 @@ class ScriptedRoom:
     def dropped(self) -> int:
         """The number of frames that no request received."""
         assert self.room._parts is not None
-        return self.room._parts.table.dropped
+        return self.room._parts.pending.dropped
 
     def at_chunk(self, act: Callable[[], Any]) -> None:
         """Run an action in the same event loop turn in which the room receives the next chunk."""
         assert self.room._parts is not None
-        table = self.room._parts.table
+        table = self.room._parts.pending
         (runner,) = self.room._parts.calls._runners
         handlers: dict[Any, Any] = runner._handlers
 
@@ -122,13 +122,13 @@ class ScriptedRoom:
     def shares_left(self) -> int:
         """The free bytes of the memory that all streams share."""
         assert self.room._parts is not None
-        return self.room._parts.table.budget.free_bytes
+        return self.room._parts.pending.budget.free_bytes
 
     @property
     def pending(self) -> set[int]:
         """The ids of unanswered requests."""
         assert self.room._parts is not None
-        return set(self.room._parts.table._pending)
+        return set(self.room._parts.pending._pending)
 
 
 async def values(chunks: ChunkStream) -> list[Any]:

@@ -16,7 +16,7 @@ from toolbus.wire import (
     SUBPROTOCOL,
     Frame,
     Result,
-    Unknown,
+    UnknownFrame,
     decode_from_client,
     encode,
     pack_body,
@@ -45,7 +45,7 @@ class ScriptedConnection:
                 data = await self.websocket.recv()
                 assert isinstance(data, bytes)
                 frame = decode_from_client(data)
-                assert not isinstance(frame, Unknown)
+                assert not isinstance(frame, UnknownFrame)
                 if isinstance(frame, kind):
                     return frame
 

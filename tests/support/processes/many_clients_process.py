@@ -20,7 +20,7 @@ _AT_ONCE = 50
 
 def _line_of(room: RoomClient) -> Connection:
     assert room._parts is not None
-    line = room._parts.link._current
+    line = room._parts.connection._current
     assert line is not None
     return line
 
@@ -29,7 +29,7 @@ async def _is_back(room: RoomClient, line: Connection, began: float) -> float:
     """Return how many seconds it took until calls could be sent again."""
     assert room._parts is not None
     await line.closed.wait()
-    await room._parts.link.ready()
+    await room._parts.connection.ready()
     return time.monotonic() - began
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from toolbus.wire import Frame, Unknown, decode_from_server
+from toolbus.wire import Frame, UnknownFrame, decode_from_server
 from toolbus_server.cluster.delivery_failures import (
     ADMIN_ACTION,
     CALL_REPORT,
@@ -213,7 +213,7 @@ def _frames_in(message: bytes) -> list[Frame]:
     """Decode the frames of calls in a message between nodes; a delta of a room has none."""
     packed = [entry[-1] for entry in _entries_in(message) if entry[0] in (DISPATCH, FRAME)]
     frames = [decode_from_server(each) for each in packed]
-    return [frame for frame in frames if not isinstance(frame, Unknown)]
+    return [frame for frame in frames if not isinstance(frame, UnknownFrame)]
 
 
 def carries(*kinds: type[Frame], tool: str | None = None) -> Match:

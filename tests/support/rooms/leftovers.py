@@ -81,7 +81,7 @@ def entries_of(room: RoomClient) -> int:
     parts = room._parts
     if parts is None:
         return 0
-    return len(parts.table)
+    return len(parts.pending)
 
 
 def forget_ended(deadlines: Deadlines[Any]) -> None:

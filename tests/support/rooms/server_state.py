@@ -11,7 +11,7 @@ INTERVAL_S, SILENCE_S = 0.4, 1.2
 
 
 def connection_of(server: TestServer, name: str) -> Any:
-    connections = server.server.hub.rooms["lab"].room.connections.values()
+    connections = server.server.hub.rooms["lab"].routed.connections.values()
     return next(connection for connection in connections if connection.member.identity.name == name)
 
 
@@ -22,4 +22,4 @@ async def until_in_flight(server: TestServer, count: int) -> None:
 
 
 def is_watched(server: TestServer, room: str = "lab") -> bool:
-    return server.server.hub.rooms[room].room.monitor is not None
+    return server.server.hub.rooms[room].routed.monitor is not None

@@ -188,7 +188,7 @@ def _added_up(counts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _more(counted: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
     """Name what is left over: any object of a call, and of other things more than before."""
-    for name in ("entries", "in_flight", "inflight", "streams", "ahead"):
+    for name in ("entries", "in_flight", "host_in_flight", "streams", "ahead"):
         if counted.get(name):
             yield f"{name} {counted[name]}"
     if counted["objects"]:

@@ -34,7 +34,7 @@ def held_by(server: RoomServer) -> dict[str, Any]:
     forget_ended(hub.router._deadlines)
     forget_ended(hub.router.streams._stalls)
     connections = [
-        connection for each in hub.rooms.values() for connection in each.room.connections.values()
+        connection for each in hub.rooms.values() for connection in each.routed.connections.values()
     ]
     return {
         "in_flight": hub.router.in_flight,
@@ -45,13 +45,13 @@ def held_by(server: RoomServer) -> dict[str, Any]:
         "hosts": sum(
             sum(len(generation.hosts) for generation in toolkit.generations)
             for each in hub.rooms.values()
-            for toolkit in each.room.state._by_order.values()
+            for toolkit in each.routed.state._by_order.values()
         ),
         "entries": sum(
             len(connection.calls) + len(connection.call_ids) + len(connection.dispatched)
             for connection in connections
         ),
-        "inflight": sum(connection.member.inflight for connection in connections),
+        "host_in_flight": sum(connection.member.in_flight for connection in connections),
         "streams": sum(connection.stream_count for connection in connections),
         "ahead": sum(connection.outstanding_bytes for connection in connections),
     }

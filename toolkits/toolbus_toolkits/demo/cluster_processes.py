@@ -103,7 +103,7 @@ class ClusterProcesses(DemoProcesses):
 
     async def start_cluster(self) -> None:
         """Start servers, hosts and callers, so that each connects to the intended server."""
-        url = self._redis or await self._redis_program_or_refuse()
+        url = self._redis or await self._start_redis()
         started = (self._serve(node, "--redis", url) for node in self.nodes)
         self.balancer = Balancer(dict(zip(self.nodes, await asyncio.gather(*started), strict=True)))
         self._stack.push_async_callback(self.balancer.close)
@@ -119,7 +119,7 @@ class ClusterProcesses(DemoProcesses):
         for number in range(1, _CALLERS_EACH * len(self.nodes) + 1):
             await self._connect_caller(f"caller-{number}")
 
-    async def _redis_program_or_refuse(self) -> str:
+    async def _start_redis(self) -> str:
         redis = RedisProcess(self._program, self.folder)
         self._stack.push_async_callback(redis.end)
         await redis.start()

@@ -2,7 +2,7 @@
 
 Commands are sent in the order in which they are given, without waiting for earlier answers. The
 client reconnects by itself; while it is disconnected commands fail at once, and nothing is sent a
-second time. A Redis that owes an answer and sends nothing counts as unavailable, like one that
+second time. A Redis that does not answer a command counts as unavailable, like one that
 closes the connection.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["ANSWER_S", "RedisClient", "RedisUnavailable", "Subscriber"]
 
 _logger = logging.getLogger(__name__)
 ANSWER_S = 2.0
-"""Seconds that Redis may send nothing while it owes an answer; at most a quarter more passes.
+"""Seconds that Redis may send nothing while a command has no answer; at most a quarter more passes.
 
 The largest answer, a whole room, has to arrive within that time.
 """
@@ -168,7 +168,7 @@ class RedisClient:
         return subscribed
 
     async def _watch(self) -> None:
-        """Close the connection when Redis owes an answer and none arrives, whatever TCP reports.
+        """Close the connection when a command gets no answer, whatever TCP reports.
 
         Checks are counted, not time: a process that was suspended has not waited.
         """
@@ -179,7 +179,7 @@ class RedisClient:
             first = self._pending[0] if self._pending else None
             checks = checks + 1 if first is oldest and first is not None else 0
             oldest = first
-        raise AnswerTimeout(f"it owes an answer and has sent nothing for {ANSWER_S} s")
+        raise AnswerTimeout(f"no answer within {ANSWER_S:g} s")
 
     async def _run_subscriber(self) -> None:
         await self._subscriber.on_connected()

@@ -21,8 +21,8 @@ from toolbus.telemetry.attributes import (
 )
 
 __all__ = [
-    "Node",
     "SpanLink",
+    "SpanNode",
     "SpanRecord",
     "TraceTree",
     "as_json",
@@ -78,7 +78,7 @@ class SpanRecord:
         return f"{name}[{instance}]" if instance else name
 
 
-class Node(NamedTuple):
+class SpanNode(NamedTuple):
     """A span and its position in the tree."""
 
     span: SpanRecord
@@ -94,7 +94,7 @@ class TraceTree:
     """The spans of one trace in the order of the tree, top to bottom."""
 
     trace_id: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[SpanNode, ...]
     start_ns: int
     """When the first span started."""
     end_ns: int
@@ -147,7 +147,7 @@ def build_tree(spans: Iterable[SpanRecord]) -> TraceTree:
             tops.append(span)
     tops.sort(key=lambda span: span.parent_id is not None)
     seen: set[str] = set()
-    nodes: list[Node] = []
+    nodes: list[SpanNode] = []
     for top in tops:
         nodes.extend(_walk(top, children, seen, orphan=top.parent_id is not None))
     for span in by_id.values():
@@ -167,9 +167,9 @@ def _by_start(span: SpanRecord) -> int:
 
 def _walk(
     top: SpanRecord, children: Mapping[str, Sequence[SpanRecord]], seen: set[str], *, orphan: bool
-) -> Iterator[Node]:
+) -> Iterator[SpanNode]:
     """Walk down from one span with an explicit stack: a chain may be deeper than Python's."""
-    stack = [Node(top, 0, (), orphan)]
+    stack = [SpanNode(top, 0, (), orphan)]
     while stack:
         node = stack.pop()
         if node.span.span_id in seen:
@@ -180,7 +180,7 @@ def _walk(
         is_last = node.is_last[:_MAX_DEPTH_SHOWN]
         for index, span in reversed(list(enumerate(below))):
             last = index == len(below) - 1
-            stack.append(Node(span, node.depth + 1, (*is_last, last), False))
+            stack.append(SpanNode(span, node.depth + 1, (*is_last, last), False))
 
 
 def sanitised(text: object, max_chars: int = _MAX_TEXT_CHARS) -> str:
@@ -213,7 +213,7 @@ def render_lines(tree: TraceTree) -> list[str]:
     return lines
 
 
-def _row(node: Node, tree: TraceTree) -> tuple[str, ...]:
+def _row(node: SpanNode, tree: TraceTree) -> tuple[str, ...]:
     span = node.span
     return (
         _branches(node) + sanitised(span.name),
@@ -238,7 +238,7 @@ def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _branches(node: Node) -> str:
+def _branches(node: SpanNode) -> str:
     if not node.is_last:
         return ""
     more = "… " if node.depth > len(node.is_last) else ""
@@ -295,7 +295,7 @@ def as_json(tree: TraceTree) -> dict[str, Any]:
     }
 
 
-def _span_as_json(node: Node) -> dict[str, Any]:
+def _span_as_json(node: SpanNode) -> dict[str, Any]:
     span = node.span
     return {
         "depth": node.depth,

@@ -20,7 +20,7 @@ from toolbus.auth.keys import KeyRing
 from toolbus.diagnostics.checks import Finding
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus_server.cluster.redis import error_text, health_check
-from toolbus_server.cluster.redis.health_check import examine_redis, look_before_start
+from toolbus_server.cluster.redis.health_check import check_before_start, examine_redis
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
@@ -347,7 +347,7 @@ async def test_small_subscriber_buffer_is_a_warning_of_serve_too(
     memory = (await check(redis.url))["memory"]
     assert memory.status == "warn"
     assert "4 MiB in its output buffer, and a node may need 8 MiB" in memory.found
-    assert await look_before_start(redis.url) == [f"Redis: {memory.found}; {memory.repair}"]
+    assert await check_before_start(redis.url) == [f"Redis: {memory.found}; {memory.repair}"]
     await run(admin, *shlex.split(memory.repair))
     assert (await check(redis.url))["memory"].found == "no limit"
 
@@ -358,19 +358,19 @@ async def test_small_subscriber_buffer_is_a_warning_of_serve_too(
 async def test_serve_accepts_a_redis_that_is_away_silent_or_a_replica(
     redis: RedisServer, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await look_before_start(f"redis://127.0.0.1:{free_port()}") == []
+    assert await check_before_start(f"redis://127.0.0.1:{free_port()}") == []
     monkeypatch.setattr(health_check, "_START_S", 0.2)
     async with answering(b"") as url:
-        assert await look_before_start(url) == []
+        assert await check_before_start(url) == []
     await run(admin, "REPLICAOF", "127.0.0.1", "1")
-    assert await look_before_start(redis.url) == []
+    assert await check_before_start(redis.url) == []
 
 
 @pytest.mark.parametrize("name", ["two words", "-a", "a" * 129, "é"])
 async def test_invalid_node_name_is_refused(name: str, tmp_path: Path) -> None:
     refused = await serve(tmp_path, "redis://127.0.0.1:1", f"--node={name}")
     assert refused.code == 2
-    assert "is no valid node name" in refused.err
+    assert "is not a valid node name" in refused.err
 
 
 async def test_server_that_cannot_listen_warns_and_leaves_no_lease(
