@@ -28,8 +28,8 @@ def json_lines(path: Path) -> Iterator[Any]:
         path: The file; `-` is stdin.
 
     Raises:
-        UsageError: The file cannot be read. The iterator raises it for a line that is not JSON,
-            with its number, and for a line of more than 1 MiB.
+        UsageError: The file cannot be opened. The iterator raises it, with `executed` "maybe", for
+            a line that is not JSON, with its number, and for a line of more than 1 MiB.
     """
     if path == _STDIN:
         return _values(sys.stdin.fileno(), "stdin")
@@ -53,7 +53,7 @@ def _values(file: int, name: str) -> Iterator[Any]:
         try:
             yield read_json(line.decode())
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"line {number} of {name} is not JSON: {error}") from error
+            raise _unreadable(f"line {number} of {name} is not JSON: {error}") from error
 
 
 def _lines(file: int, name: str) -> Iterator[bytes]:
@@ -64,8 +64,13 @@ def _lines(file: int, name: str) -> Iterator[bytes]:
             *lines, rest = (rest + block).split(b"\n")
             yield from lines
             if len(rest) > _MAX_LINE_BYTES:
-                raise UsageError(f"a line of {name} is longer than {_MAX_LINE_BYTES} bytes")
+                raise _unreadable(f"a line of {name} is longer than {_MAX_LINE_BYTES} bytes")
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+        raise _unreadable(f"cannot read {name}: {error.strerror}") from error
     if rest:
         yield rest
+
+
+def _unreadable(message: str) -> UsageError:
+    # The iterator starts when the tool asks for the first value, so the tool may have run.
+    return UsageError(message, executed="maybe")

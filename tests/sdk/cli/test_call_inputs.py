@@ -118,20 +118,21 @@ def test_endless_stdin_does_not_keep_the_command_running(toolbus: CommandLine) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "text", "executed"),
     [
-        (["--input", "wrong"], "line 2 of wrong is not JSON"),
-        (["--input", "none"], "cannot read none: No such file"),
-        (["--input", "numbers", "--attach", "numbers"], "input or an attachment, not both"),
-        ([], "sums.total` shows its parameters"),
+        (["--input", "wrong"], "line 2 of wrong is not JSON", "maybe"),
+        (["--input", "none"], "cannot read none: No such file", "no"),
+        (["--input", "numbers", "--attach", "numbers"], "input or an attachment, not both", "no"),
+        ([], "sums.total` shows its parameters", "no"),
     ],
 )
 def test_invalid_input_is_a_usage_error(
-    toolbus: CommandLine, arguments: list[str], text: str
+    toolbus: CommandLine, arguments: list[str], text: str, executed: str
 ) -> None:
     outcome = toolbus.run("call", "sums.total", *arguments)
     assert outcome.code == 2
     assert text in outcome.err
+    assert f"(executed: {executed})" in outcome.err
     assert "Traceback" not in outcome.err
 
 
@@ -140,8 +141,9 @@ def test_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"1\n" + b"2" * (1024 * 1024 + 65_536))
     lines = json_lines(path)
     assert next(lines) == 1
-    with pytest.raises(UsageError, match=r"a line of .* is longer than 1048576 bytes"):
+    with pytest.raises(UsageError, match=r"a line of .* is longer than 1048576 bytes") as raised:
         next(lines)
+    assert raised.value.executed == "maybe"
 
 
 @pytest.mark.parametrize(
