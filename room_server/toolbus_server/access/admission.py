@@ -64,7 +64,7 @@ class Admitted:
     """An admitted connection."""
 
     room: str
-    member: Participant
+    participant: Participant
     expires_at: float
     """When the token expires, with its leeway: seconds since the epoch."""
     renew_at: float
@@ -95,14 +95,14 @@ def _interned(scope: ApiScope) -> ApiScope:
 
 
 def _admitted(
-    room: str, member: Participant, token: VerifiedToken, *, reads_chunks: bool = False
+    room: str, participant: Participant, token: VerifiedToken, *, reads_chunks: bool = False
 ) -> Admitted:
     life_s = token.expires_at - token.issued_at
     renew_at = token.issued_at + _RENEWED_AFTER * life_s
-    return Admitted(room, member, token.expires_at + LEEWAY_S, renew_at, reads_chunks)
+    return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at, reads_chunks)
 
 
-def _member_of(token: VerifiedToken, instance: str, epoch: int) -> Participant:
+def _participant_of(token: VerifiedToken, instance: str, epoch: int) -> Participant:
     return Participant(
         id=ParticipantId(secrets.token_hex(8)),
         identity=Identity(token.issuer, token.name),
@@ -185,8 +185,8 @@ class Admission:
             raise _Refused(_REPLACED, "old_epoch")
         if current is None:  # a newer connection of an instance replaces one that is counted
             self._check_quotas(identity, request)
-        member = _member_of(token, request.instance, request.epoch)
-        return _admitted(request.room, member, token, reads_chunks=request.reads_chunks)
+        participant = _participant_of(token, request.instance, request.epoch)
+        return _admitted(request.room, participant, token, reads_chunks=request.reads_chunks)
 
     def _check_quotas(self, identity: Identity, request: _Request) -> None:
         if self.quotas.is_full(identity):
@@ -195,7 +195,7 @@ class Admission:
         if self.quotas.is_room_full(request.room, remote):
             raise _Refused(_TOO_MANY, "room_full")
 
-    def renew(self, member: Participant, room: str, jwt: str) -> Admitted | None:
+    def renew(self, participant: Participant, room: str, jwt: str) -> Admitted | None:
         """Verify a token that is to replace a participant's current one.
 
         Returns:
@@ -207,8 +207,8 @@ class Admission:
         except _Refused as refused:
             self.refused[refused.reason] += 1
             return None
-        newer = _member_of(token, member.instance, member.epoch)
-        if newer.identity != member.identity or not token.allows_room(room):
+        newer = _participant_of(token, participant.instance, participant.epoch)
+        if newer.identity != participant.identity or not token.allows_room(room):
             return None
         return _admitted(room, newer, token)
 

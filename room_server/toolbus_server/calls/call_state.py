@@ -85,7 +85,7 @@ class Replication(Protocol):
     node: str
     """The name of this node."""
 
-    def participant_changed(self, member: Participant) -> None:
+    def participant_changed(self, participant: Participant) -> None:
         """Publish that a participant of this node joined, changed or left."""
 
     def send_message(self, to: str | None, message: dict[str, Any]) -> int:
@@ -98,7 +98,7 @@ class Replication(Protocol):
     def room_closed(self) -> None:
         """Leave the room: its last participant of this node has left."""
 
-    async def claim(self, member: Participant, offer: Offer, number: int | None) -> int | None:
+    async def claim(self, participant: Participant, offer: Offer, number: int | None) -> int | None:
         """Reserve the name of a toolkit before it is registered; return its generation.
 
         Raises:
@@ -120,7 +120,7 @@ class Offer(NamedTuple):
 class Connection:
     """A participant's connection, with the calls it makes and the calls it runs."""
 
-    member: Participant
+    participant: Participant
     port: MessagePort
     calls: dict[int, InFlightCall] = field(default_factory=dict)
     """The calls it makes, by the request ids that it chose."""

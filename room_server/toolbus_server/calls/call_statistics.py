@@ -237,7 +237,7 @@ class RoomCallMonitor:
             self._room.monitor = self
             self._in_flight = 0
             for connection in self._room.connections.values():
-                for call in () if connection.member.is_remote else connection.calls.values():
+                for call in () if connection.participant.is_remote else connection.calls.values():
                     self._monitor_call(call)
 
     def _stop_if_unused(self) -> None:
@@ -328,7 +328,7 @@ class RoomCallMonitor:
         """Count a call that ended before it was dispatched."""
         self._count_start()
         # The trace of an untrusted caller is not continued, so its id would mean nothing here.
-        trusted = caller.member.scope.trace
+        trusted = caller.participant.scope.trace
         context = read_trace_context(request.traceparent, None) if trusted else None
         is_recorded = context is not None and context.sampled
         self._add_ended(
@@ -406,4 +406,4 @@ class RoomCallMonitor:
 
 
 def _id_and_name(connection: Connection) -> list[str]:
-    return [connection.member.id, connection.member.identity.name]
+    return [connection.participant.id, connection.participant.identity.name]

@@ -29,15 +29,15 @@ def explain(
     except RoomException as error:
         facts = {"code": error.code, "message": error.message, "details": error.details}
         return {"would_run": False, **facts}
-    member, replication = host.member, room.replication
+    participant, replication = host.participant, room.replication
     return {
         "would_run": True,
-        **({} if replication is None else {"node": member.node or replication.node}),
+        **({} if replication is None else {"node": participant.node or replication.node}),
         "host": {
-            "id": member.id,
-            "name": member.identity.name,
-            "role": member.role,
-            "issuer": member.identity.issuer,
+            "id": participant.id,
+            "name": participant.identity.name,
+            "role": participant.role,
+            "issuer": participant.identity.issuer,
         },
         "hosts": len(toolkit.serving.hosts),
         "generation": toolkit.serving.number,

@@ -47,7 +47,7 @@ def call_context(
         raise PermissionDenied("the parent call is not in flight on this connection")
     if parent.hops >= limits.max_hops:
         raise LoopDetected(f"more than {limits.max_hops} calls within each other")
-    principal = parent.principal or parent.caller.member
+    principal = parent.principal or parent.caller.participant
     if on_behalf_of is not None and on_behalf_of != principal.identity.name:
         raise PermissionDenied("a nested call acts for the principal of its parent only")
     return CallContext(principal, parent.hops + 1, parent.deadline_at)
@@ -57,7 +57,7 @@ def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Partic
     if name is None:
         return None
     # Only a caller that may act for the name learns whether such a participant is connected.
-    if not caller.member.rights.may_act_for(name):
+    if not caller.participant.rights.may_act_for(name):
         raise PermissionDenied(f"no grant to act for {name[:64]!r} (agents.act_for)")
     principal = room.state.participant_named(name)
     if principal is None:

@@ -135,7 +135,7 @@ class Router:
             toolkit, timeout_ms = decision[0], request.timeout_ms
             timeout_s = self._default_s(options) if timeout_ms is None else timeout_ms / 1000
             call = self.open_call(caller, request, decision, timeout_s)
-            header: dict[str, Any] = {"caller": caller.member.packed_info}
+            header: dict[str, Any] = {"caller": caller.participant.packed_info}
             if options or not toolkit.public or not caller.reads_chunks:
                 _fill_header(header, call, toolkit, options)
                 if not STREAM_OPTION_TYPES.keys().isdisjoint(options):
@@ -143,7 +143,7 @@ class Router:
             traceparent = request.traceparent
             if traceparent and (options or not is_unsampled(traceparent)):
                 traceparent = self._begin_span(room, call, request, header)
-            elif not caller.member.scope.trace:
+            elif not caller.participant.scope.trace:
                 traceparent = None
             self.dispatch(call, request, header, traceparent)
             if room.monitor is not None:
@@ -166,7 +166,7 @@ class Router:
         if room.monitor is not None:
             room.monitor.call_refused(caller, request, error)
         if not is_recorded:
-            self._telemetry.refuse_call(room, caller.member, request, error)
+            self._telemetry.refuse_call(room, caller.participant, request, error)
 
     def route(
         self,
@@ -187,8 +187,10 @@ class Router:
         if len(caller.calls) >= self._limits.max_calls:
             message = f"{self._limits.max_calls} calls are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
-        toolkit = room.state.resolve(caller.member, request.toolkit, options.get("participant"))
-        tool = check_grant(caller.member, toolkit, request.tool)
+        toolkit = room.state.resolve(
+            caller.participant, request.toolkit, options.get("participant")
+        )
+        tool = check_grant(caller.participant, toolkit, request.tool)
         context = ROOT_CONTEXT
         if options:
             context = call_context(room, caller, options, self._limits)
@@ -199,7 +201,7 @@ class Router:
         hosts = toolkit.serving.hosts
         if len(hosts) == 1 and tool.affinity == "none":
             return toolkit, tool, context, room.connections[hosts[0].id]
-        affinity = affinity_of(tool, caller.member, options.get("affinity"))
+        affinity = affinity_of(tool, caller.participant, options.get("affinity"))
         host = room.state.choose_host(toolkit, affinity)
         return toolkit, tool, context, room.connections[host.id]
 
@@ -210,7 +212,7 @@ class Router:
         received = read_trace_context(request.traceparent, request.options)
         if received is None:
             return None
-        trusted = call.caller.member.scope.trace
+        trusted = call.caller.participant.scope.trace
         return self._telemetry.begin(room, call, received, header, trusted=trusted)
 
     def dispatch_relayed(
@@ -298,7 +300,7 @@ class Router:
         caller.calls[call.request_id] = call
         caller.call_ids.add(call.call_id)
         host.dispatched[call.dispatch_id] = call
-        host.member.in_flight += 1
+        host.participant.in_flight += 1
         self.in_flight += 1
         if not is_endless:
             self._deadlines.add(call.deadline_at, call)
@@ -389,7 +391,7 @@ class Router:
         del call.caller.calls[call.request_id]
         call.caller.call_ids.discard(call.call_id)
         del call.host.dispatched[call.dispatch_id]
-        call.host.member.in_flight -= 1
+        call.host.participant.in_flight -= 1
         self.in_flight -= 1
         if call.streams is not None:
             self.streams.close(call.streams)
@@ -424,7 +426,7 @@ def _dispatch_error(call: InFlightCall, is_too_large: bool) -> RoomException:
     host, error = call.host, _overloaded_error("the host's send queue is full")
     if is_too_large:
         error = TooLarge("the call does not fit one frame", executed="no")
-    elif host.member.is_remote and not host.port.is_open:
+    elif host.participant.is_remote and not host.port.is_open:
         error = Unavailable("the host's server cannot be reached", executed="no")
     if call.span is not None:
         call.span.end(error)

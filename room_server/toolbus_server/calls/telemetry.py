@@ -119,7 +119,7 @@ def _is_registered(room: RoomState, caller: Participant, request: Call) -> bool:
 
 
 def _attributes_of(room: RoutedRoom, call: InFlightCall) -> SharedAttributes:
-    principal, caller, host = call.principal, call.caller.member, call.host.member
+    principal, caller, host = call.principal, call.caller.participant, call.host.participant
     return _attributes(
         room.state.name,
         caller.identity.name,

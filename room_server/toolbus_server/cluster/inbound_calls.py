@@ -43,7 +43,12 @@ class InboundCalls:
         room_name, host_id, caller_id, principal_id, hops, dispatch = relayed
         open_room = self._hub.rooms.get(room_name)
         host = None if open_room is None else open_room.routed.connections.get(host_id)
-        if open_room is None or host is None or host.member.is_draining or host.member.is_remote:
+        if (
+            open_room is None
+            or host is None
+            or host.participant.is_draining
+            or host.participant.is_remote
+        ):
             raise NoHost("the host has moved", retry_after_s=0.05)
         room = open_room.routed
         caller = room.connections.get(caller_id)
@@ -54,7 +59,7 @@ class InboundCalls:
         header = dict(dispatch.header)
         toolkit = _toolkit_of(host, dispatch, header)
         tool = toolkit.serving.definition.tools[dispatch.tool]
-        context = CallContext(None if principal is None else principal.member, hops, None)
+        context = CallContext(None if principal is None else principal.participant, hops, None)
         timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
         router = self._hub.router
         call = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
@@ -66,7 +71,7 @@ class InboundCalls:
 
 def _toolkit_of(host: Connection, dispatch: Dispatch, header: dict[str, Any]) -> RegisteredToolkit:
     is_public = header.get("private") is not True
-    for toolkit in host.member.toolkits:
+    for toolkit in host.participant.toolkits:
         if toolkit.name == dispatch.toolkit and toolkit.public == is_public:
             if dispatch.tool in toolkit.serving.definition.tools:
                 return toolkit

@@ -150,7 +150,7 @@ class Peer:
     def send_dispatch(self, room: str, host: str, data: bytes, call: InFlightCall) -> None:
         """Send a call to a host at that node."""
         principal = None if call.principal is None else call.principal.id
-        entry = (DISPATCH, room, host, call.caller.member.id, principal, call.hops, data)
+        entry = (DISPATCH, room, host, call.caller.participant.id, principal, call.hops, data)
         self._put(Entry(_encode(entry), call))
 
     def send_message(self, room: str, to: str | None, message: dict[str, Any]) -> None:

@@ -120,8 +120,8 @@ class RemoteParticipants:
     def _add(self, node: str, slot: bytes, epoch: int, packed: bytes) -> None:
         newer, reads_chunks = unpack_participant(packed)
         own = self._open.sessions.get((newer.identity, newer.instance))
-        if own is not None and slot_held_by(own.connection.member) == slot:
-            if own.connection.member.epoch >= epoch:
+        if own is not None and slot_held_by(own.connection.participant) == slot:
+            if own.connection.participant.epoch >= epoch:
                 return
             own.replaced()
             self._hub.leave(self._name, own)

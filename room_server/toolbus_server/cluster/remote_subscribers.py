@@ -60,7 +60,7 @@ class RemoteSubscribers:
 
     def deliver(self, to: str | None, message: dict[str, Any]) -> None:
         """Deliver a message of a remote participant to its receivers at this node."""
-        local = (session.connection.member for session in self._open.sessions.values())
+        local = (session.connection.participant for session in self._open.sessions.values())
         named = [participant for participant in local if to in (None, participant.identity.name)]
         self._open.feeds.deliver(message, named)
 

@@ -120,7 +120,7 @@ class ReplicatedRoom:
     def drain(self) -> None:
         """Publish that this node is draining: its participants may connect to another one."""
         for session in self._open.sessions.values():
-            participant = session.connection.member
+            participant = session.connection.participant
             self._state.mark_node_draining(participant)
             if self.is_loaded:
                 self._pending += self._published.release_slot(participant)
@@ -162,7 +162,7 @@ class ReplicatedRoom:
     def _disconnect_replaced(self, slot: bytes, epoch: int) -> None:
         """Disconnect a participant whose instance has a newer connection at another node."""
         session = self._session_in(slot)
-        if session is not None and session.connection.member.epoch == epoch:
+        if session is not None and session.connection.participant.epoch == epoch:
             session.replaced()
             self._hub.leave(self.name, session)
 
@@ -171,18 +171,18 @@ class ReplicatedRoom:
         self._published.mark_unpublished(slot)
         session = self._session_in(slot)
         if session is not None:
-            self._touched[slot] = session.connection.member
+            self._touched[slot] = session.connection.participant
 
     def _unregister_lost(self, slot: bytes, key: bytes) -> None:
         session = self._session_in(slot)
         if session is not None:
-            for lost in unregister_named(self._open, session.connection.member, key):
+            for lost in unregister_named(self._open, session.connection.participant, key):
                 _logger.warning("room %s: %s belongs to another participant", self.name, lost)
 
     def _session_in(self, slot: bytes) -> ConnectedSession | None:
         sessions = self._open.sessions.values()
         return next(
-            (each for each in sessions if slot_held_by(each.connection.member) == slot), None
+            (each for each in sessions if slot_held_by(each.connection.participant) == slot), None
         )
 
     def send_message(self, to: str | None, message: dict[str, Any]) -> int:
@@ -273,7 +273,7 @@ class ReplicatedRoom:
             _logger.error("room %s: the fact %r in Redis cannot be read", self.name, key)
         self._remote.apply_snapshot(snapshot)
         self._reserve_names(snapshot, now_ms)
-        present = [session.connection.member for session in self._open.sessions.values()]
+        present = [session.connection.participant for session in self._open.sessions.values()]
         self._pending += self._published.load(snapshot.own, present)
         self._version = version
         self.subscribers.resend_report()

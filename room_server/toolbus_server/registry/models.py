@@ -162,34 +162,34 @@ class RegisteredToolkit:
         """Its sort key in lists: by name, public first, then by owner."""
         return (self.name, not self.public, self.owner.name, self.owner.issuer)
 
-    def is_visible_to(self, member: Participant) -> bool:
+    def is_visible_to(self, participant: Participant) -> bool:
         """Whether this participant may know that the toolkit exists."""
-        if self.public or self.owner == member.identity:
+        if self.public or self.owner == participant.identity:
             return True
         shared = self.serving.shared_with
         return bool(shared) and (
             "*" in shared
-            or f"name:{member.identity.name}" in shared
-            or f"role:{member.role}" in shared
+            or f"name:{participant.identity.name}" in shared
+            or f"role:{participant.role}" in shared
         )
 
-    def tools_seen_by(self, member: Participant) -> list[ToolManifest]:
+    def tools_seen_by(self, participant: Participant) -> list[ToolManifest]:
         """Choose the tools that a list shows to this participant."""
         tools = self.serving.definition.manifest.tools
-        return [tool for tool in tools if member.rights.may_see(self.name, tool.name)]
+        return [tool for tool in tools if participant.rights.may_see(self.name, tool.name)]
 
-    def is_listed_for(self, member: Participant) -> bool:
+    def is_listed_for(self, participant: Participant) -> bool:
         """Whether a list or an event may name it to this participant."""
-        if not self.is_visible_to(member):
+        if not self.is_visible_to(participant):
             return False
         tools = self.serving.definition.manifest.tools
-        return not tools or any(member.rights.may_see(self.name, tool.name) for tool in tools)
+        return not tools or any(participant.rights.may_see(self.name, tool.name) for tool in tools)
 
 
-def searchable_texts(toolkit: RegisteredToolkit, member: Participant) -> list[str]:
+def searchable_texts(toolkit: RegisteredToolkit, participant: Participant) -> list[str]:
     """Collect the names, titles and descriptions that a participant may search."""
     manifest = toolkit.serving.definition.manifest
     texts = [manifest.name, manifest.title, manifest.description]
-    for tool in toolkit.tools_seen_by(member):
+    for tool in toolkit.tools_seen_by(participant):
         texts += (tool.name, tool.title, tool.description)
     return texts

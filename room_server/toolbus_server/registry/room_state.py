@@ -67,9 +67,9 @@ class RoomState:
     def __init__(self, name: str, random: Random) -> None:
         self.name = name
         self._random = random
-        self._members: dict[ParticipantId, Participant] = {}
+        self._participants: dict[ParticipantId, Participant] = {}
         self._by_name: dict[str, dict[ParticipantId, Participant]] = {}
-        self._sorted_members: list[tuple[str, ParticipantId]] = []
+        self._sorted_participants: list[tuple[str, ParticipantId]] = []
         self.remote_count = 0
         """How many participants are connected to other nodes."""
         self.draining_node_participant_count = 0
@@ -84,46 +84,50 @@ class RoomState:
 
     # Participants
 
-    def join(self, member: Participant) -> None:
+    def join(self, participant: Participant) -> None:
         """Add a participant."""
-        self._members[member.id] = member
-        self._by_name.setdefault(member.identity.name, {})[member.id] = member
-        insort(self._sorted_members, (member.identity.name, member.id))
-        member.is_present = True
-        self.remote_count += member.is_remote
-        self.draining_node_participant_count += member.node_is_draining
+        self._participants[participant.id] = participant
+        self._by_name.setdefault(participant.identity.name, {})[participant.id] = participant
+        insort(self._sorted_participants, (participant.identity.name, participant.id))
+        participant.is_present = True
+        self.remote_count += participant.is_remote
+        self.draining_node_participant_count += participant.node_is_draining
 
-    def mark_node_draining(self, member: Participant) -> None:
+    def mark_node_draining(self, participant: Participant) -> None:
         """Mark a participant as connected to a draining node."""
-        self.draining_node_participant_count += member.is_present and not member.node_is_draining
-        member.node_is_draining = True
+        self.draining_node_participant_count += (
+            participant.is_present and not participant.node_is_draining
+        )
+        participant.node_is_draining = True
 
-    def leave(self, member: Participant, *, reserve: bool = False) -> list[ToolkitChange]:
+    def leave(self, participant: Participant, *, reserve: bool = False) -> list[ToolkitChange]:
         """Remove a participant, and the toolkits that only it served.
 
         Args:
-            member: The participant.
+            participant: The participant.
             reserve: Whether the names of those toolkits stay reserved for its identity: each of
                 them then has a `reservation`, which `release` ends.
         """
-        if member.is_present:
-            self._forget(member)
+        if participant.is_present:
+            self._forget(participant)
         return [
             change
-            for toolkit in list(member.toolkits)
-            for change in self._drop(toolkit, member, reserve=reserve)
+            for toolkit in list(participant.toolkits)
+            for change in self._drop(toolkit, participant, reserve=reserve)
         ]
 
-    def _forget(self, member: Participant) -> None:
-        member.is_present = False
-        self.remote_count -= member.is_remote
-        self.draining_node_participant_count -= member.node_is_draining
-        name = member.identity.name
-        del self._members[member.id]
-        del self._by_name[name][member.id]
+    def _forget(self, participant: Participant) -> None:
+        participant.is_present = False
+        self.remote_count -= participant.is_remote
+        self.draining_node_participant_count -= participant.node_is_draining
+        name = participant.identity.name
+        del self._participants[participant.id]
+        del self._by_name[name][participant.id]
         if not self._by_name[name]:
             del self._by_name[name]
-        del self._sorted_members[bisect_left(self._sorted_members, (name, member.id))]
+        del self._sorted_participants[
+            bisect_left(self._sorted_participants, (name, participant.id))
+        ]
 
     def _reserve(self, toolkit: RegisteredToolkit) -> None:
         toolkit.reservation = Reservation(toolkit)
@@ -194,20 +198,20 @@ class RoomState:
         new.toolkits, old.toolkits = old.toolkits, []
         return self.leave(old) + self.drop_uncovered(new)
 
-    def drop_uncovered(self, member: Participant) -> list[ToolkitChange]:
+    def drop_uncovered(self, participant: Participant) -> list[ToolkitChange]:
         """Unregister the toolkits of a participant that its grants do not cover any more."""
         return [
             change
-            for toolkit in list(member.toolkits)
-            if not member.rights.may_register(toolkit.name, toolkit.public)
-            for change in self._drop(toolkit, member)
+            for toolkit in list(participant.toolkits)
+            if not participant.rights.may_register(toolkit.name, toolkit.public)
+            for change in self._drop(toolkit, participant)
         ]
 
     # Toolkits
 
     def register(
         self,
-        member: Participant,
+        participant: Participant,
         definition: Definition,
         *,
         public: bool,
@@ -217,7 +221,7 @@ class RoomState:
         """Make a participant a host of a toolkit.
 
         Args:
-            member: The host.
+            participant: The host.
             definition: What it serves.
             public: Whether the whole room sees it.
             shared_with: Who else sees a private one.
@@ -228,12 +232,12 @@ class RoomState:
             AlreadyExists: The public name belongs to another identity.
         """
         name = definition.name
-        existing = self.existing(member.identity, name, public)
-        toolkit = existing or RegisteredToolkit(name, member.identity, public)
-        joined = self._join_generation(toolkit, member, definition, generation)
+        existing = self.existing(participant.identity, name, public)
+        toolkit = existing or RegisteredToolkit(name, participant.identity, public)
+        joined = self._join_generation(toolkit, participant, definition, generation)
         joined.shared_with = shared_with
-        if member.is_draining:  # at another node
-            self._drain_host(toolkit, member)
+        if participant.is_draining:  # at another node
+            self._drain_host(toolkit, participant)
         self._end_reservation(toolkit)
         if existing is not None:
             return RegistrationResult(toolkit, joined, [ToolkitChange("toolkit_changed", toolkit)])
@@ -256,12 +260,12 @@ class RoomState:
     def _join_generation(
         self,
         toolkit: RegisteredToolkit,
-        member: Participant,
+        participant: Participant,
         definition: Definition,
         number: int | None,
     ) -> Generation:
         """Add a host to the generation of its definition, or to a new one."""
-        generations = self._without(toolkit, member)
+        generations = self._without(toolkit, participant)
         for generation in generations:
             if generation.definition.digest == definition.digest:
                 break
@@ -270,10 +274,10 @@ class RoomState:
             generation = Generation(number, definition)
             # If two claim one number, the same one serves at every node, whichever came first.
             insort(generations, generation, key=lambda each: (each.number, each.definition.digest))
-        generation.hosts.append(member)
+        generation.hosts.append(participant)
         toolkit.settle(generations)
-        if toolkit not in member.toolkits:
-            member.toolkits.append(toolkit)
+        if toolkit not in participant.toolkits:
+            participant.toolkits.append(toolkit)
         return generation
 
     def _number_of(self, owner: Identity, claimed: int | None, others: list[Generation]) -> int:
@@ -286,45 +290,47 @@ class RoomState:
             del self._last_generations[next(iter(self._last_generations))]
         return number
 
-    def _without(self, toolkit: RegisteredToolkit, member: Participant) -> list[Generation]:
+    def _without(self, toolkit: RegisteredToolkit, participant: Participant) -> list[Generation]:
         """Remove a host from the generations of a toolkit; some may be left without a host."""
         for generation in toolkit.generations:
-            if member in generation.hosts:
-                generation.hosts.remove(member)
+            if participant in generation.hosts:
+                generation.hosts.remove(participant)
         return list(toolkit.generations)
 
-    def drain(self, member: Participant) -> list[ToolkitChange]:
+    def drain(self, participant: Participant) -> list[ToolkitChange]:
         """Send a participant no more calls; its toolkits keep their names until it leaves."""
-        if member.is_draining:
+        if participant.is_draining:
             return []
-        member.is_draining = True
-        for toolkit in member.toolkits:
-            self._drain_host(toolkit, member)
-        return [ToolkitChange("toolkit_changed", toolkit) for toolkit in member.toolkits]
+        participant.is_draining = True
+        for toolkit in participant.toolkits:
+            self._drain_host(toolkit, participant)
+        return [ToolkitChange("toolkit_changed", toolkit) for toolkit in participant.toolkits]
 
-    def _drain_host(self, toolkit: RegisteredToolkit, member: Participant) -> None:
-        toolkit.settle(self._without(toolkit, member))
-        if member not in toolkit.draining:
-            toolkit.draining.append(member)
+    def _drain_host(self, toolkit: RegisteredToolkit, participant: Participant) -> None:
+        toolkit.settle(self._without(toolkit, participant))
+        if participant not in toolkit.draining:
+            toolkit.draining.append(participant)
 
-    def unregister(self, member: Participant, name: str, *, public: bool) -> list[ToolkitChange]:
+    def unregister(
+        self, participant: Participant, name: str, *, public: bool
+    ) -> list[ToolkitChange]:
         """Unregister a toolkit of a participant; without other hosts the name is free at once.
 
         Raises:
             NotFound: This participant serves no such toolkit.
         """
-        for toolkit in member.toolkits:
+        for toolkit in participant.toolkits:
             if toolkit.name == name and toolkit.public == public:
-                return self._drop(toolkit, member)
+                return self._drop(toolkit, participant)
         raise NotFound(f"you host no {'public' if public else 'private'} toolkit {name}")
 
     def _drop(
-        self, toolkit: RegisteredToolkit, member: Participant, *, reserve: bool = False
+        self, toolkit: RegisteredToolkit, participant: Participant, *, reserve: bool = False
     ) -> list[ToolkitChange]:
-        toolkit.settle(self._without(toolkit, member))
-        member.toolkits.remove(toolkit)
-        if member in toolkit.draining:
-            toolkit.draining.remove(member)
+        toolkit.settle(self._without(toolkit, participant))
+        participant.toolkits.remove(toolkit)
+        if participant in toolkit.draining:
+            toolkit.draining.remove(participant)
         if toolkit.generations or toolkit.draining:
             return [ToolkitChange("toolkit_changed", toolkit)]
         if reserve and len(self._reserved.get(toolkit.owner, ())) < MAX_RESERVED:
@@ -365,68 +371,68 @@ class RoomState:
     @property
     def is_empty(self) -> bool:
         """Whether no participant is left."""
-        return not self._members
+        return not self._participants
 
     def participant_named(self, name: str) -> Participant | None:
         """Find a participant by the name in its token; of several instances, the first.
 
         None also if two identities have that name, which is then ambiguous.
         """
-        members = self._by_name.get(name, {}).values()
-        first = next(iter(members), None)
-        is_one = all(first.identity == each.identity for each in members) if first else False
+        participants = self._by_name.get(name, {}).values()
+        first = next(iter(participants), None)
+        is_one = all(first.identity == each.identity for each in participants) if first else False
         return first if is_one else None
 
     def participants_named(self, name: str) -> list[Participant]:
         """Find all participants of a name, of any issuer."""
         return list(self._by_name.get(name, {}).values())
 
-    def has_moved(self, member: Participant) -> bool:
+    def has_moved(self, participant: Participant) -> bool:
         """Whether its instance already has another connection that receives its messages."""
-        return member.node_is_draining and any(
+        return participant.node_is_draining and any(
             each.receives_messages
             and not each.node_is_draining
-            and each.instance == member.instance
-            for each in self._by_name.get(member.identity.name, {}).values()
-            if each.identity == member.identity
+            and each.instance == participant.instance
+            for each in self._by_name.get(participant.identity.name, {}).values()
+            if each.identity == participant.identity
         )
 
     def participants(self, after: tuple[str, str] | None) -> Iterator[Participant]:
         """Iterate over the participants by name, then by id, starting after `after`."""
-        start = 0 if after is None else bisect_right(self._sorted_members, after)
-        for _, member_id in self._sorted_members[start:]:
-            yield self._members[member_id]
+        start = 0 if after is None else bisect_right(self._sorted_participants, after)
+        for _, participant_id in self._sorted_participants[start:]:
+            yield self._participants[participant_id]
 
     # Resolving names
 
     def resolve(
-        self, member: Participant, name: str, participant: str | None = None
+        self, participant: Participant, name: str, owner: str | None = None
     ) -> RegisteredToolkit:
         """Find the toolkit that a name means for a participant.
 
         Args:
-            member: The participant.
-            name: The toolkit's name. Alone it means the participant's own private toolkit, else
+            participant: The participant that asks.
+            name: The toolkit's name. Alone it means the private toolkit of this participant, else
                 the public one.
-            participant: An owner's name: then only that owner's toolkits count, private ones first.
+            owner: An owner's name: then only that owner's toolkits count, private ones first.
 
         Raises:
             NotFound: There is none, or none that is visible to it.
         """
-        if participant is None:
-            own = self._private.get((member.identity, name)) if self._private else None
+        if owner is None:
+            own = self._private.get((participant.identity, name)) if self._private else None
             toolkit = own or self._public.get(name)
         else:
-            toolkit = self._owned_by(member, name, participant)
+            toolkit = self._owned_by(participant, name, owner)
         if toolkit is None:
             raise NotFound(f"toolkit {name[:64]} not found")
         return toolkit
 
     def _owned_by(
-        self, member: Participant, name: str, participant: str
+        self, participant: Participant, name: str, owner: str
     ) -> RegisteredToolkit | None:
-        owned = self._owned.get((participant, name), ())
-        seen = (toolkit for toolkit in owned if toolkit.is_visible_to(member))
+        owned = self._owned.get((owner, name), ())
+        seen = (toolkit for toolkit in owned if toolkit.is_visible_to(participant))
         return min(seen, key=lambda toolkit: toolkit.public, default=None)
 
     def choose_host(self, toolkit: RegisteredToolkit, affinity: str | None = None) -> Participant:
@@ -456,11 +462,11 @@ class RoomState:
         return first if first.in_flight <= second.in_flight else second
 
     def visible_toolkits(
-        self, member: Participant, *, after: tuple[str, bool, str, str] | None
+        self, participant: Participant, *, after: tuple[str, bool, str, str] | None
     ) -> Iterator[RegisteredToolkit]:
         """Iterate over the toolkits that a participant can see, in order, after `after`."""
         start = 0 if after is None else bisect_right(self._order, after)
         for order in self._order[start:]:
             toolkit = self._by_order[order]
-            if toolkit.is_listed_for(member):
+            if toolkit.is_listed_for(participant):
                 yield toolkit

@@ -79,7 +79,7 @@ class AdminActions:
             session
             for name, open_room in self._hub.rooms.items()
             for session in open_room.sessions.values()
-            if matches(name, session.connection.member)
+            if matches(name, session.connection.participant)
         ]
         for session in evicted:
             session.evict()
@@ -183,7 +183,7 @@ class Administration:
         """Execute an action at all nodes; of other nodes, count participants in rooms held here."""
         matches = _matcher(action, options)
         remote = sum(
-            connection.member.is_remote and matches(name, connection.member)
+            connection.participant.is_remote and matches(name, connection.participant)
             for name, open_room in self._hub.rooms.items()
             for connection in open_room.routed.connections.values()
         )
@@ -214,7 +214,7 @@ def _summary(open_room: OpenRoom) -> dict[str, Any]:
 
 def _call_count(connection: Connection) -> int:
     """Count the calls that a participant makes, and those it runs for callers at other nodes."""
-    remote = sum(call.caller.member.is_remote for call in connection.dispatched.values())
+    remote = sum(call.caller.participant.is_remote for call in connection.dispatched.values())
     return len(connection.calls) + remote
 
 

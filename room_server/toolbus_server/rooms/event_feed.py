@@ -66,25 +66,25 @@ def toolkit_summary(toolkit: RegisteredToolkit, connection: Connection) -> dict[
         "public": toolkit.public,
         "owner": {"name": toolkit.owner.name, "issuer": toolkit.owner.issuer},
         "hosts": len(toolkit.serving.hosts),
-        "tools": [tool.name for tool in toolkit.tools_seen_by(connection.member)],
+        "tools": [tool.name for tool in toolkit.tools_seen_by(connection.participant)],
     }
 
 
-def participant_summary(member: Participant) -> dict[str, Any]:
+def participant_summary(participant: Participant) -> dict[str, Any]:
     """Describe a participant for lists and events."""
     return {
-        "id": member.id,
-        "name": member.identity.name,
-        "role": member.role,
-        "issuer": member.identity.issuer,
-        "attributes": member.attributes,
-        "since": member.since,
+        "id": participant.id,
+        "name": participant.identity.name,
+        "role": participant.role,
+        "issuer": participant.identity.issuer,
+        "attributes": participant.attributes,
+        "since": participant.since,
     }
 
 
-def _participant_event(member: Participant) -> dict[str, Any]:
-    summary = participant_summary(member)
-    return summary if member.is_present else summary | {"attributes": {}}
+def _participant_event(participant: Participant) -> dict[str, Any]:
+    summary = participant_summary(participant)
+    return summary if participant.is_present else summary | {"attributes": {}}
 
 
 def _toolkit_event(toolkit: RegisteredToolkit, connection: Connection) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class EventFeed:
         "_counts",
         "_in_flight",
         "_loop",
-        "_members",
         "_number",
+        "_participants",
         "_scheduler",
         "_shown",
         "_timer",
@@ -139,7 +139,7 @@ class EventFeed:
         self._topics: frozenset[str] = frozenset()
         self._toolkits: dict[RegisteredToolkit, None] = {}
         self._shown: set[RegisteredToolkit] = set()
-        self._members: dict[Participant, bool] = {}
+        self._participants: dict[Participant, bool] = {}
         """Participants that changed, and whether they were present before the first change."""
         self._timer: asyncio.TimerHandle | None = None
         """Set until everything that was due when it fired is sent."""
@@ -151,9 +151,9 @@ class EventFeed:
         """The ticket of the last event about calls."""
 
     @property
-    def member(self) -> Participant:
+    def participant(self) -> Participant:
         """The subscriber."""
-        return self._connection.member
+        return self._connection.participant
 
     def start(self, topics: Iterable[str], visible: Iterable[RegisteredToolkit]) -> None:
         """Send the events of these topics from now on.
@@ -175,10 +175,10 @@ class EventFeed:
         Args:
             visible: The toolkits that it can list now.
         """
-        scope = self._connection.member.scope
+        scope = self._connection.participant.scope
         self._topics = frozenset(topic for topic in self._topics if TOPICS[topic](scope))
         if "participants" not in self._topics:
-            self._members.clear()
+            self._participants.clear()
         if "toolkits" not in self._topics:
             self._toolkits.clear()
         elif changed := self._shown.symmetric_difference(visible):
@@ -191,10 +191,10 @@ class EventFeed:
             self._toolkits[change.toolkit] = None
             self._schedule()
 
-    def add_participant(self, member: Participant, *, was_present: bool) -> None:
+    def add_participant(self, participant: Participant, *, was_present: bool) -> None:
         """Add a participant that joined, changed or left; it is sent together with others."""
         if "participants" in self._topics:
-            self._members.setdefault(member, was_present)
+            self._participants.setdefault(participant, was_present)
             self._schedule()
 
     def offer_message(self, message: dict[str, Any]) -> bool:
@@ -234,7 +234,7 @@ class EventFeed:
 
     def close(self) -> None:
         """Send nothing more."""
-        self._members.clear()
+        self._participants.clear()
         self._toolkits.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -251,18 +251,18 @@ class EventFeed:
         try:
             yield from self._send_all()
         except Exception:
-            name = self._connection.member.identity.name
+            name = self._connection.participant.identity.name
             _logger.exception("events of its room could not be sent to %r", name)
         self._timer = None
-        if self._members or self._toolkits:
+        if self._participants or self._toolkits:
             self._schedule()
 
     def _send_all(self) -> Iterator[None]:
         # State changes between two steps: each event is made when it is sent.
-        for member in list(self._members):
-            was_present = self._members.pop(member, None)
+        for participant in list(self._participants):
+            was_present = self._participants.pop(participant, None)
             if was_present is not None:
-                self._send_participant(member, was_present)
+                self._send_participant(participant, was_present)
                 yield
         for toolkit in list(self._toolkits):
             if toolkit in self._toolkits:
@@ -270,18 +270,18 @@ class EventFeed:
                 self._send_toolkit(toolkit)
                 yield
 
-    def _send_participant(self, member: Participant, was_present: bool) -> None:
-        if member.is_present:
+    def _send_participant(self, participant: Participant, was_present: bool) -> None:
+        if participant.is_present:
             name = "participant_changed" if was_present else "participant_joined"
         elif was_present:
             name = "participant_left"
         else:
             return
-        summary = self._scheduler.packed(member, None, lambda: _participant_event(member))
+        summary = self._scheduler.packed(participant, None, lambda: _participant_event(participant))
         self._send(name, {"participant": summary})
 
     def _send_toolkit(self, toolkit: RegisteredToolkit) -> None:
-        is_shown = toolkit.is_present and toolkit.is_listed_for(self._connection.member)
+        is_shown = toolkit.is_present and toolkit.is_listed_for(self._connection.participant)
         was_shown = toolkit in self._shown
         if not is_shown and not was_shown:
             return
@@ -298,7 +298,7 @@ class EventFeed:
         connection, pack = self._connection, self._scheduler.packed
         if not is_shown:
             return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit, connection))
-        rights = connection.member.rights
+        rights = connection.participant.rights
         return pack(toolkit, rights, lambda: _toolkit_event(toolkit, connection))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
@@ -326,37 +326,37 @@ class EventFeeds:
         self.monitor: RoomCallMonitor = RoomCallMonitor(room, loop, self._send_calls)
         """Counts and records the room's calls."""
 
-    def add(self, member: Participant, feed: EventFeed) -> None:
+    def add(self, participant: Participant, feed: EventFeed) -> None:
         """Replace a participant's subscription, if it has one, by a new one."""
-        if member.id in self._feeds:
-            self._feeds[member.id].close()
-        self._feeds[member.id] = feed
+        if participant.id in self._feeds:
+            self._feeds[participant.id].close()
+        self._feeds[participant.id] = feed
         if not feed.includes("calls"):
-            self._stop_observing(member)
+            self._stop_observing(participant)
             return
         self.monitor.start()  # or go on: other nodes report to the monitor id that they have
         feed.observe_calls_from(self.monitor.counts)
-        self._observers[member.id] = feed
-        member.monitor_id = self.monitor.monitor_id
+        self._observers[participant.id] = feed
+        participant.monitor_id = self.monitor.monitor_id
 
-    def remove(self, member: Participant) -> None:
+    def remove(self, participant: Participant) -> None:
         """Remove the subscription of a participant, if it has one."""
-        feed = self._feeds.pop(member.id, None)
+        feed = self._feeds.pop(participant.id, None)
         if feed is not None:
             feed.close()
-            self._stop_observing(member)
+            self._stop_observing(participant)
 
-    def update_grants(self, member: Participant, visible: Iterable[RegisteredToolkit]) -> None:
+    def update_grants(self, participant: Participant, visible: Iterable[RegisteredToolkit]) -> None:
         """Apply a participant's new grants to its subscription; it can list `visible` now."""
-        feed = self._feeds.get(member.id)
+        feed = self._feeds.get(participant.id)
         if feed is not None:
             feed.update_grants(visible)
             if not feed.includes("calls"):
-                self._stop_observing(member)
+                self._stop_observing(participant)
 
-    def _stop_observing(self, member: Participant) -> None:
-        member.monitor_id = 0
-        if self._observers.pop(member.id, None) is not None and not self._observers:
+    def _stop_observing(self, participant: Participant) -> None:
+        participant.monitor_id = 0
+        if self._observers.pop(participant.id, None) is not None and not self._observers:
             self.monitor.stop()
 
     def _send_calls(self) -> bool:
@@ -370,19 +370,19 @@ class EventFeeds:
             for feed in self._feeds.values():
                 feed.add_change(change)
 
-    def publish_participant(self, member: Participant, *, was_present: bool) -> None:
+    def publish_participant(self, participant: Participant, *, was_present: bool) -> None:
         """Send all subscribers the current state of a participant that joined, changed or left."""
-        self._scheduler.forget(member)
+        self._scheduler.forget(participant)
         for feed in self._feeds.values():
-            feed.add_participant(member, was_present=was_present)
+            feed.add_participant(participant, was_present=was_present)
 
     def deliver(self, message: dict[str, Any], receivers: Iterable[Participant]) -> int:
         """Send a message to the subscribers among the receivers; return how many accepted it."""
         present = (each for each in receivers if not self._state.has_moved(each))
-        feeds = (self._feeds.get(member.id) for member in present)
+        feeds = (self._feeds.get(participant.id) for participant in present)
         return sum(feed.offer_message(message) for feed in feeds if feed is not None)
 
     def deliver_to_others(self, message: dict[str, Any], sender: Participant) -> int:
         """Send a message to all subscribers but the sender; return how many accepted it."""
-        others = [feed.member for key, feed in self._feeds.items() if key != sender.id]
+        others = [feed.participant for key, feed in self._feeds.items() if key != sender.id]
         return self.deliver(message, others)

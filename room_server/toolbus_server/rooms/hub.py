@@ -100,7 +100,7 @@ class Hub:
         """Return the epoch of the session that this instance has in a room, if it has one."""
         open_room = self.rooms.get(room)
         session = open_room.sessions.get((identity, instance)) if open_room else None
-        return session.connection.member.epoch if session else None
+        return session.connection.participant.epoch if session else None
 
     def open(self, name: str) -> OpenRoom:
         """Find a room, or open it; the caller then has to join it or to `drop` it."""
@@ -112,18 +112,18 @@ class Hub:
     def join(self, name: str, session: ConnectedSession) -> OpenRoom:
         """Add a participant; it replaces an older connection of its instance."""
         open_room = self.open(name)
-        connection, member = session.connection, session.connection.member
-        member.since = time.time_ns() // 1_000_000
-        key = (member.identity, member.instance)
+        connection, participant = session.connection, session.connection.participant
+        participant.since = time.time_ns() // 1_000_000
+        key = (participant.identity, participant.instance)
         old = open_room.sessions.get(key)
         open_room.sessions[key] = session
-        open_room.routed.connections[member.id] = connection
+        open_room.routed.connections[participant.id] = connection
         if old is None:
-            open_room.routed.state.join(member)
+            open_room.routed.state.join(participant)
         else:
-            self._replace(open_room, old, member)
-        open_room.feeds.publish_participant(member, was_present=False)
-        _publish_change(open_room, member)
+            self._replace(open_room, old, participant)
+        open_room.feeds.publish_participant(participant, was_present=False)
+        _publish_change(open_room, participant)
         return open_room
 
     def _open(self, name: str) -> OpenRoom:
@@ -133,25 +133,27 @@ class Hub:
         participant_requests = ParticipantRequests(room, feeds, self._loop.time)
         return OpenRoom(room, toolkit_requests, participant_requests, feeds)
 
-    def _replace(self, open_room: OpenRoom, old: ConnectedSession, member: Participant) -> None:
-        changes = open_room.routed.state.replace(old.connection.member, member)
+    def _replace(
+        self, open_room: OpenRoom, old: ConnectedSession, participant: Participant
+    ) -> None:
+        changes = open_room.routed.state.replace(old.connection.participant, participant)
         self._remove(open_room, old.connection)
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes)
-        open_room.feeds.publish_participant(old.connection.member, was_present=True)
+        open_room.feeds.publish_participant(old.connection.participant, was_present=True)
         old.replaced()
 
     def renew(self, name: str, session: ConnectedSession, newer: Participant) -> None:
         """Apply what a newer token of a participant grants."""
-        open_room, member = self.rooms[name], session.connection.member
-        role = member.role
-        member.apply_token(newer)
-        changes = open_room.routed.state.drop_uncovered(member)
+        open_room, participant = self.rooms[name], session.connection.participant
+        role = participant.role
+        participant.apply_token(newer)
+        changes = open_room.routed.state.drop_uncovered(participant)
         open_room.feeds.publish(changes)
         open_room.toolkit_requests.update_grants(session.connection)
-        if member.role != role:  # events do not show the other grants
-            open_room.feeds.publish_participant(member, was_present=True)
-        _publish_change(open_room, member)
+        if participant.role != role:  # events do not show the other grants
+            open_room.feeds.publish_participant(participant, was_present=True)
+        _publish_change(open_room, participant)
 
     def leave(self, name: str, session: ConnectedSession, *, reserve: bool = True) -> None:
         """Remove a participant: its calls and toolkits end, and so does an empty room. Idempotent.
@@ -163,20 +165,20 @@ class Hub:
         """
         open_room = self.rooms.get(name)
         connection = session.connection
-        member = connection.member
-        if open_room is None or open_room.routed.connections.get(member.id) is not connection:
+        participant = connection.participant
+        if open_room is None or open_room.routed.connections.get(participant.id) is not connection:
             return
-        key = (member.identity, member.instance)
+        key = (participant.identity, participant.instance)
         if open_room.sessions.get(key) is session:
             del open_room.sessions[key]
-        changes = open_room.routed.state.leave(member, reserve=reserve)
-        member.reserves_names = reserve
+        changes = open_room.routed.state.leave(participant, reserve=reserve)
+        participant.reserves_names = reserve
         self._remove(open_room, connection)
-        _publish_change(open_room, member)
+        _publish_change(open_room, participant)
         if not open_room.sessions:
             self._close(open_room)
             return
-        open_room.feeds.publish_participant(member, was_present=True)
+        open_room.feeds.publish_participant(participant, was_present=True)
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes)
 
@@ -199,15 +201,15 @@ class Hub:
 
     def join_remote(self, open_room: OpenRoom, connection: Connection) -> None:
         """Add a participant of another node."""
-        open_room.routed.connections[connection.member.id] = connection
-        open_room.routed.state.join(connection.member)
-        open_room.feeds.publish_participant(connection.member, was_present=False)
+        open_room.routed.connections[connection.participant.id] = connection
+        open_room.routed.state.join(connection.participant)
+        open_room.feeds.publish_participant(connection.participant, was_present=False)
 
-    def leave_remote(self, open_room: OpenRoom, member: Participant, *, reserve: bool) -> None:
+    def leave_remote(self, open_room: OpenRoom, participant: Participant, *, reserve: bool) -> None:
         """Remove a participant of another node; that node ends its calls."""
-        changes = open_room.routed.state.leave(member, reserve=reserve)
-        open_room.routed.connections.pop(member.id, None)
-        open_room.feeds.publish_participant(member, was_present=True)
+        changes = open_room.routed.state.leave(participant, reserve=reserve)
+        open_room.routed.connections.pop(participant.id, None)
+        open_room.feeds.publish_participant(participant, was_present=True)
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes)
 
@@ -256,12 +258,12 @@ class Hub:
         room.feeds.publish(room.routed.state.release(reserved.reservation))
 
     def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
-        open_room.feeds.remove(connection.member)
+        open_room.feeds.remove(connection.participant)
         self.router.end_calls_of(connection)
-        open_room.routed.connections.pop(connection.member.id, None)
+        open_room.routed.connections.pop(connection.participant.id, None)
 
 
-def _publish_change(open_room: OpenRoom, member: Participant) -> None:
+def _publish_change(open_room: OpenRoom, participant: Participant) -> None:
     replication = open_room.routed.replication
     if replication is not None:
-        replication.participant_changed(member)
+        replication.participant_changed(participant)

@@ -78,18 +78,18 @@ class ParticipantRequests:
             PermissionDenied: The participant lacks the grant `presence`.
             InvalidArguments: An option has a wrong type, or the cursor is invalid.
         """
-        if not connection.member.scope.presence:
+        if not connection.participant.scope.presence:
             raise PermissionDenied("no grant to list participants (presence)")
         count = page_limit(request.options)
         position = read_cursor(request.options, (str, str))
         page: list[dict[str, Any]] = []
         size = 0
         after = None if position is None else (position[0], position[1])
-        for member in self._state.participants(after):
+        for participant in self._state.participants(after):
             if page and (len(page) == count or size > MAX_PAGE_BYTES):
                 last = page[-1]
                 return {"participants": page, "cursor": cursor_text((last["name"], last["id"]))}
-            page.append(participant_summary(member))
+            page.append(participant_summary(participant))
             size += len(pack_body(page[-1]))
         return {"participants": page, "cursor": None}
 
@@ -99,21 +99,21 @@ class ParticipantRequests:
         Raises:
             InvalidArguments: There would be too many, or one is too long or no JSON value.
         """
-        member = connection.member
+        participant = connection.participant
         changed = {
             name: value
-            for name, value in (member.attributes | request.attributes).items()
+            for name, value in (participant.attributes | request.attributes).items()
             if value is not None
         }
-        if _checked_attributes(changed) != pack_body(member.attributes):
-            member.attributes = changed
-            self._feeds.publish_participant(member, was_present=True)
-            self._publish_change(member)
+        if _checked_attributes(changed) != pack_body(participant.attributes):
+            participant.attributes = changed
+            self._feeds.publish_participant(participant, was_present=True)
+            self._publish_change(participant)
         return {}
 
-    def _publish_change(self, member: Participant) -> None:
+    def _publish_change(self, participant: Participant) -> None:
         if self._room.replication is not None:
-            self._room.replication.participant_changed(member)
+            self._room.replication.participant_changed(participant)
 
     # Messages
 
@@ -128,7 +128,7 @@ class ParticipantRequests:
             NotFound: No participant has that name.
         """
         self._check_message(connection, request)
-        sender = connection.member
+        sender = connection.participant
         message = {
             "from": sender.packed_info,
             "name": request.name,
@@ -153,7 +153,7 @@ class ParticipantRequests:
         )
 
     def _check_message(self, connection: Connection, request: Send) -> None:
-        if not connection.member.scope.messaging:
+        if not connection.participant.scope.messaging:
             raise PermissionDenied("no grant to send messages (messaging)")
         if _MESSAGE_NAME.fullmatch(request.name) is None:
             raise bad_option("name", "must be 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
@@ -179,10 +179,10 @@ class ParticipantRequests:
         if (offer is None) == (participant is None):
             raise bad_option("offer", "or participant: exactly one of the two is required")
         if offer is not None:
-            connection.member.offers = _read_offers(offer)
-            self._publish_change(connection.member)
+            connection.participant.offers = _read_offers(offer)
+            self._publish_change(connection.participant)
             return {}
-        patterns = ToolPatterns(connection.member.scope.agents.builders)
+        patterns = ToolPatterns(connection.participant.scope.agents.builders)
         named = self._state.participants_named(str(participant))
         return {"builders": _fitting(_covered(named, patterns))}
 
@@ -237,11 +237,13 @@ def _read_offer(offer: Any, path: str) -> dict[str, Any]:
     return {"name": name, "description": description, "schema": schema}
 
 
-def _covered(members: Iterable[Participant], patterns: ToolPatterns) -> Iterable[dict[str, Any]]:
+def _covered(
+    participants: Iterable[Participant], patterns: ToolPatterns
+) -> Iterable[dict[str, Any]]:
     """Iterate over offers that the patterns cover; equal offers of replicas appear once."""
     seen: set[bytes] = set()
-    for member in members:
-        for packed, offer in member.offers.items():
+    for participant in participants:
+        for packed, offer in participant.offers.items():
             if packed not in seen:
                 seen.add(packed)
                 if patterns.covers_toolkit(offer["name"]):

@@ -76,8 +76,8 @@ class ToolkitRequests:
 
     def update_grants(self, connection: Connection) -> None:
         """Apply a participant's new grants to its subscription."""
-        visible = self._room.state.visible_toolkits(connection.member, after=None)
-        self._feeds.update_grants(connection.member, visible)
+        visible = self._room.state.visible_toolkits(connection.participant, after=None)
+        self._feeds.update_grants(connection.participant, visible)
 
     def register(
         self, connection: Connection, request: Register
@@ -87,45 +87,53 @@ class ToolkitRequests:
         generation = read_option(request.options, "generation", int)
         if generation is not None and not 0 < generation < _MAX_GENERATION:
             raise bad_option("generation", "must be a number that an earlier registration returned")
-        member = connection.member
-        if member.is_draining:
+        participant = connection.participant
+        if participant.is_draining:
             raise Unavailable("this connection is draining: register on another", executed="no")
-        grant = member.scope.agents
+        grant = participant.scope.agents
         if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
-            raise self._denied(member, public, toolkit_name_of(request.manifest))
+            raise self._denied(participant, public, toolkit_name_of(request.manifest))
         definition = read_definition(request.manifest)
         name = definition.manifest.name
-        if not member.rights.may_register(name, public):
-            raise self._denied(member, public, name)
-        self._check_quotas(member, name, public)
+        if not participant.rights.may_register(name, public):
+            raise self._denied(participant, public, name)
+        self._check_quotas(participant, name, public)
         offer = Offer(name, public, shared_with, definition)
         if self._room.replication is not None:
-            return self._register_with_claim(self._room.replication, member, offer, generation)
-        return self._accept(member, offer, generation)
+            return self._register_with_claim(self._room.replication, participant, offer, generation)
+        return self._accept(participant, offer, generation)
 
     async def _register_with_claim(
-        self, replication: Replication, member: Participant, offer: Offer, generation: int | None
+        self,
+        replication: Replication,
+        participant: Participant,
+        offer: Offer,
+        generation: int | None,
     ) -> dict[str, Any]:
-        number = await replication.claim(member, offer, generation)
-        if not member.is_present:
+        number = await replication.claim(participant, offer, generation)
+        if not participant.is_present:
             raise Unavailable("the connection has ended", executed="no")
         try:
-            self._check_still(member, offer)
-            return self._accept(member, offer, number)
+            self._check_still(participant, offer)
+            return self._accept(participant, offer, number)
         finally:
-            replication.participant_changed(member)  # publishes the toolkit, or withdraws the claim
+            replication.participant_changed(
+                participant
+            )  # publishes the toolkit, or withdraws the claim
 
-    def _check_still(self, member: Participant, offer: Offer) -> None:
+    def _check_still(self, participant: Participant, offer: Offer) -> None:
         """Check once more what may have changed while the name was claimed."""
-        if member.is_draining:
+        if participant.is_draining:
             raise Unavailable("this connection is draining: register on another", executed="no")
-        if not member.rights.may_register(offer.name, offer.public):
-            raise self._denied(member, offer.public, offer.name)
-        self._check_quotas(member, offer.name, offer.public)
+        if not participant.rights.may_register(offer.name, offer.public):
+            raise self._denied(participant, offer.public, offer.name)
+        self._check_quotas(participant, offer.name, offer.public)
 
-    def _accept(self, member: Participant, offer: Offer, generation: int | None) -> dict[str, Any]:
+    def _accept(
+        self, participant: Participant, offer: Offer, generation: int | None
+    ) -> dict[str, Any]:
         done = self._room.state.register(
-            member,
+            participant,
             offer.definition,
             public=offer.public,
             shared_with=offer.shared_with,
@@ -134,42 +142,44 @@ class ToolkitRequests:
         self._feeds.publish(done.changes)
         return {"digest": offer.definition.digest, "generation": done.generation.number}
 
-    def _check_quotas(self, member: Participant, name: str, public: bool) -> None:
+    def _check_quotas(self, participant: Participant, name: str, public: bool) -> None:
         """Refuse one toolkit too many. Raises QuotaExceeded or AlreadyExists."""
         state, limits = self._room.state, self._limits
-        is_new = not any(t.name == name and t.public == public for t in member.toolkits)
-        if is_new and len(member.toolkits) >= limits.max_toolkits:
+        is_new = not any(t.name == name and t.public == public for t in participant.toolkits)
+        if is_new and len(participant.toolkits) >= limits.max_toolkits:
             raise QuotaExceeded(f"one participant hosts at most {limits.max_toolkits}")
         if not is_new or state.toolkit_count < limits.max_room_toolkits:
             return
-        if state.existing(member.identity, name, public) is None:
+        if state.existing(participant.identity, name, public) is None:
             raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
 
-    def _denied(self, member: Participant, public: bool, name: str) -> PermissionDenied:
+    def _denied(self, participant: Participant, public: bool, name: str) -> PermissionDenied:
         kind = "public" if public else "private"
         self.denied += 1
-        _logger.warning("%r may not register the %s toolkit %s", member.identity.name, kind, name)
+        _logger.warning(
+            "%r may not register the %s toolkit %s", participant.identity.name, kind, name
+        )
         message = f"no grant to register the {kind} toolkit {name}".rstrip()
         return PermissionDenied(f"{message} (agents.register_{kind}_toolkit)")
 
     def unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
         """Unregister a toolkit."""
         changes = self._room.state.unregister(
-            connection.member, request.toolkit, public=request.public
+            connection.participant, request.toolkit, public=request.public
         )
         self._feeds.publish(changes)
-        self._publish_change(connection.member)
+        self._publish_change(connection.participant)
         return {}
 
     def drain(self, connection: Connection) -> dict[str, Any]:
         """Send a participant no more calls; it finishes those that it runs."""
-        self._feeds.publish(self._room.state.drain(connection.member))
-        self._publish_change(connection.member)
+        self._feeds.publish(self._room.state.drain(connection.participant))
+        self._publish_change(connection.participant)
         return {}
 
-    def _publish_change(self, member: Participant) -> None:
+    def _publish_change(self, participant: Participant) -> None:
         if self._room.replication is not None:
-            self._room.replication.participant_changed(member)
+            self._room.replication.participant_changed(participant)
 
     def list_toolkits(self, connection: Connection, request: ListToolkits) -> dict[str, Any]:
         """Return one page of the toolkits that the participant can see."""
@@ -183,7 +193,7 @@ class ToolkitRequests:
         page: list[dict[str, Any]] = []
         last: RegisteredToolkit | None = None
         size = effort = 0
-        for toolkit in self._room.state.visible_toolkits(connection.member, after=after):
+        for toolkit in self._room.state.visible_toolkits(connection.participant, after=after):
             is_full = len(page) == count or size > MAX_PAGE_BYTES or effort > _MAX_EFFORT
             if last is not None and is_full:
                 return {"toolkits": page, "cursor": cursor_text(last.order)}
@@ -193,7 +203,7 @@ class ToolkitRequests:
                 effort += 1 + len(search_text) // 256
                 if wanted not in search_text:
                     continue
-                texts = searchable_texts(toolkit, connection.member)
+                texts = searchable_texts(toolkit, connection.participant)
                 effort += len(texts)
                 if not any(wanted in text.casefold() for text in texts):
                     continue
@@ -205,9 +215,11 @@ class ToolkitRequests:
         """Return a toolkit's manifest, with the tools that the participant may call or list."""
         participant = read_option(request.options, "participant", str)
         known = read_option(request.options, "digest", str)
-        toolkit = self._room.state.resolve(connection.member, request.toolkit, participant)
+        toolkit = self._room.state.resolve(connection.participant, request.toolkit, participant)
         manifest = toolkit.serving.definition.manifest
-        readable = [t for t in manifest.tools if connection.member.may_read(toolkit.name, t.name)]
+        readable = [
+            t for t in manifest.tools if connection.participant.may_read(toolkit.name, t.name)
+        ]
         if manifest.tools and not readable:
             if toolkit.public:
                 raise PermissionDenied(f"no grant to inspect {toolkit.name}")
@@ -226,21 +238,21 @@ class ToolkitRequests:
             is_covered = TOPICS.get(topic) if type(topic) is str else None
             if is_covered is None:
                 raise bad_option("topics", f"must be among {sorted(TOPICS)}")
-            if not is_covered(connection.member.scope):
+            if not is_covered(connection.participant.scope):
                 raise PermissionDenied(f"no grant to subscribe to {topic} ({TOPIC_GRANTS[topic]})")
         if request.topics:
-            visible = self._room.state.visible_toolkits(connection.member, after=None)
+            visible = self._room.state.visible_toolkits(connection.participant, after=None)
             feed.start(request.topics, visible if "toolkits" in request.topics else ())
-            self._feeds.add(connection.member, feed)
+            self._feeds.add(connection.participant, feed)
         else:
-            self._feeds.remove(connection.member)
-        connection.member.receives_messages = "messages" in request.topics
-        self._publish_change(connection.member)
+            self._feeds.remove(connection.participant)
+        connection.participant.receives_messages = "messages" in request.topics
+        self._publish_change(connection.participant)
         return {"topics": list(request.topics)}
 
 
 def _need_use_tools(connection: Connection) -> None:
-    if not connection.member.scope.agents.use_tools:
+    if not connection.participant.scope.agents.use_tools:
         raise PermissionDenied("no grant to list toolkits (agents.use_tools)")
 
 

@@ -36,7 +36,7 @@ async def drain(hub: Hub, drain_s: float) -> None:
     hub.router.is_draining = True
     notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))
     for connection in _connections(hub):
-        if not connection.member.is_remote:
+        if not connection.participant.is_remote:
             connection.port.send_message(notice)
     with suppress(TimeoutError):
         async with asyncio.timeout(drain_s):

@@ -92,8 +92,8 @@ class ServerMetrics(Collector):
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:
-    members = (session.connection.member for session in open_room.sessions.values())
-    return len({id(toolkit) for member in members for toolkit in member.toolkits})
+    participants = (session.connection.participant for session in open_room.sessions.values())
+    return len({id(toolkit) for participant in participants for toolkit in participant.toolkits})
 
 
 def _counter(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:

@@ -249,7 +249,7 @@ class RoomServer:
         decision = self.admission.decide(request.path, request.headers, connection.address)
         connection.decision = decision
         if isinstance(decision, Admitted):
-            connection.count(decision.member.identity)
+            connection.count(decision.participant.identity)
             connection.count(decision.room)
             return None
         if decision.close_code is not None and offered_bearer(request.headers):
@@ -284,13 +284,15 @@ class RoomServer:
 
     def _close_after_admission(self, decision: Admitted) -> tuple[int, str] | None:
         """Return why a connection must close that was admitted before something changed."""
-        member = decision.member
+        participant = decision.participant
         if self.admission.draining:  # the notice has been sent already
             return _SERVICE_RESTART, _LEAVING
-        if self.admission.revocations.is_revoked(member.identity, member.jti, member.issued_at):
+        if self.admission.revocations.is_revoked(
+            participant.identity, participant.jti, participant.issued_at
+        ):
             return _EVICTED, "the token was revoked"
-        current = self.hub.epoch_of(decision.room, member.identity, member.instance)
-        if current is not None and member.epoch <= current:  # the newer connection was faster
+        current = self.hub.epoch_of(decision.room, participant.identity, participant.instance)
+        if current is not None and participant.epoch <= current:  # the newer connection was faster
             return _REPLACED, "replaced by a newer connection"
         return None
 

@@ -115,7 +115,9 @@ class Session:
         hub: Hub,
         services: SessionServices,
     ) -> None:
-        self.connection = Connection(admitted.member, transport, reads_chunks=admitted.reads_chunks)
+        self.connection = Connection(
+            admitted.participant, transport, reads_chunks=admitted.reads_chunks
+        )
         self._transport = transport
         self._hub = hub
         self._router = hub.router
@@ -133,28 +135,28 @@ class Session:
         self._open_room = self._hub.join(self._room_name, self)
         self._expiry.start(admitted)
         name, session = self._room_name, secrets.token_hex(8)
-        participant = self.connection.member.id
+        participant = self.connection.participant.id
         welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
         self._transport.send_message(encode(welcome))
 
     def _facts(self) -> dict[str, Any]:
-        member = self.connection.member
+        participant = self.connection.participant
         return {
-            "name": member.identity.name,
-            "issuer": member.identity.issuer,
-            "role": member.role,
-            "api": member.scope.to_claims(),
+            "name": participant.identity.name,
+            "issuer": participant.identity.issuer,
+            "role": participant.role,
+            "api": participant.scope.to_claims(),
             "limits": self._hub.limits.to_wire(),
             "heartbeat_ms": int((self._transport.ping_interval or 0) * 1000),
         }
 
     def _refresh(self, request: Refresh) -> dict[str, Any]:
         """Replace the token by a newer one of the same identity."""
-        admission, member = self._services.admission, self.connection.member
-        renewed = admission.renew(member, self._room_name, request.token)
+        admission, participant = self._services.admission, self.connection.participant
+        renewed = admission.renew(participant, self._room_name, request.token)
         if renewed is None or self._expiry.is_over:
             raise PermissionDenied("the token is not valid, or belongs to another participant")
-        self._hub.renew(self._room_name, self, renewed.member)
+        self._hub.renew(self._room_name, self, renewed.participant)
         self._expiry.start(renewed)
         return self._facts()
 
@@ -182,8 +184,8 @@ class Session:
 
     def withdraw_grants(self) -> None:
         """Withdraw all grants, so that no new call starts and no toolkit is hosted."""
-        member = self.connection.member
-        self._hub.renew(self._room_name, self, replace(member, scope=ApiScope(), rooms=()))
+        participant = self.connection.participant
+        self._hub.renew(self._room_name, self, replace(participant, scope=ApiScope(), rooms=()))
 
     def expire(self) -> None:
         """Close at once, without keeping toolkit names: the token was not renewed."""
@@ -311,7 +313,7 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Drain: lambda self, _: self._open_room.toolkit_requests.drain(self.connection),
     Explain: lambda self, r: explain(self._hub.router, self._open_room.routed, self.connection, r),
     Refresh: Session._refresh,
-    Admin: lambda self, r: self._services.administration.handle(self.connection.member, r),
+    Admin: lambda self, r: self._services.administration.handle(self.connection.participant, r),
     Attributes: lambda self, r: self._open_room.participant_requests.attributes(self.connection, r),
     Send: lambda self, r: self._open_room.participant_requests.send(self.connection, r),
     Participants: lambda self, r: self._open_room.participant_requests.participants(

@@ -237,7 +237,7 @@ async def test_highest_epoch_stays_whatever_the_order(epochs: list[int]) -> None
         )
         (connection,) = server.server.hub.rooms["lab"].routed.connections.values()
 
-        assert connection.member.epoch == max(epochs)
+        assert connection.participant.epoch == max(epochs)
         assert {head.status for head in heads} <= {101, 409}
         assert sum(head.status == 101 for head in heads) >= 1
         for client in clients:

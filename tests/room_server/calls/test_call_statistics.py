@@ -34,7 +34,7 @@ class ObservedTable(RouterHarness):
     def subscribe(self, connection: Connection) -> None:
         feed = EventFeed(connection, self.clock.as_loop(), self.scheduler)
         feed.start(["calls"], ())
-        self.feeds.add(connection.member, feed)
+        self.feeds.add(connection.participant, feed)
 
     def event_data(self, connection: Connection) -> dict[str, Any]:
         """Take the data of the one event that an observer was sent at the next flush."""
@@ -55,7 +55,7 @@ def harness() -> Iterator[ObservedTable]:
     harness = ObservedTable()
     yield harness
     for connection in list(harness.room.connections.values()):
-        harness.feeds.remove(connection.member)
+        harness.feeds.remove(connection.participant)
     assert harness.room.monitor is None
     harness.clock.advance(1e6)
     assert harness.clock.waiting == 0
@@ -67,7 +67,7 @@ def counts(event_data: dict[str, Any]) -> tuple[int, int, int, int]:
 
 def test_no_call_is_monitored_without_observers(harness: ObservedTable) -> None:
     host, alice, eve = harness.host("host", "t"), harness.connection("alice"), harness.observer()
-    harness.feeds.remove(eve.member)
+    harness.feeds.remove(eve.participant)
     harness.call(alice, 1)
     (call,) = host.dispatched.values()
     assert (harness.room.monitor, call.monitor, harness.clock.waiting) == (None, None, 1)
@@ -85,7 +85,10 @@ def test_the_record_of_a_call_names_caller_tool_host_and_duration(harness: Obser
     harness.answer(host)
     event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 0, 1, 0)
-    ids = [[connection.member.id, connection.member.identity.name] for connection in (alice, host)]
+    ids = [
+        [connection.participant.id, connection.participant.identity.name]
+        for connection in (alice, host)
+    ]
     (call,) = event_data["calls"]
     duration_us = call.pop(7)
     assert 349_000 < duration_us < 351_000
@@ -99,7 +102,7 @@ def test_a_refused_call_starts_and_ends_without_a_host(harness: ObservedTable) -
     harness.router.call(harness.room, alice, frame)
     event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 1, 1, 1)
-    card = [alice.member.id, "alice"]
+    card = [alice.participant.id, "alice"]
     rest = [None, "not_found", "no", 0, TRACEPARENT]
     assert event_data["calls"] == [["i" * 64, card, "x" * 64, "y" * 64, *rest]]
 
@@ -149,7 +152,7 @@ def test_a_new_observer_is_sent_the_number_of_calls_in_flight(harness: ObservedT
         harness.call(alice, number)
     eve = harness.observer()
     assert counts(harness.event_data(eve)) == (3, 0, 0, 0)
-    harness.feeds.remove(eve.member)
+    harness.feeds.remove(eve.participant)
     harness.answer(host)
     harness.subscribe(eve)
     assert counts(harness.event_data(eve)) == (2, 0, 0, 0)
@@ -246,8 +249,8 @@ def test_an_observer_without_room_misses_events_and_gets_right_counts_later(
 def test_an_observer_that_loses_the_grant_is_sent_no_more(harness: ObservedTable) -> None:
     eve, alice = harness.observer(), harness.connection("alice")
     harness.event_data(eve)
-    eve.member.scope = ApiScope()
-    harness.feeds.update_grants(eve.member, ())
+    eve.participant.scope = ApiScope()
+    harness.feeds.update_grants(eve.participant, ())
     assert harness.room.monitor is None
     harness.call(alice, 1)
     harness.clock.advance(1)
@@ -268,7 +271,7 @@ class Pair:
     def observe(self) -> Connection:
         """Add an observer here, and start the reports of the other node."""
         eve = self.here.observer()
-        self.there.feeds.monitor.start_reports("here", eve.member.monitor_id, self._send)
+        self.there.feeds.monitor.start_reports("here", eve.participant.monitor_id, self._send)
         return eve
 
     def _send(self, report: NodeCallReport) -> bool:
@@ -339,7 +342,7 @@ def test_a_report_for_an_earlier_monitor_is_dropped(pair: Pair) -> None:
     pair.there.call(ann, 1, "t.missing")
     pair.there.clock.advance(FLUSH_S)
     late = pair.reports[-1]
-    pair.here.feeds.remove(eve.member)
+    pair.here.feeds.remove(eve.participant)
     pair.there.feeds.monitor.stop_reports("here")
     eve = pair.observe()
     pair.here.feeds.monitor.receive_report("there", late)
@@ -381,7 +384,7 @@ def test_calls_that_ended_between_two_series_count_as_ended(pair: Pair) -> None:
     assert counts(pair.event_data(eve)) == (2, 2, 0, 0)
     pair.there.feeds.monitor.stop_reports("here")
     pair.there.answer(host)
-    pair.there.feeds.monitor.start_reports("here", eve.member.monitor_id, pair._send)
+    pair.there.feeds.monitor.start_reports("here", eve.participant.monitor_id, pair._send)
     assert counts(pair.event_data(eve)) == (1, 0, 1, 1)
 
 
@@ -415,7 +418,7 @@ def test_participants_of_other_nodes_are_not_counted_for_them(harness: ObservedT
     """A call from another node is reported by that node, also to a new observer."""
     harness.host("host", "t")
     ann = harness.connection("ann")
-    ann.member.is_remote = True
+    ann.participant.is_remote = True
     harness.call(ann, 1)
     eve = harness.observer()
     assert counts(harness.event_data(eve)) == (0, 0, 0, 0)

@@ -34,7 +34,7 @@ def harness() -> Iterator[RouterHarness]:
     assert harness.clock.waiting == 0
     for connection in harness.room.connections.values():
         assert [*connection.calls, *connection.call_ids, *connection.dispatched] == []
-        assert connection.member.in_flight == 0
+        assert connection.participant.in_flight == 0
 
 
 # Dispatch and reply
@@ -49,11 +49,11 @@ def test_a_call_and_its_result_are_forwarded_undecoded(harness: RouterHarness) -
     assert dispatch.remaining_ms == 5_000
     assert dispatch.arguments == ARGUMENTS
     assert dispatch.header == {
-        "caller": alice.member.packed_info,
+        "caller": alice.participant.packed_info,
         "caller_context": b"\xc1",
         "attempt": 2,
     }
-    assert host.member.in_flight == 1
+    assert host.participant.in_flight == 1
     harness.router.answer(host, Result(dispatch.id, b"\xc1"))
     assert port_of(alice).take_result() == Result(7, b"\xc1")
 
@@ -116,7 +116,7 @@ def test_a_call_to_a_host_with_a_full_queue_is_overloaded_and_the_host_stays(
     failed = port_of(alice).take_failed()
     assert (*phase(failed), failed.retryable) == ("overloaded", "no", True)
     assert failed.retry_after_ms
-    assert host.member.in_flight == 0
+    assert host.participant.in_flight == 0
 
 
 @pytest.mark.row(32)
@@ -273,13 +273,13 @@ def test_a_nested_call_inherits_its_parents_principal_and_deadline(harness: Rout
     harness.call(outer, 1, "u.run", 60_000, parent=parent.id)
     dispatch = port_of(inner).take_dispatch()
     assert dispatch.remaining_ms == 3_000
-    assert dispatch.header["caller"] == outer.member.packed_info
-    assert dispatch.header["on_behalf_of"] == alice.member.packed_info
+    assert dispatch.header["caller"] == outer.participant.packed_info
+    assert dispatch.header["on_behalf_of"] == alice.participant.packed_info
 
     harness.call(inner, 1, "t.run", 60_000, parent=dispatch.id)
     third = port_of(outer).take_dispatch()
-    assert third.header["caller"] == inner.member.packed_info
-    assert third.header["on_behalf_of"] == alice.member.packed_info
+    assert third.header["caller"] == inner.participant.packed_info
+    assert third.header["on_behalf_of"] == alice.participant.packed_info
     harness.clock.advance(3)
     assert harness.router.in_flight == 0
 
@@ -331,7 +331,7 @@ def test_acting_for_a_principal_needs_the_grant_and_its_presence(harness: Router
     host, alice = harness.host("host", "t"), harness.connection("alice")
     agent = harness.connection("agent", api=scope(call=True, act_for=["alice", "zoe"]))
     harness.call(agent, 1, on_behalf_of="alice")
-    assert port_of(host).take_dispatch().header["on_behalf_of"] == alice.member.packed_info
+    assert port_of(host).take_dispatch().header["on_behalf_of"] == alice.participant.packed_info
 
     denied = set()
     for name in ("zoe", "host", "nobody"):

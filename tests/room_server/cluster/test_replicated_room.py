@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.parts.manual_clock import RecordingPort
-from support.parts.models import definition, member
+from support.parts.models import definition, participant
 from toolbus.errors import InvalidArguments, QuotaExceeded, Unavailable
 from toolbus.wire import ParticipantId, Register, RequestId, pack_body
 from toolbus_server.calls.call_state import Offer
@@ -41,7 +41,7 @@ class LocalSession:
     """A session at this node."""
 
     def __init__(self, name: str) -> None:
-        self.connection = Connection(member(name), RecordingPort(), reads_chunks=True)
+        self.connection = Connection(participant(name), RecordingPort(), reads_chunks=True)
 
     def replaced(self) -> None: ...
 
@@ -110,7 +110,7 @@ class RoomHarness:
 
 
 def _fact(name: str) -> tuple[bytes, int, bytes]:
-    who = member(name)
+    who = participant(name)
     return slot_of(who.identity, who.instance), who.epoch, pack_participant(who, reads_chunks=True)
 
 
@@ -172,7 +172,7 @@ async def test_participant_on_a_draining_node_stays_beside_its_next_connection()
     moved = _on_draining_node(harness, "ann")
     own_slot = slot_held_by(moved)
     harness.room.apply_delta(2, "other 1", False, [_slot_change(moved)])
-    newer = replace(member("ann"), epoch=epoch + 1, id=ParticipantId("newer"))
+    newer = replace(participant("ann"), epoch=epoch + 1, id=ParticipantId("newer"))
     harness.room.apply_delta(
         3, "third 1", False, [[b"in", slot, epoch + 1, pack_participant(newer, reads_chunks=True)]]
     )
@@ -193,7 +193,7 @@ async def test_participant_on_a_draining_node_does_not_count_against_the_room() 
     own_slot = _slot_change(_on_draining_node(harness, "ann"))
 
     def others() -> list[int]:
-        who = [member(name) for name in ("ann", "bob", "cem")]
+        who = [participant(name) for name in ("ann", "bob", "cem")]
         return [harness.hub.remote_count("lab", each.identity, each.instance) for each in who]
 
     assert others() == [1, 1, 2]
@@ -208,7 +208,7 @@ async def test_snapshot_has_a_moved_participant_and_its_next_connection() -> Non
     harness.remote_joins(1, "ann")
     slot, epoch, _ = _fact("ann")
     moved = _on_draining_node(harness, "ann")
-    newer = replace(member("ann"), epoch=epoch + 1, id=ParticipantId("newer"))
+    newer = replace(participant("ann"), epoch=epoch + 1, id=ParticipantId("newer"))
     harness.room.load(
         3,
         "me 1",
@@ -231,7 +231,7 @@ async def test_participant_whose_slot_was_taken_before_its_move_is_published_aga
     harness.published, harness.results = [], [0]  # the slot is taken by then
     harness.room.drain()
     await harness.room.wait_until_published()
-    own_slot = slot_held_by(session.connection.member)
+    own_slot = slot_held_by(session.connection.participant)
     assert [change[0] for change in harness.published] == ["aside", "in"]
     assert harness.published[0][4] == harness.published[1][1] == own_slot
     assert harness.names() == {"ann"}
@@ -243,7 +243,7 @@ def _participant_fact(node: bytes, of: Participant) -> list[Any]:
 
 async def test_snapshot_has_a_draining_host_as_draining() -> None:
     harness = RoomHarness()
-    host = member("host")
+    host = participant("host")
     host.is_draining = True
     slot = slot_of(host.identity, host.instance)
     fact = [b"other 1", host.epoch, pack_participant(host, reads_chunks=True), []]
@@ -277,7 +277,7 @@ async def test_replaced_connection_cannot_claim_a_name() -> None:
     harness.results = [0]
     offer = Offer("kit", True, frozenset(), definition("kit"))
     with pytest.raises(Unavailable) as refused:
-        await harness.room.claim(member("host"), offer, 3)
+        await harness.room.claim(participant("host"), offer, 3)
     assert refused.value.executed == "no"
 
 
@@ -291,7 +291,7 @@ async def test_each_of_many_toolkits_is_packed_and_published_once(
         return pack_offer(owner, offer)
 
     monkeypatch.setattr(replication_codec, "pack_offer", pack)
-    harness, host = RoomHarness(), member("host")
+    harness, host = RoomHarness(), participant("host")
     harness.room.load(1, "me 1", {})
     harness.joins_here(host)
     names = [f"kit{number}" for number in range(50)]
@@ -304,7 +304,7 @@ async def test_each_of_many_toolkits_is_packed_and_published_once(
 
 
 async def test_new_version_of_a_toolkit_and_its_end_are_published() -> None:
-    harness, host = RoomHarness(), member("host")
+    harness, host = RoomHarness(), participant("host")
     harness.room.load(1, "me 1", {})
     harness.joins_here(host)
     await harness.registers(host, "kit")
@@ -319,7 +319,7 @@ async def test_new_version_of_a_toolkit_and_its_end_are_published() -> None:
 def test_unpacked_offer_equals_the_registered_toolkit() -> None:
     registered = definition("kit", "run", "walk", version="3", title="A Kit", description="Goes.")
     offer = Offer("kit", False, frozenset({"name:ann"}), registered)
-    read = unpack_offer(pack_offer(member("host").identity, offer))
+    read = unpack_offer(pack_offer(participant("host").identity, offer))
     assert read[:3] == offer[:3]
     assert read.definition.manifest == registered.manifest
     assert read.definition.digest == registered.digest
@@ -330,10 +330,10 @@ def test_unpacked_offer_equals_the_registered_toolkit() -> None:
 def test_remote_manifest_is_decoded_on_first_use() -> None:
     registered = definition("kit", "run")
     read = unpack_offer(
-        pack_offer(member("host").identity, Offer("kit", True, frozenset(), registered))
+        pack_offer(participant("host").identity, Offer("kit", True, frozenset(), registered))
     ).definition
     state = RoomState("lab", Random(1))
-    host = member("host")
+    host = participant("host")
     state.join(host)
     state.register(host, read, public=True)
     assert isinstance(read, LazyDefinition)
@@ -343,7 +343,7 @@ def test_remote_manifest_is_decoded_on_first_use() -> None:
 
 
 def test_invalid_remote_manifest_fails_only_its_own_requests() -> None:
-    state, host = RoomState("lab", Random(1)), member("host")
+    state, host = RoomState("lab", Random(1)), participant("host")
     state.join(host)
     state.register(host, LazyDefinition("odd", "d" * 64, pack_body({"name": 7})), public=True)
     state.register(host, definition("kit", "run"), public=True)
@@ -354,7 +354,7 @@ def test_invalid_remote_manifest_fails_only_its_own_requests() -> None:
 
 def _hosted(name: str, toolkit: str = "t") -> tuple[bytes, bytes, bytes]:
     """Return the slot of a host, the key of its toolkit's name, and its packed offer."""
-    who, kit = member(name), definition(toolkit)
+    who, kit = participant(name), definition(toolkit)
     facts = pack_offer(who.identity, Offer(toolkit, True, frozenset(), kit))
     return slot_of(who.identity, who.instance), name_key(who.identity, toolkit, True), facts
 
@@ -364,7 +364,7 @@ async def test_reserved_name_stays_reserved_for_the_remaining_time() -> None:
     harness = RoomHarness()
     _, key, facts = _hosted("ann")
     harness.room.load(7, "me 1", {b"k" + key: [1_050, 3, facts]}, now_ms=1_000)
-    toolkit = harness.state.resolve(member("bob"), "t")
+    toolkit = harness.state.resolve(participant("bob"), "t")
     assert (toolkit.owner.name, toolkit.serving.number, toolkit.serving.hosts) == ("ann", 3, [])
     assert toolkit.reservation is not None
     async with asyncio.timeout(60):
@@ -382,12 +382,12 @@ async def test_reservation_ends_when_redis_gives_the_name_to_another() -> None:
     slot, key, facts = _hosted("bob")
     up = [b"up", slot, 1, key, b"", b"", 1, facts]
     harness.room.apply_delta(9, "other 1", False, [up])
-    toolkit = harness.state.resolve(member("bob"), "t")
+    toolkit = harness.state.resolve(participant("bob"), "t")
     assert (toolkit.owner.name, len(toolkit.serving.hosts)) == ("bob", 1)
 
 
 def test_toolkit_is_packed_again_only_when_it_is_shared_with_others() -> None:
-    kept = RegisteredToolkit("t", member("ann").identity, public=False)
+    kept = RegisteredToolkit("t", participant("ann").identity, public=False)
     generation = Generation(1, definition("t"))
     facts = pack_hosted(kept, generation)
     assert pack_hosted(kept, generation) is facts
@@ -405,15 +405,17 @@ async def test_claimed_name_is_not_withdrawn_when_the_room_is_read_meanwhile() -
     slot, key, facts = _hosted("host", "kit")
     kit = definition("kit")
     claiming = asyncio.create_task(
-        harness.room.claim(session.connection.member, Offer("kit", True, frozenset(), kit), None)
+        harness.room.claim(
+            session.connection.participant, Offer("kit", True, frozenset(), kit), None
+        )
     )
     await asyncio.sleep(0)
-    fact = [b"me 1", 1, pack_participant(session.connection.member, reads_chunks=True), [key]]
+    fact = [b"me 1", 1, pack_participant(session.connection.participant, reads_chunks=True), [key]]
     hosted = [b"me 1", 1, kit.digest.encode(), 1, facts]
     harness.room.load(9, "me 1", {b"m" + slot: fact, b"t" + slot + b"\0" + key: hosted})
     assert await claiming == 1
-    harness.state.register(session.connection.member, kit, public=True)
-    harness.room.participant_changed(session.connection.member)
+    harness.state.register(session.connection.participant, kit, public=True)
+    harness.room.participant_changed(session.connection.participant)
     await harness.room.wait_until_published()
     assert "down" not in [change[0] for change in harness.published]
 
@@ -444,7 +446,7 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
         node = "here"
 
         async def claim(
-            self, _member: Participant, _offer: Offer, _number: int | None
+            self, _participant: Participant, _offer: Offer, _number: int | None
         ) -> int | None:
             await is_granted.wait()
             return 1
@@ -454,8 +456,8 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
 
         def room_closed(self) -> None: ...
 
-        def participant_changed(self, member: Participant) -> None:
-            changed.append(member)
+        def participant_changed(self, participant: Participant) -> None:
+            changed.append(participant)
 
     open_room.routed.replication = Slow()
     manifests = [pack_body({"name": f"k{number}", "tools": []}) for number in (1, 2)]
@@ -471,4 +473,4 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
     assert (await first)["generation"] == 1
     with pytest.raises(QuotaExceeded):
         await second
-    assert changed == [session.connection.member] * 2
+    assert changed == [session.connection.participant] * 2

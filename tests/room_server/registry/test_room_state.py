@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.models import definition, member, scope
+from support.parts.models import definition, participant, scope
 from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.call_checks import affinity_of, check_grant
@@ -23,9 +23,9 @@ V1 = definition(version="1")
 V2 = definition(version="2")
 
 
-def room_with(*members: Participant) -> RoomState:
+def room_with(*participants: Participant) -> RoomState:
     state = RoomState("lab", Random(1))
-    for each in members:
+    for each in participants:
         state.join(each)
     return state
 
@@ -46,7 +46,7 @@ def _is_found(search: str, texts: list[str]) -> bool:
 
 
 def test_a_bare_name_means_my_own_private_toolkit_before_the_public_one() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     public = state.register(bob, V1, public=True).toolkit
     private = state.register(alice, V2, public=False).toolkit
@@ -58,7 +58,7 @@ def test_a_bare_name_means_my_own_private_toolkit_before_the_public_one() -> Non
 
 @pytest.mark.row(37)
 def test_anothers_private_toolkit_gives_the_same_error_as_a_missing_one() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
 
     def refusal(participant: str | None) -> str:
@@ -78,7 +78,7 @@ def test_anothers_private_toolkit_gives_the_same_error_as_a_missing_one() -> Non
 
 @pytest.mark.parametrize("share", ["name:bob", "role:clerk", "*"])
 def test_a_shared_toolkit_is_found_by_its_owner_and_never_by_its_bare_name(share: str) -> None:
-    alice, bob = member("alice"), member("bob", role="clerk")
+    alice, bob = participant("alice"), participant("bob", role="clerk")
     state = room_with(alice, bob)
     toolkit = state.register(alice, V1, public=False, shared_with=frozenset({share})).toolkit
 
@@ -89,7 +89,7 @@ def test_a_shared_toolkit_is_found_by_its_owner_and_never_by_its_bare_name(share
 
 
 def test_of_one_owner_the_private_toolkit_has_priority() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     public = state.register(alice, V1, public=True).toolkit
     private = state.register(alice, V2, public=False, shared_with=frozenset({"name:bob"})).toolkit
@@ -100,7 +100,7 @@ def test_of_one_owner_the_private_toolkit_has_priority() -> None:
 
 
 def test_an_identity_is_issuer_and_name() -> None:
-    alice, other = member("alice"), member("alice", issuer="evil")
+    alice, other = participant("alice"), participant("alice", issuer="evil")
     state = room_with(alice, other)
     state.register(alice, V1, public=False)
 
@@ -112,7 +112,7 @@ def test_an_identity_is_issuer_and_name() -> None:
 
 @pytest.mark.row(36)
 def test_a_public_name_belongs_to_one_identity_until_it_is_unregistered() -> None:
-    alice, bob, evil = member("alice"), member("bob"), member("alice", issuer="evil")
+    alice, bob, evil = participant("alice"), participant("bob"), participant("alice", issuer="evil")
     state = room_with(alice, bob, evil)
     state.register(alice, V1, public=True)
 
@@ -124,7 +124,7 @@ def test_a_public_name_belongs_to_one_identity_until_it_is_unregistered() -> Non
 
 
 def test_each_identity_may_have_a_private_toolkit_of_one_name() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     mine = state.register(alice, V1, public=False).toolkit
     yours = state.register(bob, V1, public=False).toolkit
@@ -134,7 +134,7 @@ def test_each_identity_may_have_a_private_toolkit_of_one_name() -> None:
 
 
 def test_only_a_host_can_unregister_its_toolkit() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     state.register(alice, V1, public=True)
 
@@ -148,8 +148,8 @@ def test_only_a_host_can_unregister_its_toolkit() -> None:
 
 
 def test_a_tool_is_missing_forbidden_or_found() -> None:
-    alice = member("alice")
-    bob = member("bob", api=scope(call=True, allow=["t.run"]))
+    alice = participant("alice")
+    bob = participant("bob", api=scope(call=True, allow=["t.run"]))
     state = room_with(alice, bob)
     toolkit = state.register(alice, definition("t", "run", "stop"), public=True).toolkit
 
@@ -165,7 +165,7 @@ def test_a_tool_is_missing_forbidden_or_found() -> None:
 
 @pytest.mark.row(35)
 def test_replicas_of_one_digest_form_one_pool() -> None:
-    one, two = member("alice", "1"), member("alice", "2")
+    one, two = participant("alice", "1"), participant("alice", "2")
     state = room_with(one, two)
     first = state.register(one, V1, public=True)
     second = state.register(two, V1, public=True)
@@ -177,7 +177,7 @@ def test_replicas_of_one_digest_form_one_pool() -> None:
 
 @pytest.mark.row(36)
 def test_a_new_digest_serves_and_the_old_hosts_stay_in_reserve() -> None:
-    one, two = member("alice", "1"), member("alice", "2")
+    one, two = participant("alice", "1"), participant("alice", "2")
     state = room_with(one, two)
     toolkit = state.register(one, V1, public=True).toolkit
     newer = state.register(two, V2, public=True).generation
@@ -193,7 +193,7 @@ def test_a_new_digest_serves_and_the_old_hosts_stay_in_reserve() -> None:
 
 
 def test_an_instance_with_an_older_live_digest_joins_the_reserve() -> None:
-    one, two, three = (member("alice", each) for each in "123")
+    one, two, three = (participant("alice", each) for each in "123")
     state = room_with(one, two, three)
     old = state.register(one, V1, public=True).generation
     toolkit = state.register(two, V2, public=True).toolkit
@@ -203,7 +203,7 @@ def test_an_instance_with_an_older_live_digest_joins_the_reserve() -> None:
 
 
 def test_a_digest_without_hosts_supersedes_like_a_rollback() -> None:
-    one, two, three = (member("alice", each) for each in "123")
+    one, two, three = (participant("alice", each) for each in "123")
     state = room_with(one, two, three)
     toolkit = state.register(one, V1, public=True).toolkit
     state.register(two, V2, public=True)
@@ -215,7 +215,7 @@ def test_a_digest_without_hosts_supersedes_like_a_rollback() -> None:
 
 
 def test_a_host_that_reconnects_with_its_generation_keeps_it_at_a_new_server() -> None:
-    one, two = member("alice", "1"), member("alice", "2")
+    one, two = participant("alice", "1"), participant("alice", "2")
     state = room_with(one, two)
     toolkit = state.register(two, V2, public=True, generation=7).toolkit
     state.register(one, V1, public=True, generation=3)
@@ -229,7 +229,7 @@ def test_a_host_that_reconnects_with_its_generation_keeps_it_at_a_new_server() -
 def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_whatever_order(
     order: tuple[Definition, Definition],
 ) -> None:
-    hosts = member("alice", "1"), member("alice", "2")
+    hosts = participant("alice", "1"), participant("alice", "2")
     state = room_with(*hosts)
     for host, version in zip(hosts, order, strict=True):
         toolkit = state.register(host, version, public=True, generation=4).toolkit
@@ -238,7 +238,7 @@ def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_wha
 
 @pytest.mark.row(37)
 def test_generations_reveal_no_registrations_of_others() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     state.register(bob, definition("hidden"), public=False)
     state.register(bob, definition("hidden", version="2"), public=False)
@@ -248,7 +248,7 @@ def test_generations_reveal_no_registrations_of_others() -> None:
 
 
 def test_no_claim_uses_up_the_numbers_of_others() -> None:
-    mallory, alice = member("mallory"), member("alice")
+    mallory, alice = participant("mallory"), participant("alice")
     state = room_with(mallory, alice)
     greedy = state.register(mallory, definition("m"), public=True, generation=2**48 - 1)
     mine = state.register(alice, V1, public=True).generation
@@ -260,7 +260,7 @@ def test_no_claim_uses_up_the_numbers_of_others() -> None:
 
 
 def test_a_new_registration_of_a_host_leaves_its_old_generation() -> None:
-    one = member("alice")
+    one = participant("alice")
     state = room_with(one)
     toolkit = state.register(one, V1, public=True).toolkit
     state.register(one, V2, public=True)
@@ -272,8 +272,8 @@ def test_a_new_registration_of_a_host_leaves_its_old_generation() -> None:
 
 
 def test_a_host_in_reserve_does_not_open_what_the_serving_one_closed() -> None:
-    one, two = member("alice", "1"), member("alice", "2")
-    bob = member("bob")
+    one, two = participant("alice", "1"), participant("alice", "2")
+    bob = participant("bob")
     state = room_with(one, two, bob)
     opened = frozenset({"*"})
     number = state.register(one, V1, public=False, shared_with=opened).generation.number
@@ -289,7 +289,7 @@ def test_a_host_in_reserve_does_not_open_what_the_serving_one_closed() -> None:
 
 @pytest.mark.row(16)
 def test_a_newer_connection_takes_the_toolkits_over_in_one_step() -> None:
-    old, new = member("alice"), member("alice", "1b")
+    old, new = participant("alice"), participant("alice", "1b")
     state = room_with(old)
     toolkit = state.register(old, V1, public=True).toolkit
     state.register(old, V2, public=False)
@@ -301,8 +301,8 @@ def test_a_newer_connection_takes_the_toolkits_over_in_one_step() -> None:
 
 
 def test_a_newer_connection_with_fewer_grants_takes_over_only_what_it_may_register() -> None:
-    old = member("alice")
-    new = member("alice", "1b", api=scope(register_private_toolkit=True))
+    old = participant("alice")
+    new = participant("alice", "1b", api=scope(register_private_toolkit=True))
     state = room_with(old)
     state.register(old, V1, public=True)
     private = state.register(old, V2, public=False).toolkit
@@ -311,11 +311,11 @@ def test_a_newer_connection_with_fewer_grants_takes_over_only_what_it_may_regist
     assert [(each.kind, each.toolkit.public) for each in changes] == [("toolkit_removed", True)]
     assert new.toolkits == [private]
     with pytest.raises(NotFound):
-        state.resolve(member("bob"), "t")
+        state.resolve(participant("bob"), "t")
 
 
 def test_a_toolkit_without_hosts_is_removed_with_all_its_state() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     state.register(alice, V1, public=True)
     state.register(alice, V2, public=False)
@@ -338,7 +338,7 @@ def left_by_its_last_host(
     *others: Participant, **offer: Any
 ) -> tuple[RoomState, RegisteredToolkit]:
     """Make a room in which alice's toolkit "t" is reserved for her."""
-    alice = member("alice")
+    alice = participant("alice")
     state = room_with(alice, *others)
     toolkit = state.register(alice, V1, **{"public": True, **offer}).toolkit
     [change] = state.leave(alice, reserve=True)
@@ -349,7 +349,7 @@ def left_by_its_last_host(
 
 @pytest.mark.row(47)
 def test_a_lost_toolkit_is_listed_without_hosts_and_no_other_identity_takes_its_name() -> None:
-    bob = member("bob")
+    bob = participant("bob")
     state, toolkit = left_by_its_last_host(bob)
 
     assert listed(state, bob) == ["t"]
@@ -362,10 +362,10 @@ def test_a_lost_toolkit_is_listed_without_hosts_and_no_other_identity_takes_its_
 
 @pytest.mark.parametrize("again", [V1, V2])
 def test_an_owner_that_reconnects_registers_its_reserved_name_again(again: Definition) -> None:
-    state, toolkit = left_by_its_last_host(member("bob"))
+    state, toolkit = left_by_its_last_host(participant("bob"))
     reservation = toolkit.reservation
     assert reservation is not None
-    alice = member("alice", "2")
+    alice = participant("alice", "2")
     state.join(alice)
     done = state.register(alice, again, public=True)
 
@@ -380,7 +380,7 @@ def test_an_owner_that_reconnects_registers_its_reserved_name_again(again: Defin
 
 
 def test_a_reservation_that_ends_frees_the_name_and_all_its_state() -> None:
-    bob = member("bob")
+    bob = participant("bob")
     state, toolkit = left_by_its_last_host(bob, public=False, shared_with=frozenset({"*"}))
     assert listed(state, bob) == ["t"]
     assert toolkit.reservation is not None
@@ -394,7 +394,7 @@ def test_a_reservation_that_ends_frees_the_name_and_all_its_state() -> None:
 
 
 def test_a_clean_unregister_frees_the_name_at_once() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     state.register(alice, V1, public=True)
     state.unregister(alice, "t", public=True)
@@ -408,10 +408,10 @@ def test_a_reservation_keeps_no_room_alive() -> None:
 
 
 def test_the_names_that_one_identity_can_keep_are_bounded() -> None:
-    bob = member("bob")
+    bob = participant("bob")
     state = room_with(bob)
     for number in range(MAX_RESERVED + 3):
-        alice = member("alice", str(number))
+        alice = participant("alice", str(number))
         state.join(alice)
         state.register(alice, definition(f"t{number}"), public=True)
         state.leave(alice, reserve=True)
@@ -428,7 +428,7 @@ def affine(name: str) -> ToolManifest:
 
 
 def pool_of(*instances: str) -> tuple[RoomState, RegisteredToolkit]:
-    hosts = [member("alice", instance) for instance in instances]
+    hosts = [participant("alice", instance) for instance in instances]
     state = room_with(*hosts)
     for host in hosts:
         toolkit = state.register(host, V1, public=True).toolkit
@@ -460,7 +460,7 @@ def test_a_host_that_leaves_moves_only_its_own_affinities() -> None:
 
 
 def test_the_affinity_of_a_call_is_the_caller_or_derived_from_the_argument() -> None:
-    alice, other = member("alice"), member("alice", issuer="other")
+    alice, other = participant("alice"), participant("alice", issuer="other")
     assert affinity_of(affine("none"), alice, "x") is None
     assert affinity_of(affine("caller"), alice, None) != affinity_of(affine("caller"), other, None)
     assert affinity_of(affine("customer"), alice, "7f") == "7f"
@@ -473,7 +473,7 @@ def test_the_affinity_of_a_call_is_the_caller_or_derived_from_the_argument() -> 
 
 @pytest.mark.row(62)
 def test_of_two_hosts_drawn_at_random_the_one_with_fewer_calls_is_chosen() -> None:
-    slow, *fast = hosts = [member("alice", str(number)) for number in range(4)]
+    slow, *fast = hosts = [participant("alice", str(number)) for number in range(4)]
     state = room_with(*hosts)
     for host in hosts:
         toolkit = state.register(host, V1, public=True).toolkit
@@ -490,9 +490,9 @@ def test_of_two_hosts_drawn_at_random_the_one_with_fewer_calls_is_chosen() -> No
 @pytest.mark.row(71)
 def test_a_host_at_a_draining_node_gets_calls_only_if_there_is_no_other() -> None:
     """LEAVE-10: also for calls with an affinity."""
-    parting, staying = members = [member("alice", str(number)) for number in range(2)]
-    state = room_with(*members)
-    for host in members:
+    parting, staying = participants = [participant("alice", str(number)) for number in range(2)]
+    state = room_with(*participants)
+    for host in participants:
         toolkit = state.register(host, V1, public=True).toolkit
     state.mark_node_draining(parting)
     assert {state.choose_host(toolkit) for _ in range(20)} == {staying}
@@ -505,7 +505,7 @@ def test_a_host_at_a_draining_node_gets_calls_only_if_there_is_no_other() -> Non
 
 @pytest.mark.row(47)
 def test_a_call_to_a_toolkit_without_a_host_is_retryable() -> None:
-    alice = member("alice")
+    alice = participant("alice")
     state = room_with(alice)
     toolkit = state.register(alice, V1, public=True).toolkit
     state.leave(alice)
@@ -519,7 +519,7 @@ def test_a_call_to_a_toolkit_without_a_host_is_retryable() -> None:
 
 
 def test_a_list_is_sorted_by_name_and_continues_after_a_cursor() -> None:
-    alice, bob = member("alice"), member("bob")
+    alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
     for name in ("c", "a", "b"):
         state.register(bob, definition(name), public=True)
@@ -540,7 +540,7 @@ def test_a_list_is_sorted_by_name_and_continues_after_a_cursor() -> None:
 
 
 def test_a_cursor_whose_toolkit_was_removed_still_has_a_position() -> None:
-    alice = member("alice")
+    alice = participant("alice")
     state = room_with(alice)
     for name in ("a", "b", "c"):
         state.register(alice, definition(name), public=True)
@@ -551,8 +551,8 @@ def test_a_cursor_whose_toolkit_was_removed_still_has_a_position() -> None:
 
 
 def test_a_search_finds_only_what_the_reader_can_see() -> None:
-    alice = member("alice")
-    bob = member("bob", api=scope(use_tools=True, deny=["t.secret"]))
+    alice = participant("alice")
+    bob = participant("bob", api=scope(use_tools=True, deny=["t.secret"]))
     state = room_with(alice, bob)
     state.register(alice, definition("t", "open", "secret", description="Über Wetter"), public=True)
 
@@ -563,9 +563,9 @@ def test_a_search_finds_only_what_the_reader_can_see() -> None:
 
 
 def test_a_toolkit_without_visible_tools_is_not_listed() -> None:
-    alice = member("alice")
+    alice = participant("alice")
     state = room_with(alice)
     state.register(alice, V1, public=True)
 
-    assert listed(state, member("bob", api=scope(use_tools=True, allow=["other"]))) == []
-    assert listed(state, member("carol", api=scope(call=True))) == []
+    assert listed(state, participant("bob", api=scope(use_tools=True, allow=["other"]))) == []
+    assert listed(state, participant("carol", api=scope(call=True))) == []

@@ -132,13 +132,13 @@ class Person:
 
     def facts(self, sender: Connection) -> tuple[Any, ...]:
         """State that no other participant may change; of its calls those without the sender."""
-        connection, member = self.connection, self.connection.member
+        connection, participant = self.connection, self.connection.participant
         return (
             connection,
-            [(each.name, each.public) for each in member.toolkits],
-            pack_body(member.attributes),
-            pack_body(member.offers),
-            self.room.feeds._feeds.get(member.id),
+            [(each.name, each.public) for each in participant.toolkits],
+            pack_body(participant.attributes),
+            pack_body(participant.offers),
+            self.room.feeds._feeds.get(participant.id),
             {each.call_id for each in connection.calls.values() if each.host is not sender},
             {each.call_id for each in connection.dispatched.values() if each.caller is not sender},
         )

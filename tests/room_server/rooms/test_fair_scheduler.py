@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_requests import offer, toolkit_of
-from support.parts.models import member, scope
+from support.parts.models import participant, scope
 from toolbus.auth.grants import ApiScope
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (
@@ -43,7 +43,7 @@ class FakeSession:
     """A participant whose connection only records."""
 
     def __init__(self, name: str, instance: str, api: ApiScope | None) -> None:
-        self.connection = Connection(member(name, instance, api=api), self)
+        self.connection = Connection(participant(name, instance, api=api), self)
         self.sent: list[bytes] = []
         self.received = asyncio.Event()
 
@@ -274,7 +274,7 @@ async def test_a_subscriber_that_unsubscribes_during_sending_is_sent_no_more() -
     for number in range(5):
         room.host(host, f"t{number}")
     await until_received(leaving, 2)
-    room.room.feeds.remove(leaving.connection.member)
+    room.room.feeds.remove(leaving.connection.participant)
     await until_received(staying, 5)
     assert len(leaving.sent) == 2
 

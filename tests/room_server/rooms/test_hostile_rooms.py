@@ -35,7 +35,9 @@ from toolbus_server.testing import TestServer, running_server
 
 def connection_of(server: TestServer, name: str) -> Connection:
     connections = server.server.hub.rooms["lab"].routed.connections.values()
-    return next(connection for connection in connections if connection.member.identity.name == name)
+    return next(
+        connection for connection in connections if connection.participant.identity.name == name
+    )
 
 
 # Schemas
@@ -198,9 +200,10 @@ async def test_equal_offers_of_many_participants_are_returned_once_or_refused_as
         packed = {"name": "b", "description": text, "schema": {}}
         alike = {pack_body(packed): packed}
         await ask(ann, Builders(RequestId(1), {"offer": [packed]}))
-        assert connection.member.offers == alike
+        assert connection.participant.offers == alike
         builders = [
-            replace(connection.member, id=ParticipantId(f"{n}"), offers=alike) for n in range(200)
+            replace(connection.participant, id=ParticipantId(f"{n}"), offers=alike)
+            for n in range(200)
         ]
         room = server.server.hub.rooms["lab"].routed.state
         room._by_name["many"] = {each.id: each for each in builders}

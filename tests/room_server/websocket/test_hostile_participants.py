@@ -197,7 +197,9 @@ async def test_call_after_a_broken_frame_reaches_no_host() -> None:
 
 def _connections(server: Any, name: str) -> list[Any]:
     connections = server.server.hub.rooms["lab"].routed.connections.values()
-    return [connection for connection in connections if connection.member.identity.name == name]
+    return [
+        connection for connection in connections if connection.participant.identity.name == name
+    ]
 
 
 # Toolkits

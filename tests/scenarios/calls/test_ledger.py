@@ -113,7 +113,7 @@ class Storm:
         victim = self.random.choice(callers)
         rooms = self.server.server.hub.rooms
         for session in rooms["lab"].sessions.values():
-            if session.connection.member.identity.name == victim.name:
+            if session.connection.participant.identity.name == victim.name:
                 session.connection.port.transport.abort()  # type: ignore[attr-defined]
                 return
 

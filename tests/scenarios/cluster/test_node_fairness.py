@@ -128,7 +128,7 @@ async def test_a_broadcast_reaches_99_elsewhere_while_the_hundredth_does_not_rea
             listening.append(tasks.create_task(each.listen(is_ready)))
             await is_ready.wait()
         present = here.server.hub.rooms["lab"].routed.state.participants
-        while sum(member.receives_messages for member in present(None)) < LISTENERS:  # noqa: ASYNC110 - there is no event
+        while sum(participant.receives_messages for participant in present(None)) < LISTENERS:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         await broadcast_to(sender, listeners)
         proxy.to_participant = Faults(stalled=True)

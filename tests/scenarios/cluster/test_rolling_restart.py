@@ -145,7 +145,7 @@ class Cluster:
         """Return the names of the participants of a node."""
         room = server.server.hub.rooms.get("lab")
         sessions = () if room is None else room.sessions.values()
-        return sorted(each.connection.member.identity.name for each in sessions)
+        return sorted(each.connection.participant.identity.name for each in sessions)
 
 
 @asynccontextmanager

@@ -221,7 +221,7 @@ async def test_a_host_that_stood_still_is_lost_meanwhile_and_serves_again_at_all
         host_process(there, tmp_path / "one", hold=True) as one,
     ):
         await until_hosts(far, "work", 1)
-        before = connection_of(there, "host").member
+        before = connection_of(there, "host").participant
         once = asyncio.ensure_future(far.invoke("work.wait"))
         again = asyncio.ensure_future(far.invoke("work.wait_again"))
         await one.wrote("began wait")
@@ -255,7 +255,7 @@ def epochs_of(server: TestServer, instance: str) -> list[int]:
     """Return the epoch of each connection of an instance at a server."""
     connections = server.server.hub.rooms["lab"].routed.connections.values()
     return [
-        connection.member.epoch
+        connection.participant.epoch
         for connection in connections
-        if connection.member.instance == instance
+        if connection.participant.instance == instance
     ]

@@ -206,7 +206,7 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
             (connection,) = (
                 each
                 for each in server.server.hub.rooms["lab"].routed.connections.values()
-                if each.member.identity.name == "host"
+                if each.participant.identity.name == "host"
             )
             own, end = _link_of(host).websocket, connection.port.transport  # type: ignore[attr-defined]  # a real connection
             assert own is not None
@@ -218,7 +218,7 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
             calls = [asyncio.create_task(alice.call("work.large")) for _ in range(6)]
             await _in_flight(server, 6)
             draining = asyncio.create_task(host.drain())
-            while not connection.member.is_draining:  # noqa: ASYNC110 - a plain flag
+            while not connection.participant.is_draining:  # noqa: ASYNC110 - a plain flag
                 await asyncio.sleep(0)
             end.pause_reading()
             go.set()

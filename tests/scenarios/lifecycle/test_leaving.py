@@ -57,7 +57,7 @@ class Load:
 def drop(server: TestServer, name: str) -> None:
     """Abort the connection of a participant, as a network does."""
     for session in server.server.hub.rooms["lab"].sessions.values():
-        if session.connection.member.identity.name == name:
+        if session.connection.participant.identity.name == name:
             session.connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
 
 

@@ -89,7 +89,7 @@ async def test_a_frozen_host_is_declared_dead_and_reconnects_by_itself(
         host_process(server, tmp_path / "w") as host,
     ):
         await until_hosts(alice, "work", 1)
-        before = connection_of(server, "host").member
+        before = connection_of(server, "host").participant
         async with asyncio.timeout(60):
             napping = asyncio.ensure_future(alice.invoke("work.nap", {"seconds": 0.2}))
             await until_in_flight(server, 1)
@@ -103,7 +103,7 @@ async def test_a_frozen_host_is_declared_dead_and_reconnects_by_itself(
             assert [each.hosts for each in await listed(alice)] == [0]
             host.go_on()
             await until_hosts(alice, "work", 1)
-            after = connection_of(server, "host").member
+            after = connection_of(server, "host").participant
             assert after.instance == before.instance
             assert after.epoch > before.epoch
             assert await alice.call("work.wait") == "free"

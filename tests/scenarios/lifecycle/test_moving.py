@@ -81,7 +81,7 @@ class Pair(NamedTuple):
         """Return the names of a server's participants."""
         room = server.server.hub.rooms.get("lab")
         connections = room.routed.connections.values() if room else ()
-        return sorted(connection.member.identity.name for connection in connections)
+        return sorted(connection.participant.identity.name for connection in connections)
 
 
 @asynccontextmanager
@@ -293,7 +293,7 @@ async def test_old_connection_that_is_lost_while_moving_ends_its_calls_alone() -
             for connection in list(
                 servers.first.server.hub.rooms["lab"].routed.connections.values()
             ):
-                if connection.member.identity.name == "alice":
+                if connection.participant.identity.name == "alice":
                     connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
             with pytest.raises(RoomException) as lost:
                 await calling

@@ -42,7 +42,7 @@ class Source:
         return found()
 
 
-def member(server: TestServer, token: Token) -> RoomClient:
+def participant(server: TestServer, token: Token) -> RoomClient:
     return RoomClient(server.url, room="lab", token=token)
 
 
@@ -62,7 +62,7 @@ async def test_a_token_from_a_function_is_renewed_before_it_expires_without_inte
         lambda: lives_for("ann", 2.0, role="second"),
         lambda: lives_for("ann", 3_600, role="third"),
     )
-    async with member(server, source) as ann, ann.host(Toolkit("t", [echo])):
+    async with participant(server, source) as ann, ann.host(Toolkit("t", [echo])):
         running = asyncio.ensure_future(ann.call("t.echo", text="x"))
         await renewed_as(ann, "second")
         await renewed_as(ann, "third")  # one after the other
@@ -77,7 +77,7 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
     """REFRESH-3."""
     path = tmp_path / "ann.jwt"
     path.write_text(ends_in("ann", 50))
-    async with member(server, path) as ann:
+    async with participant(server, path) as ann:
         await until(lambda: caplog.text.count("there is no newer one yet") >= 2)
         caplog.clear()
         path.write_text(ends_in("ann", 45, role="second"))  # it expires soon as well
@@ -105,7 +105,7 @@ async def test_a_failing_token_source_is_retried_while_the_old_token_is_valid(
         fault,
         lambda: lives_for("ann", 3_600, role="second"),
     )
-    async with member(server, source) as ann, ann.host(Toolkit("t", [echo])):
+    async with participant(server, source) as ann, ann.host(Toolkit("t", [echo])):
         await until(lambda: message in caplog.text)
         assert await ann.call("t.echo", text="x") == "x"
         await renewed_as(ann, "second")
@@ -122,7 +122,7 @@ async def test_a_token_that_the_server_refuses_leaves_the_old_one_and_is_followe
         lambda: lives_for("eve", 3_600),
         lambda: lives_for("ann", 3_600, role="second"),
     )
-    async with member(server, source) as ann:
+    async with participant(server, source) as ann:
         await until(lambda: "not renewed: the token is not valid" in caplog.text)
         assert ann.me.name == "ann"
         await renewed_as(ann, "second")
@@ -140,7 +140,7 @@ async def test_a_source_that_never_brings_another_lets_the_connection_end_and_co
         return lives_for("ann", 3_600) if ann_is_in.is_set() else ending
 
     ann_is_in = asyncio.Event()
-    async with member(server, source) as ann:
+    async with participant(server, source) as ann:
         ann_is_in.set()
         before = ann.me.id
         await until(lambda: ann.me.id != before)
@@ -152,7 +152,7 @@ async def test_a_token_given_as_a_string_cannot_be_renewed_and_the_room_closes_w
     server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """LEAVE-4."""
-    async with member(server, ends_in("ann", 1.5)) as ann:
+    async with participant(server, ends_in("ann", 1.5)) as ann:
         await until(lambda: "a token given as a string cannot be renewed" in caplog.text)
         with pytest.raises(
             PermissionDenied, match="expired, and a token given as a string cannot be renewed"
@@ -171,7 +171,7 @@ async def test_leave_during_a_token_renewal_succeeds(server: TestServer) -> None
             await never.wait()
         return tokens.pop()
 
-    async with member(server, source) as ann:
+    async with participant(server, source) as ann:
         await asked.wait()
         assert ann.me.name == "ann"
     assert not [task for task in asyncio.all_tasks() if "TokenRenewal." in repr(task.get_coro())]

@@ -266,7 +266,7 @@ async def test_node_client_reconnects_with_a_higher_epoch_and_registers_again(cl
     ):
         before = await alice.explain("lines.echo")
         (connection,) = connections_of(server, "node-host")
-        assert connection.member.epoch == 1
+        assert connection.participant.epoch == 1
         calling = asyncio.ensure_future(alice.call("lines.wait"))
         await host.wait_for(began="wait")
         relay.cut()
@@ -275,9 +275,9 @@ async def test_node_client_reconnects_with_a_higher_epoch_and_registers_again(cl
             await calling
         await host.wait_for("returned")
         (successor,) = connections_of(server, "node-host")
-        assert (successor.member.epoch > 1, successor.member.instance) == (
+        assert (successor.participant.epoch > 1, successor.participant.instance) == (
             True,
-            connection.member.instance,
+            connection.participant.instance,
         )
         after = await alice.explain("lines.echo")
         assert (after.generation, after.hosts) == (before.generation, 1)
@@ -312,7 +312,9 @@ async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_gene
 def connections_of(server: TestServer, name: str) -> list[Connection]:
     """Return the server's connections of this name."""
     sessions = server.server.hub.rooms["lab"].sessions.values()
-    return [each.connection for each in sessions if each.connection.member.identity.name == name]
+    return [
+        each.connection for each in sessions if each.connection.participant.identity.name == name
+    ]
 
 
 @pytest.mark.row(31)

@@ -91,9 +91,12 @@ def test_the_router_refuses_it_and_writes_nothing_to_a_host(refused: Refused) ->
     harness = RouterHarness()
     participants = {"host": harness.connection("host"), "alice": harness.connection("alice")}
     host = participants["host"]
-    for name, member in (("echo", host.member), ("gone", harness.connection("lost").member)):
-        harness.room.state.register(member, definition(name, "say"), public=True)
-    harness.room.state.leave(harness.named("lost").member, reserve=True)
+    for name, participant in (
+        ("echo", host.participant),
+        ("gone", harness.connection("lost").participant),
+    ):
+        harness.room.state.register(participant, definition(name, "say"), public=True)
+    harness.room.state.leave(harness.named("lost").participant, reserve=True)
     harness.router.call(harness.room, participants["alice"], FIRST)
     for number in range(2, 17):
         parent = port_of(host).take_dispatch()

@@ -479,4 +479,8 @@ async def test_offers_are_at_most_32_kib_together(server: TestServer) -> None:
         more = [*offers, build(description="x" * 5_000)]
         assert await refused_path(bob, Builders(2, {"offer": more})) == "/offer"
         (connection,) = server.server.hub.rooms["lab"].routed.connections.values()
-        assert [each["name"] for each in connection.member.offers.values()] == ["t0", "t1", "t2"]
+        assert [each["name"] for each in connection.participant.offers.values()] == [
+            "t0",
+            "t1",
+            "t2",
+        ]

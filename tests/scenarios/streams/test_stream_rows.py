@@ -180,7 +180,7 @@ async def test_a_caller_that_reads_again_in_time_continues(tmp_path: Path) -> No
         (connection,) = (
             each
             for each in server.server.hub.rooms["lab"].routed.connections.values()
-            if each.member.identity.name == "slow"
+            if each.participant.identity.name == "slow"
         )
         while connection.stream_count < len(readings):
             await bob.call("flow.ping")

@@ -15,7 +15,7 @@ def scope(**agents: Any) -> ApiScope:
     return ApiScope(agents=AgentsGrant(**agents))
 
 
-def member(
+def participant(
     name: str,
     instance: str = "1",
     *,

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from support.parts.manual_clock import ManualClock, RecordingPort
-from support.parts.models import definition, member
+from support.parts.models import definition, participant
 from toolbus.auth.grants import ApiScope
 from toolbus.wire import Call, CallId, Failed, RequestId, pack_body
 from toolbus_server.calls.router import Connection, RoutedRoom, Router
@@ -30,22 +30,22 @@ class RouterHarness:
 
     def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
         port = self.ports[f"{name}{instance}"] = RecordingPort()
-        connection = Connection(member(name, instance, api=api), port)
-        self.room.state.join(connection.member)
-        self.room.connections[connection.member.id] = connection
+        connection = Connection(participant(name, instance, api=api), port)
+        self.room.state.join(connection.participant)
+        self.room.connections[connection.participant.id] = connection
         self.connections.append(connection)
         return connection
 
     def named(self, name: str) -> Connection:
         """Return the connection of this name; make it if there is none."""
         for connection in self.room.connections.values():
-            if connection.member.identity.name == name:
+            if connection.participant.identity.name == name:
                 return connection
         return self.connection(name)
 
     def host(self, name: str, toolkit: str, instance: str = "1", **tools: Any) -> Connection:
         connection = self.connection(name, instance)
-        self.room.state.register(connection.member, definition(toolkit, **tools), public=True)
+        self.room.state.register(connection.participant, definition(toolkit, **tools), public=True)
         return connection
 
     def call(
@@ -63,9 +63,9 @@ class RouterHarness:
         self.router.call(self.room, caller, frame)
 
     def leave(self, connection: Connection) -> None:
-        self.room.state.leave(connection.member)
+        self.room.state.leave(connection.participant)
         self.router.end_calls_of(connection)
-        del self.room.connections[connection.member.id]
+        del self.room.connections[connection.participant.id]
 
 
 def port_of(connection: Connection) -> RecordingPort:

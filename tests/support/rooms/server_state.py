@@ -12,7 +12,9 @@ INTERVAL_S, SILENCE_S = 0.4, 1.2
 
 def connection_of(server: TestServer, name: str) -> Any:
     connections = server.server.hub.rooms["lab"].routed.connections.values()
-    return next(connection for connection in connections if connection.member.identity.name == name)
+    return next(
+        connection for connection in connections if connection.participant.identity.name == name
+    )
 
 
 async def until_in_flight(server: TestServer, count: int) -> None:

@@ -95,7 +95,8 @@ def connections_of(server: TestServer) -> dict[str, list[str]]:
     rooms = server.server.hub.rooms
     return {
         name: sorted(
-            connection.member.identity.name for connection in open_room.routed.connections.values()
+            connection.participant.identity.name
+            for connection in open_room.routed.connections.values()
         )
         for name, open_room in rooms.items()
     }

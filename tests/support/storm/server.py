@@ -40,7 +40,8 @@ def held_by(server: RoomServer) -> dict[str, Any]:
         "in_flight": hub.router.in_flight,
         "connections": len(connections),
         "people": sorted(
-            [connection.member.identity.name, connection.member.id] for connection in connections
+            [connection.participant.identity.name, connection.participant.id]
+            for connection in connections
         ),
         "hosts": sum(
             sum(len(generation.hosts) for generation in toolkit.generations)
@@ -51,7 +52,7 @@ def held_by(server: RoomServer) -> dict[str, Any]:
             len(connection.calls) + len(connection.call_ids) + len(connection.dispatched)
             for connection in connections
         ),
-        "host_in_flight": sum(connection.member.in_flight for connection in connections),
+        "host_in_flight": sum(connection.participant.in_flight for connection in connections),
         "streams": sum(connection.stream_count for connection in connections),
         "ahead": sum(connection.outstanding_bytes for connection in connections),
     }
