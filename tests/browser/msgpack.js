@@ -13,9 +13,9 @@ const toText = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const toBytes = new TextEncoder();
 
 /**
- * Pack a value. Of an object, what is `undefined` is left out, as JSON does it.
+ * Pack a value. As in JSON, fields of an object that are `undefined` are left out.
  *
- * Throws TypeError or RangeError for what is not allowed.
+ * Throws TypeError or RangeError for a value that is not allowed.
  */
 export function pack(value) {
   const writer = new Writer();
@@ -24,10 +24,10 @@ export function pack(value) {
 }
 
 /**
- * Read one packed value, with nothing behind it. Throws Error for what is not allowed.
+ * Decode one packed value with no bytes after it. Throws Error for invalid bytes.
  *
  * @param bytes A Uint8Array.
- * @param binary Whether byte strings may be in it, as in frames and chunks (BODY-5).
+ * @param binary Whether byte strings are allowed, as in frames and chunks (BODY-5).
  */
 export function unpack(bytes, binary = false) {
   const reader = new Reader(bytes, binary);
@@ -91,7 +91,7 @@ class Writer {
     this.raw(bytes);
   }
 
-  /** Write what comes before `size` items: one byte where they are few, else a tag and the size. */
+  /** Write the head of `size` items: one byte for few items, else a tag and the size. */
   head(size, few, limit, [tag8, tag16, tag32]) {
     if (size < limit) return this.number(1, "Uint8", few | size);
     const [tag, width] = size < 256 && tag8 ? [tag8, 1] : size < 65536 ? [tag16, 2] : [tag32, 4];
@@ -105,7 +105,7 @@ class Writer {
   }
 
   raw(bytes) {
-    const at = this.room(bytes.length); // which may put other bytes in the place of these
+    const at = this.room(bytes.length); // may replace the buffer
     this.bytes.set(bytes, at);
   }
 

@@ -1,4 +1,4 @@
-/** The page around room.js: what is typed goes to the room, what the room says is shown as text. */
+/** The page around room.js: sends the typed values to the room and shows the replies as text. */
 
 import { join } from "./room.js";
 
@@ -11,7 +11,7 @@ function show(id, value) {
   byId(id).textContent = text;
 }
 
-/** What JSON has no form for: whole numbers beyond 2^53, and bytes. */
+/** Values that JSON cannot express: integers beyond 2^53, and bytes. */
 function plain(_key, value) {
   if (typeof value === "bigint") return String(value);
   return value instanceof Uint8Array ? `${value.length} bytes` : value;

@@ -1,7 +1,7 @@
 /**
- * A participant of a toolbus room in a browser's page: joins, lists, calls and cancels over a plain
- * WebSocket. The rules it keeps are those of sdk/toolbus/wire/PROTOCOL.md, which also says what
- * more there is. It hosts nothing, does not come back by itself and never tries a call again.
+ * A participant of a toolbus room in a browser page: joins, lists, calls and cancels over a plain
+ * WebSocket. It follows the rules of sdk/toolbus/wire/PROTOCOL.md, which describes the rest of the
+ * protocol. It hosts nothing, does not reconnect and never retries a call.
  */
 
 import { pack, unpack } from "./msgpack.js";
@@ -14,12 +14,12 @@ const CALL = 16;
 const CANCEL = 18;
 const LIST = 34;
 
-/** How long past a call's deadline the server's word is waited for (RETRY-6). */
+/** Milliseconds past a call's deadline in which the server's error may still arrive (RETRY-6). */
 const GRACE_MS = 250;
-/** What a browser's timer can hold; one that is longer ends at once. */
+/** The maximum of a browser's timer; a longer one would fire at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
-/** What a close code means to a page (CONN-6 and the table of close codes). */
+/** The meaning of close codes for a page (CONN-6 and the table of close codes). */
 const CLOSED = {
   1001: "the server is shutting down: join again in a moment",
   1006: "no connection, or it broke: a page cannot know why; ask `toolbus doctor`",
@@ -34,7 +34,7 @@ const CLOSED = {
   4440: "removed by an administrator, or the token was revoked",
 };
 
-/** The server closed the connection, or there was none. `code` is the close code. */
+/** The server closed the connection, or it could not be opened. `code` is the close code. */
 export class RoomClosed extends Error {
   constructor(code) {
     super(CLOSED[code] ?? "the connection was closed");
@@ -52,7 +52,7 @@ export class RoomError extends Error {
     super(message || code);
     this.name = "RoomError";
     this.code = code;
-    // A word of a later release counts as "maybe" (ERR-3).
+    // A value of a later release counts as "maybe" (ERR-3).
     this.executed = ["no", "yes"].includes(executed) ? executed : "maybe";
     this.retryable = retryable;
     this.details = details;
@@ -60,17 +60,17 @@ export class RoomError extends Error {
 }
 
 /**
- * Join a room, and return it when its welcome has come.
+ * Join a room; resolves after the welcome.
  *
- * @param url Of the server, such as "wss://tools.example.org".
- * @param name Of the room.
+ * @param url The URL of the server, such as "wss://tools.example.org".
+ * @param name The name of the room.
  * @param token From your own backend, for the user of this page. It is offered as a subprotocol,
  *   never as a part of the URL, where logs would keep it.
- * Throws RoomClosed where the server does not let the page in.
+ * Throws RoomClosed if the server refuses the connection.
  */
 export function join(url, name, token) {
   return new Promise((resolve, reject) => {
-    // A browser would put what cannot be a subprotocol into the words of its error.
+    // A browser would quote an invalid subprotocol, and so the token, in its error message.
     if (!/^[\w.-]+$/.test(token)) throw new RoomClosed(4401);
     const socket = new WebSocket(`${url}/rooms/${name}`, ["toolbus.v1", `bearer.${token}`]);
     socket.binaryType = "arraybuffer";
@@ -84,7 +84,7 @@ export function join(url, name, token) {
 }
 
 class Room {
-  /** What the server said first: `participant`, `room` and `facts` with name, grants, limits. */
+  /** The content of the welcome: `participant`, `room` and `facts` with name, grants, limits. */
   welcome;
   /** Resolves to a RoomClosed when the connection has ended. */
   closed;
@@ -105,12 +105,12 @@ class Room {
     });
   }
 
-  /** Leave. */
+  /** Leave the room. */
   close() {
     this.#socket.close(1000);
   }
 
-  /** List the toolkits with a tool that this token may see; `search` keeps those with this text. */
+  /** List the toolkits with a tool that this token may see; `search` filters by text. */
   async *toolkits(search) {
     let cursor;
     do {
@@ -121,11 +121,11 @@ class Room {
   }
 
   /**
-   * Call a tool, and return what it returns.
+   * Call a tool and return its value.
    *
    * @param tool The tool, written `toolkit.tool`.
-   * @param args What the tool's input schema describes.
-   * @param settings `timeoutMs`, the server's limit unless given; `signal`, an AbortSignal that
+   * @param args The arguments, by the tool's input schema.
+   * @param settings `timeoutMs`, by default the server's limit; `signal`, an AbortSignal that
    *   cancels; `options` of the protocol, such as `participant` and `pin`.
    * Throws RoomError.
    */
@@ -162,14 +162,14 @@ class Room {
     if (frame.length > this.welcome.facts.limits.max_frame_bytes) {
       throw new RoomError({ code: "too_large", executed: "no" });
     }
-    // A socket that closes takes everything and sends nothing.
+    // A closing socket accepts data and drops it.
     if (this.#socket.readyState !== WebSocket.OPEN) {
       throw new RoomError({ code: "connection_lost", executed: "no", retryable: true });
     }
     this.#socket.send(frame);
   }
 
-  /** The answer to this is the call's own: `cancelled`, or a result that has crossed it. */
+  /** The reply to this is the reply to the call: `cancelled`, or a result sent at the same time. */
   #cancel(id) {
     if (this.#socket.readyState === WebSocket.OPEN) this.#send([CANCEL, id, "cancelled"]);
   }
@@ -186,7 +186,7 @@ class Room {
     }
   }
 
-  /** End one request; what is not under way, late or invented, is dropped (FRAME-12). */
+  /** Settle one request; a reply that is late or has an unknown id is dropped (FRAME-12). */
   #end(id, error, body) {
     const request = this.#pending.get(id);
     if (!request) return;
@@ -207,7 +207,7 @@ class Room {
   }
 }
 
-/** Read a frame; undefined where it is none. */
+/** Decode a frame; undefined for invalid bytes. */
 function readFrame(data) {
   try {
     const frame = unpack(new Uint8Array(data), true);

@@ -1,4 +1,4 @@
-"""What docs/guides/many-nodes.md shows of two nodes is what happens, typed word for word."""
+"""The commands of docs/guides/many-nodes.md for two nodes print the output that the page shows."""
 
 from __future__ import annotations
 

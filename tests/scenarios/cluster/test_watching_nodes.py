@@ -69,7 +69,7 @@ async def test_a_monitor_gets_each_call_of_all_nodes_once(redis: RedisServer) ->
 
 
 LOSSES: dict[str, Callable[[RelayedNodes], Interception]] = {
-    "before it was heard": lambda nodes: nodes.here_way.intercept_inbox(is_report),
+    "before it was received": lambda nodes: nodes.here_way.intercept_inbox(is_report),
     "as it was published": lambda nodes: nodes.there_way.intercept_published(is_report),
 }
 
@@ -89,7 +89,7 @@ async def test_counts_are_right_after_a_lost_report_and_a_lost_connection(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WATCH-3: the connection of the watcher's node, or of the other one."""
-    await lose_a_report(LOSSES["before it was heard"], monkeypatch, breaks=way)
+    await lose_a_report(LOSSES["before it was received"], monkeypatch, breaks=way)
 
 
 async def lose_a_report(

@@ -1,4 +1,4 @@
-"""What docs/guides/deploy.md shows a newcomer without Docker happens, typed word for word."""
+"""The commands of docs/guides/deploy.md without Docker print the output that the page shows."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ async def test_a_caller_waits_for_a_tool_that_takes_its_input_slowly(tmp_path: P
         for _ in range(100):
             assert (await counts(alice))["taken"] <= first
             assert made <= most
-        await alice.call("flow.let_go")
+        await alice.call("flow.release")
         assert [chunk.value async for chunk in chunks] == [many]
     assert memory.grown("server") < 4 * MIB
     assert memory.grown("host") < 8 * MIB

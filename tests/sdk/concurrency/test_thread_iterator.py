@@ -34,7 +34,7 @@ class Steps:
             if self._end is not None:
                 raise self._end
 
-    def let_go(self, items: int = 1000) -> None:
+    def release(self, items: int = 1000) -> None:
         self.go.release(items)
 
     async def has_begun(self, *, within_s: float = 5) -> bool:
@@ -44,7 +44,7 @@ class Steps:
 
 async def test_thread_works_only_while_an_item_is_requested() -> None:
     steps = Steps()
-    steps.let_go()
+    steps.release()
     items = ThreadIterator(lambda: steps)
     assert steps.threads == []
     assert [await anext(items) for _ in range(3)] == [0, 1, 2]
@@ -62,7 +62,7 @@ async def test_cancelled_wait_for_an_item_loses_none_and_requests_no_other() -> 
         await asyncio.wait([waiting], timeout=0.01)
         waiting.cancel()
         await asyncio.wait([waiting])
-    steps.let_go()
+    steps.release()
     assert [await anext(items), await anext(items)] == [0, 1]
     assert [await steps.has_begun() for _ in range(2)] == [True] * 2
     assert not await steps.has_begun(within_s=0.05)
@@ -78,7 +78,7 @@ async def test_blocked_thread_closes_its_generator_after_its_current_item() -> N
     items.stop()
     assert steps.threads[0].daemon  # it does not keep the program from ending
     assert not steps.closed.is_set()
-    steps.let_go()
+    steps.release()
     assert await asyncio.to_thread(steps.closed.wait, 5)
     await asyncio.to_thread(steps.threads[0].join, 5)
     assert len(steps.threads) == 1
@@ -90,7 +90,7 @@ async def test_error_while_closing_is_raised_if_awaited_and_logged_otherwise(
     is_waited_for: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps = Steps(end=OSError("at the end"))
-    steps.let_go()
+    steps.release()
     items = ThreadIterator(lambda: steps, asyncio.to_thread, ahead=3)
     assert await anext(items) == 0
     with caplog.at_level(logging.ERROR):

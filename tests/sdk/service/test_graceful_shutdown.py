@@ -83,13 +83,13 @@ class Stubborn:
     def __init__(self) -> None:
         self.entered = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.let_go = asyncio.Event()
+        self.released = asyncio.Event()
 
     async def stay(self) -> str:
         self.entered.set()
-        while not self.let_go.is_set():
+        while not self.released.is_set():
             try:
-                await self.let_go.wait()
+                await self.released.wait()
             except asyncio.CancelledError:
                 self.cancelled.set()
         return ""
@@ -108,7 +108,7 @@ async def test_tool_that_ignores_its_cancellation_is_abandoned(
             await server.runner.stop()
         assert "left behind" in caplog.text
     finally:
-        stubborn.let_go.set()
+        stubborn.released.set()
 
 
 async def test_room_is_left_even_if_waiting_for_its_end_is_cancelled() -> None:
@@ -128,7 +128,7 @@ async def test_room_is_left_even_if_waiting_for_its_end_is_cancelled() -> None:
                 await leaving
             await until_hosts(alice, "t", 0)
         finally:
-            stubborn.let_go.set()
+            stubborn.released.set()
             await asyncio.wait([call])
             await hosting.__aexit__(None, None, None)
 

@@ -112,14 +112,14 @@ class Flow:
             return "pong"
 
         @tool
-        async def let_go() -> None:
+        async def release() -> None:
             self.go.set()
 
         @tool
         async def counts() -> dict[str, int]:
             return {"yielded": self.yielded, "taken": self.taken, "tasks": len(asyncio.all_tasks())}
 
-        return [ping, let_go, counts]
+        return [ping, release, counts]
 
     async def _zeros(self, size: int) -> AsyncIterator[bytes]:
         async with self.run("fetch"):

@@ -1,4 +1,4 @@
-// The side that calls: what there is, calls, streams, input and progress.
+// The calling side: lists, calls, streams, input and progress.
 
 import { randomBytes } from "node:crypto";
 import { BrokenFrame, RoomError } from "./errors.mjs";
@@ -23,7 +23,7 @@ export class Caller {
     });
   }
 
-  /** All toolkits that this participant may see, page by page. */
+  /** List all toolkits that this participant may see, page by page. */
   async *list(options = {}) {
     for (let cursor = null; ; ) {
       const page = await this.#connection.request("list", { options: { ...options, cursor } });
@@ -38,9 +38,9 @@ export class Caller {
   }
 
   /**
-   * Call `toolkit.tool` and give its value.
+   * Call `toolkit.tool` and return its value.
    *
-   * Settings: `timeoutMs`; `signal` gives up (CALL-10); `input`, an iterable of values;
+   * Settings: `timeoutMs`; `signal` cancels (CALL-10); `input`, an iterable of values;
    * `progress`, a function; `options`, as in the table of section 5.
    */
   async call(name, args = {}, settings = {}) {
@@ -55,7 +55,7 @@ export class Caller {
     return last;
   }
 
-  /** Call as a stream and give its values as they come. Leaving the loop cancels. */
+  /** Call as a stream and yield its values as they arrive. Leaving the loop cancels the call. */
   async *stream(name, args = {}, { window = WINDOW, ...settings } = {}) {
     yield* this.#open(name, args, settings, window).values();
   }
@@ -83,7 +83,7 @@ export class Caller {
   }
 }
 
-/** One call under way. */
+/** One call in flight. */
 class OpenCall {
   constructor(connection, id, window, { input, progress, signal }) {
     Object.assign(this, { connection, id, input, progress, signal });
@@ -95,7 +95,7 @@ class OpenCall {
     this.isGivenUp = false;
   }
 
-  /** Wait for its one end; meanwhile send its input and listen to its signal. */
+  /** Wait for the end of the call; meanwhile send its input and watch its signal. */
   async run(reply) {
     const giveUp = () => this.#giveUp();
     if (this.signal?.aborted) giveUp();
@@ -118,7 +118,7 @@ class OpenCall {
     }
   }
 
-  /** Tell of progress: what cannot be read is lost, as any of it may be (PROGRESS-1). */
+  /** Report progress; an invalid value is dropped, as progress may be lost (PROGRESS-1). */
   tell(body) {
     let read = null;
     try {
@@ -129,7 +129,7 @@ class OpenCall {
     if (read !== null) this.progress?.(read.value);
   }
 
-  /** Its values, files whole. Whoever leaves early gives the call up. */
+  /** Yield its values, files complete. Leaving early cancels the call. */
   async *values() {
     const reader = new ChunkReader();
     try {
@@ -139,7 +139,7 @@ class OpenCall {
       }
       const last = reader.read(this.last);
       if (last === null) throw new RoomError("stream_broken", "a file was left unfinished");
-      if (last.value !== undefined) yield last.value; // [0]: nothing more comes (STREAM-1)
+      if (last.value !== undefined) yield last.value; // [0]: no further value (STREAM-1)
     } catch (error) {
       throw error instanceof BrokenFrame
         ? new RoomError("invalid_result", error.message, { executed: "yes" })
@@ -165,7 +165,7 @@ class OpenCall {
     if (!this.ended) this.#send("input", { number, body, last });
   }
 
-  // Give the call up because of something on this side.
+  // Cancel the call because of an error on this side.
   #fail(error) {
     this.receiving.end(error);
     this.#giveUp();

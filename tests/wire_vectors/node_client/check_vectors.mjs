@@ -1,4 +1,4 @@
-// Reads and writes every golden vector: `node check_vectors.mjs [FOLDER]` ends with 0 if all agree.
+// Decodes and encodes every golden vector: `node check_vectors.mjs [FOLDER]` exits with 0 if all agree.
 
 import { readdirSync, readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
@@ -17,7 +17,7 @@ function* vectors(kind) {
   }
 }
 
-// JSON.parse rounds integers beyond 2^53, so they are hidden from it.
+// JSON.parse rounds integers beyond 2^53, so they are replaced before it.
 function exact(text) {
   return text.replace(/(?<=[\s[:])(-?\d{16,})(?=[\s,\]}])/g, '{"$int": "$1"}');
 }
@@ -42,7 +42,7 @@ function same(bytes, value) {
   return isDeepStrictEqual(plain(bytes), plain(value));
 }
 
-// A Buffer is a Uint8Array to us.
+// A Buffer counts as a Uint8Array.
 function plain(value) {
   if (value instanceof Uint8Array) return { $bin: Buffer.from(value).toString("hex") };
   if (Array.isArray(value)) return value.map(plain);

@@ -1,4 +1,4 @@
-// Chunks: what results, streams and input are made of (BODY-3 to BODY-5, STREAM-9).
+// Chunks: the parts of results, streams and input (BODY-3 to BODY-5, STREAM-9).
 
 import { BrokenFrame, RoomError } from "./errors.mjs";
 import { pack, unpack } from "./packing.mjs";
@@ -7,7 +7,7 @@ const [EMPTY, JSON_VALUE, TEXT, FILE, LINK] = [0, 1, 2, 3, 4];
 const PIECE_BYTES = 64 * 1024;
 const END = pack([EMPTY]);
 
-/** Bytes with a name and a type, or the name and address of something elsewhere. */
+/** Bytes with a name and a type, or the name and address of an external resource. */
 export class File {
   constructor(name, mimeType, data) {
     Object.assign(this, { name, mimeType, data });
@@ -20,7 +20,7 @@ export class Link {
   }
 }
 
-/** Pack a value as the one chunk that it is. Nothing (undefined) is the empty chunk. */
+/** Pack a value as one chunk. undefined is the empty chunk. */
 export function packChunk(value) {
   if (value === undefined) return END;
   if (typeof value === "string") return pack([TEXT, value]);
@@ -30,7 +30,7 @@ export function packChunk(value) {
   return pack([JSON_VALUE, value]);
 }
 
-/** Pack a file in pieces: all but the last one say that more comes. */
+/** Pack a file in pieces; in all but the last `more` is true. */
 export function* packPieces(file) {
   const { name = "", mimeType = "application/octet-stream" } = file;
   const data = file instanceof File ? file.data : file;
@@ -42,12 +42,12 @@ export function* packPieces(file) {
   }
 }
 
-/** Reads the chunks of one call in their order and puts the pieces of a file together. */
+/** Decodes the chunks of one call in their order and joins the pieces of a file. */
 export class ChunkReader {
   #pieces = [];
   #begun = null;
 
-  /** Give `{value}`, or null while a file goes on. Throws `stream_broken` or BrokenFrame. */
+  /** Return `{value}`, or null within a file. Throws `stream_broken` or BrokenFrame. */
   read(body) {
     const [kind, ...fields] = chunkOf(body);
     if (this.#begun === null && kind !== FILE) return { value: plain(kind, fields) };

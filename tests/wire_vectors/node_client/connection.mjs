@@ -1,5 +1,5 @@
 // One connection to a room: the handshake, frames in and out, requests and their replies.
-// It knows nothing of calls; caller.mjs and host.mjs say which kinds they read.
+// It does not know calls; caller.mjs and host.mjs register the kinds that they read.
 
 import WebSocket from "ws";
 import { BrokenFrame, Refused, RoomError } from "./errors.mjs";
@@ -17,10 +17,10 @@ export class Connection {
   #heard = Date.now();
   #beat = null;
 
-  /** What the server's first frame says: `participant`, `room`, `facts` and so on. */
+  /** The content of the welcome: `participant`, `room`, `facts` and so on. */
   welcome = null;
 
-  /** Settles with a Refused when the connection is gone; never rejects. */
+  /** Resolves to a Refused when the connection has ended; never rejects. */
   closed;
 
   /** Join a room. `url` is `ws://HOST:PORT`. Throws Refused. */
@@ -50,12 +50,12 @@ export class Connection {
     for (const sign of ["ping", "pong"]) socket.on(sign, () => (this.#heard = Date.now()));
   }
 
-  /** Say who reads the frames of a kind, one more each time. */
+  /** Add a reader of the frames of a kind. */
   on(kind, reader) {
     this.#readers.set(kind, [...(this.#readers.get(kind) ?? []), reader]);
   }
 
-  /** Send a frame. Throws `connection_lost`, executed "no", where nobody is there any more. */
+  /** Send a frame. Throws `connection_lost`, executed "no", if the connection has ended. */
   send(kind, values) {
     if (this.#socket.readyState !== WebSocket.OPEN) throw lost("no");
     const bytes = encodeFrame(kind, values);
@@ -65,7 +65,7 @@ export class Connection {
     this.#socket.send(bytes);
   }
 
-  /** Send a request. Its id is free again once `reply`, a promise of the packed body, settles. */
+  /** Send a request. Its id is free again when `reply`, a promise of the packed body, settles. */
   open(kind, values) {
     const id = this.#nextId++;
     this.send(kind, { id, ...values });
@@ -73,12 +73,12 @@ export class Connection {
     return { id, reply };
   }
 
-  /** Send a request that is no call and give what the reply says. */
+  /** Send a request that is not a call and return the decoded reply. */
   async request(kind, values) {
     return unpack(await this.open(kind, values).reply);
   }
 
-  /** Leave well (LEAVE-1). */
+  /** Leave with a close handshake (LEAVE-1). */
   async close() {
     this.#socket.close(1000);
     return this.closed;
@@ -125,7 +125,7 @@ export class Connection {
 
   #settle(frame) {
     const waiting = this.#pending.get(frame.id);
-    if (waiting === undefined) return; // late or invented (FRAME-12)
+    if (waiting === undefined) return; // late, or an unknown id (FRAME-12)
     this.#pending.delete(frame.id);
     if (frame.kind === "result") waiting.resolve(frame.body);
     else waiting.reject(errorOf(frame));
@@ -146,6 +146,6 @@ function detailsOf(bytes) {
   try {
     return bytes === null ? {} : unpack(bytes);
   } catch {
-    return {}; // broken details read as none (BODY-2)
+    return {}; // invalid details count as none (BODY-2)
   }
 }

@@ -1,4 +1,4 @@
-// Calls what it is told to: a JSON object a line on stdin, an answer a line on stdout.
+// Makes the calls that it reads: a JSON object per line on stdin, an answer per line on stdout.
 // `TOOLBUS_URL=... TOOLBUS_ROOM=... TOOLBUS_TOKEN=... node demo_caller.mjs`, and then for example
 //   {"n": 1, "do": "call", "name": "lines.echo", "args": {"value": 7}}
 //   {"n": 2, "do": "cancel", "of": 1}
@@ -32,7 +32,7 @@ const DOINGS = {
     return { value: shown(value), told };
   },
 
-  // `take` leaves the stream after so many values.
+  // `take` leaves the stream after this number of values.
   async stream({ name, args, input, take = Infinity, ...settings }, signal) {
     const values = [];
     const calling = { ...settings, input: input && numbers(input), signal };

@@ -1,6 +1,6 @@
 // Hosts the toolkit `lines`:
 // `TOOLBUS_URL=... TOOLBUS_ROOM=... TOOLBUS_TOKEN=... node demo_host.mjs`.
-// Says on stdout, a JSON object a line, that it hosts, what was stopped, and that it came back.
+// Reports on stdout, a JSON object per line: hosted, cancelled calls, and reconnects.
 
 import { once } from "node:events";
 import { ToolFailed } from "./errors.mjs";

@@ -1,6 +1,6 @@
-// What can go wrong, in the words of section 9 of PROTOCOL.md.
+// The errors of section 9 of PROTOCOL.md.
 
-/** A call or request that failed. `executed` tells whether the tool ran: "no", "maybe" or "yes". */
+/** A call or request that failed. `executed`: whether the tool ran: "no", "maybe" or "yes". */
 export class RoomError extends Error {
   constructor(code, message, facts = {}) {
     super(message);
@@ -14,7 +14,7 @@ export class RoomError extends Error {
   }
 }
 
-/** What a tool throws where its words shall travel (ERR-5). */
+/** Thrown by a tool whose message is to be sent to the caller (ERR-5). */
 export class ToolFailed extends Error {
   constructor(words, { retryable = false } = {}) {
     super(words);
@@ -23,7 +23,7 @@ export class ToolFailed extends Error {
   }
 }
 
-/** A frame or a body that breaks the rules; `closeCode` is what its sender is closed with. */
+/** A frame or a body that breaks the rules; `closeCode` is the code with which its sender is closed. */
 export class BrokenFrame extends Error {
   constructor(closeCode, why) {
     super(why);
@@ -32,7 +32,7 @@ export class BrokenFrame extends Error {
   }
 }
 
-/** No connection, or not any more. `status` is of HTTP, `closeCode` of the websocket. */
+/** The connection was refused or has ended. `status` is that of HTTP, `closeCode` of the websocket. */
 export class Refused extends Error {
   constructor(why, { status = null, closeCode = null } = {}) {
     super(why);

@@ -1,4 +1,4 @@
-// Frames: arrays that begin with their kind (sections 4 and 5). Reads and writes both directions.
+// Frames: arrays that begin with their kind (sections 4 and 5). Encodes and decodes both directions.
 
 import { BrokenFrame } from "./errors.mjs";
 import { decoded, pack } from "./packing.mjs";
@@ -10,7 +10,7 @@ const SERVER = "server";
 const BOTH = [CLIENT, SERVER];
 const CALL = "id:int call_id:str toolkit:str tool:str";
 
-// number, name, who sends it, fields; `?` is "or nil".
+// number, name, sender, fields; `?` means "or nil".
 const TABLE = [
   [1, "welcome", [SERVER], "version:int participant:str room:str session:str facts:map"],
   [2, "result", BOTH, "id:int body:bin"],
@@ -61,15 +61,15 @@ const FITS = {
   map: (value) => isMap(value),
 };
 
-/** Write a frame: `encodeFrame("cancel", {id: 7, reason: "cancelled"})`. */
+/** Encode a frame: `encodeFrame("cancel", {id: 7, reason: "cancelled"})`. */
 export function encodeFrame(kind, values) {
   const { number, fields } = BY_NAME.get(kind);
   return pack([number, ...fields.map(({ field }) => values[field] ?? null)]);
 }
 
 /**
- * Read a frame of the other side: `{kind, ...fields}`, or `{kind: null, number, id}` for a kind
- * that is not known (FRAME-9). Throws BrokenFrame.
+ * Decode a frame of the other side: `{kind, ...fields}`, or `{kind: null, number, id}` for an
+ * unknown kind (FRAME-9). Throws BrokenFrame.
  */
 export function decodeFrame(bytes, { from = SERVER, maxBytes = 2 ** 20 } = {}) {
   if (bytes.length > maxBytes) throw new BrokenFrame(1009, "the frame is too large");
@@ -96,7 +96,7 @@ function fieldsOf(kind, values, heads) {
     }
     frame[field] = value;
   });
-  return frame; // what stands behind the fields known is ignored (FRAME-8)
+  return frame; // further fields are ignored (FRAME-8)
 }
 
 function isFloat(head) {

@@ -1,8 +1,8 @@
-// The side that hosts: registers a toolkit, runs its tools, answers.
+// The hosting side: registers a toolkit, runs its tools, replies.
 //
-// A tool is `{name, description, input_schema, streaming, check, run}`. `check(args)` gives what is
-// wrong as `{path, message}`, or nothing: put a validator for JSON Schema there. What
-// `run(args, context)` gives is a value, or, where the tool is `streaming`, an async generator.
+// A tool is `{name, description, input_schema, streaming, check, run}`. `check(args)` returns an
+// error as `{path, message}`, or nothing: call a validator for JSON Schema there. `run(args,
+// context)` returns a value or, if the tool is `streaming`, an async generator.
 
 import { ChunkReader, File, packChunk, packPieces } from "./chunks.mjs";
 import { RoomError, ToolFailed } from "./errors.mjs";
@@ -28,11 +28,11 @@ export class Host {
     connection.on("credit", (frame) => {
       if (!frame.of_input) this.#runs.get(frame.id)?.sending.raise(frame);
     });
-    // Nobody says `cancel` where the connection is gone.
+    // After the connection has ended no `cancel` arrives.
     connection.closed.then(() => [...this.#runs.keys()].forEach((id) => this.#stop(id, "lost")));
   }
 
-  /** Host a toolkit; gives its `digest` and `generation`. Repeat the latter after a reconnect. */
+  /** Host a toolkit; returns its `digest` and `generation`. Send the latter after a reconnect. */
   async register(toolkit, options = {}) {
     this.#toolkits.set(toolkit.name, toolkit);
     const tools = toolkit.tools.map(({ run, check, ...fields }) => fields);
@@ -40,7 +40,7 @@ export class Host {
     return this.#connection.request("register", { manifest, options });
   }
 
-  /** Take no more calls; those that run go on. */
+  /** Accept no more calls; running ones continue. */
   async unregister(name, { isPublic = true } = {}) {
     return this.#connection.request("unregister", { toolkit: name, public: isPublic });
   }
@@ -78,7 +78,7 @@ function argumentsOf(tool, body) {
   }
 }
 
-/** One dispatch under way. */
+/** One dispatch in flight. */
 class Run {
   #stopping = new AbortController();
 
@@ -106,7 +106,7 @@ class Run {
     }
   }
 
-  /** The server says that the call has ended: nothing is answered any more (CALL-11). */
+  /** The server reports that the call has ended: no reply is sent (CALL-11). */
   stop(reason) {
     const error = new RoomError("cancelled", `the call has ended: ${reason}`);
     this.#stopping.abort(error);
@@ -119,7 +119,7 @@ class Run {
       if (body !== null) this.receiving?.push(number, body);
       if (last) this.receiving?.end();
     } catch (error) {
-      this.receiving.end(error); // whoever reads the input is told
+      this.receiving.end(error); // the reader of the input gets the error
     }
   }
 
@@ -160,7 +160,7 @@ class Run {
     }
   }
 
-  // What fits goes as it is; a file that does not goes in pieces, where the caller reads them.
+  // A result that fits is sent as it is; a larger file is sent in pieces if the caller reads them.
   async #answer(value) {
     const most = this.connection.welcome.facts.limits.max_frame_bytes - 32;
     const body = packedResult(value);

@@ -1,7 +1,7 @@
-// Values to bytes and back: msgpack, as far as the protocol allows it (FRAME-7, BODY-1).
+// Values to bytes and back: the part of msgpack that the protocol allows (FRAME-7, BODY-1).
 //
-// A number of JavaScript is exact up to 2^53. Integers beyond it are read and written as BigInt,
-// all others as plain numbers, however wide they were written.
+// A JavaScript number is exact up to 2^53. Larger integers are decoded and encoded as BigInt, all
+// others as plain numbers, whatever their encoded size.
 
 import { decode, encode } from "@msgpack/msgpack";
 import { BrokenFrame, RoomError } from "./errors.mjs";
@@ -10,8 +10,8 @@ import { checkShape, MAX_DEPTH } from "./shape.mjs";
 const LARGEST = 2 ** 53;
 
 /**
- * Pack one value. 1.0 goes out as the integer 1: JSON does not tell them apart. Throws
- * `invalid_arguments` where it is too deep or holds what is no JSON and no bytes.
+ * Pack one value. 1.0 is sent as the integer 1, as JSON does not distinguish them. Throws
+ * `invalid_arguments` for a value that is too deep, or neither JSON nor bytes.
  */
 export function pack(value) {
   try {
@@ -21,25 +21,25 @@ export function pack(value) {
   }
 }
 
-/** Read one whole value, or throw BrokenFrame. */
+/** Decode one complete value, or throw BrokenFrame. */
 export function unpack(bytes) {
   checkShape(bytes, { maxItems: Infinity });
   return decoded(bytes);
 }
 
-/** Read one whole JSON value, in which no byte string may stand (BODY-5). */
+/** Decode one complete JSON value, without byte strings (BODY-5). */
 export function unpackJson(bytes) {
   const value = unpack(bytes);
   if (holdsBytes(value)) throw new BrokenFrame(1007, "bytes, which JSON does not have");
   return value;
 }
 
-/** Read bytes whose shape was checked. */
+/** Decode bytes whose shape was checked. */
 export function decoded(bytes) {
   return narrowed(decode(bytes, { useBigInt64: true }));
 }
 
-// With BigInt on, this encoder writes plain integers from 2^32 on as floats: they become BigInts.
+// With BigInt on, this encoder writes integers from 2^32 on as floats, so they become BigInts.
 function widened(value) {
   if (typeof value !== "number") return mapped(value, widened);
   if (!Number.isFinite(value)) throw new TypeError(`${value} cannot be sent`);

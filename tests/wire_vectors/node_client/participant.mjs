@@ -1,4 +1,4 @@
-// Somebody in a room who comes back: the same instance with a higher epoch (CONN-11, LEAVE-4).
+// A participant that reconnects: the same instance with a higher epoch (CONN-11, LEAVE-4).
 
 import { randomBytes } from "node:crypto";
 import { setTimeout as pause } from "node:timers/promises";
@@ -8,7 +8,7 @@ import { Refused } from "./errors.mjs";
 import { Host } from "./host.mjs";
 
 const FINAL_STATUSES = [401, 403, 404, 426];
-// What section 2 leaves to another client too: this one would say the same again.
+// Close codes of section 2 after which a reconnect would be refused again.
 const FINAL_CODES = [1002, 1003, 1007, 4401, 4403, 4404, 4409, 4440];
 
 export class Participant {
@@ -17,18 +17,18 @@ export class Participant {
   #hosted = [];
   #leaving = false;
 
-  /** The connection of now, with `caller` and `host` on it. All three change with a return. */
+  /** The current connection, with `caller` and `host`. All three change with a reconnect. */
   connection = null;
   caller = null;
   host = null;
 
-  /** Called after each return, when everything is hosted again: subscribe and list again there. */
+  /** Called after each reconnect, when everything is hosted again: subscribe and list again here. */
   onReturn = () => {};
 
-  /** Settles with why there is no connection any more, and none is tried. */
+  /** Settles with the reason when there is no connection and none will be made. */
   gone;
 
-  /** Join: `{url, room, token}`. Throws Refused where the first try fails. */
+  /** Join: `{url, room, token}`. Throws Refused if the first attempt fails. */
   static async join(place) {
     const participant = new Participant({ instance: randomBytes(8).toString("hex"), ...place });
     await participant.#connect();
@@ -40,7 +40,7 @@ export class Participant {
     this.#place = place;
   }
 
-  /** Host a toolkit, also after every return. */
+  /** Host a toolkit, also after every reconnect. */
   async offer(toolkit, options = {}) {
     const offer = { toolkit, options };
     await this.#register(offer);

@@ -1,5 +1,5 @@
-// The shape of a packed value, looked at before it is decoded (FRAME-2, FRAME-5 to FRAME-7).
-// A decoder for msgpack at large takes more than the protocol allows: ext types, NaN, keys of any
+// The shape of a packed value, checked before it is decoded (FRAME-2, FRAME-5 to FRAME-7).
+// A general decoder for msgpack accepts more than the protocol allows: ext types, NaN, keys of any
 // type, text that is not UTF-8, any depth. This reads the bytes once and builds nothing.
 
 import { BrokenFrame } from "./errors.mjs";
@@ -7,7 +7,7 @@ import { BrokenFrame } from "./errors.mjs";
 export const MAX_DEPTH = 32;
 const MAX_ITEMS = 4096;
 const UTF8 = new TextDecoder("utf-8", { fatal: true });
-// By first byte from 0xc0: what it is and how many bytes its length, or it itself, takes.
+// By first byte from 0xc0: the type, and the size of its length or of the value itself.
 const WIDE = {
   0xc0: ["plain", 0], 0xc2: ["plain", 0], 0xc3: ["plain", 0],
   0xc4: ["bin", 1], 0xc5: ["bin", 2], 0xc6: ["bin", 4],
@@ -30,7 +30,7 @@ class Shape {
     this.heads = [];
   }
 
-  /** Step over one value. `direct`: it stands in the frame's array, or in a map that does. */
+  /** Skip one value. `direct`: it is in the frame's array, or in a map of it. */
   value(depth, direct) {
     if (depth === 1) this.heads.push(this.bytes[this.at]);
     const [what, size] = this.head();
@@ -102,8 +102,8 @@ class Shape {
 }
 
 /**
- * Check one whole value. Return how many of its bytes are opaque parts of a frame, and the first
- * byte of each item of its outer array: it tells 7.0 from 7.
+ * Check one complete value. Return how many of its bytes are opaque parts of a frame, and the first
+ * byte of each item of its outer array, which distinguishes 7.0 from 7.
  */
 export function checkShape(bytes, { maxItems = MAX_ITEMS } = {}) {
   const shape = new Shape(bytes, maxItems);

@@ -1,8 +1,8 @@
-// Credit windows of a stream, both ends of them (STREAM-2 to STREAM-5).
+// Credit windows of a stream, at both ends (STREAM-2 to STREAM-5).
 
 import { RoomError } from "./errors.mjs";
 
-/** What a sender may send: totals that its receiver has given since the call began. */
+/** What a sender may send: totals that its receiver granted since the call began. */
 export class SendWindow {
   #number = 0;
   #bytes = 0;
@@ -13,20 +13,20 @@ export class SendWindow {
     this.given = { chunks, bytes };
   }
 
-  /** Take a `credit` frame. Of two credits the greater counts, in each of the two. */
+  /** Apply a `credit` frame. The greater value of each total counts. */
   raise({ chunks, bytes }) {
     this.given.chunks = Math.max(this.given.chunks, chunks);
     this.given.bytes = Math.max(this.given.bytes, bytes);
     this.#wake();
   }
 
-  /** Let whoever waits fail: the call has ended. */
+  /** Reject a waiting sender: the call has ended. */
   close(error) {
     this.#error ??= error;
     this.#wake();
   }
 
-  /** Wait until one more chunk may be sent, whatever its size; count it and give its number. */
+  /** Wait until one more chunk may be sent, whatever its size; count it and return its number. */
   async turn(body) {
     while (this.#error === null && !this.#isOpen) {
       await new Promise((resolve) => (this.#waiting = resolve));
@@ -52,10 +52,10 @@ export class SendWindow {
 }
 
 /**
- * What a receiver has been sent and not yet used: an async iterable of bodies. As they are used it
- * gives more, so that no more than `size` is ever under way.
+ * The chunks that a receiver was sent and has not consumed: an async iterable of bodies. It grants
+ * more as they are consumed, so that at most `size` is in flight.
  *
- * `give(chunks, bytes)` sends a `credit` frame. `given` is what the sender has from the beginning.
+ * `give(chunks, bytes)` sends a `credit` frame. `given` is the initial credit of the sender.
  */
 export class ReceiveWindow {
   #queue = [];
@@ -71,7 +71,7 @@ export class ReceiveWindow {
     this.#given = { ...given };
   }
 
-  /** Take what came. A number that is not the next one breaks the stream. */
+  /** Store a received chunk. A number that is not the next one breaks the stream. */
   push(number, body) {
     if (this.#end !== null) return;
     if (number !== this.#received + 1) {
@@ -82,7 +82,7 @@ export class ReceiveWindow {
     this.#wake();
   }
 
-  /** Nothing more comes. Whoever reads gets what came before, then the error; or that at once. */
+  /** End: a reader gets the stored chunks first, then the error; a waiting reader gets it at once. */
   end(error = null, { atOnce = false } = {}) {
     this.#end ??= { error };
     if (atOnce) this.#queue.length = 0;
@@ -90,7 +90,7 @@ export class ReceiveWindow {
   }
 
   async *[Symbol.asyncIterator]() {
-    if (this.#given.chunks === 0) this.#giveMore(); // input: none comes before it is read
+    if (this.#given.chunks === 0) this.#giveMore(); // input: nothing is sent before it is read
     for (;;) {
       if (this.#queue.length > 0) {
         const body = this.#queue.shift();
@@ -107,7 +107,7 @@ export class ReceiveWindow {
     }
   }
 
-  // Half a window at a time, so that credit is not a frame for each chunk.
+  // Half a window at a time, so that not every chunk causes a credit frame.
   #giveMore() {
     const chunks = this.#used.chunks + this.size.chunks;
     const bytes = this.#used.bytes + this.size.bytes;
