@@ -8,6 +8,7 @@ cannot be imported stays in the list and says which package to install.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
@@ -16,6 +17,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from toolbus.cli.error_report import report
+from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.telemetry.tracing import toolbus_version
 
@@ -44,26 +47,43 @@ _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>
 _Command: TypeAlias = TyperCommand | TyperGroup
 
 
-def main() -> None:
-    """Run the command line of this process."""
+def main(on_command: Callable[[], None] | None = None) -> None:
+    """Run the command line of this process.
+
+    Args:
+        on_command: Called once the command is imported, before it is run.
+    """
+    guard_streams()
     try:
-        make_app()(prog_name="toolbus")
+        try:
+            make_app(on_command)(prog_name="toolbus")
+        finally:
+            sys.stdout.flush()
     except ModuleNotFoundError as error:
         extra = missing_extra(error)
         if extra is None:
             raise
         typer.echo(f"toolbus: {_to_install(error, extra)}", err=True)
         raise SystemExit(ExitCode.USAGE) from error
+    except StdoutError as error:  # of a command that has no `reporting`
+        report(error, as_json=False, local=True)
+        raise SystemExit(ExitCode.USAGE) from error
+    except ReaderClosed as closed:
+        raise SystemExit(closed.exit_code) from closed
 
 
-def make_app() -> typer.Typer:
-    """Create the command line; a command is imported only when it is used."""
+def make_app(on_command: Callable[[], None] | None = None) -> typer.Typer:
+    """Create the command line; a command is imported only when it is used.
+
+    Args:
+        on_command: Called once a command is imported, before it is run.
+    """
     app = typer.Typer(
         rich_markup_mode="markdown",  # joins the lines of a paragraph
         cls=CommandGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # they print local variables, which may hold tokens
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": on_command},
     )
     app.callback()(_root)
     return app
@@ -107,6 +127,13 @@ class CommandGroup(TyperGroup):
         except typer.BadParameter as error:
             error.message = error.message.removeprefix("Value error, ")
             raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Import the command; from here on Ctrl-C is an exception, which the command handles."""
+        found = super().resolve_command(ctx, args)
+        if ctx.obj is not None:
+            ctx.obj()
+        return found
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the commands: our own in the order of first use, then others by name."""

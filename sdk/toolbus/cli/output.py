@@ -22,6 +22,7 @@ import typer
 
 from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, TextChunk
+from toolbus.cli.standard_streams import StdoutError, stdout_error
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import UsageError, printable
 from toolbus.errors import ERRORS, Executed, RoomException
@@ -44,9 +45,17 @@ _STDOUT = Path("-")
 
 
 def write_stdout(data: bytes) -> None:
-    """Write to stdout and flush it; blocks the event loop until the reader has taken the data."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    """Write to stdout and flush it; blocks the event loop until the reader has taken the data.
+
+    Raises:
+        StdoutError: It cannot be written; the tool has run by then.
+        ReaderClosed: The reader has closed the pipe.
+    """
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except StdoutError as error:
+        raise StdoutError(error.message, executed="yes") from error
 
 
 class NonBlockingStdout:
@@ -61,7 +70,8 @@ class NonBlockingStdout:
         """Write all data; only one task may write at a time.
 
         Raises:
-            OSError: It cannot be written, because the reader closed the pipe for example.
+            StdoutError: It cannot be written; the tool may have run.
+            ReaderClosed: The reader has closed the pipe.
         """
         self._data = data
         await anext(self._writes)
@@ -79,8 +89,11 @@ class NonBlockingStdout:
         # Not through the buffer of `sys.stdout`: a thread that blocks in it keeps Python from
         # exiting.
         left = memoryview(self._data)
-        while left:
-            left = left[os.write(stdout, left) :]
+        try:
+            while left:
+                left = left[os.write(stdout, left) :]
+        except OSError as error:
+            raise stdout_error(error, "maybe") from error
         return len(self._data)
 
 
@@ -119,10 +132,8 @@ class ValueOutput:
         if self.file is None:
             self._write_to_stdout(chunk, data)
             return
-        try:
+        with _writing(self.file, "yes"):
             self.file.write_bytes(data)
-        except OSError as error:
-            raise self._write_error(error, "yes") from error
         self.report_size(len(data))
 
     async def write_pieces(self, file: FileChunk) -> None:
@@ -141,10 +152,8 @@ class ValueOutput:
                 async for piece in file.pieces():
                     await stdout.write(piece)
         else:
-            try:
+            with _writing(target, "maybe"):
                 await file.save(target)
-            except OSError as error:
-                raise self._write_error(error, "maybe") from error
             self.report_size(target.stat().st_size)
 
     def report_size(self, size: int) -> None:
@@ -159,9 +168,6 @@ class ValueOutput:
                 "use --out FILE, or redirect stdout",
                 executed=executed,
             )
-
-    def _write_error(self, error: OSError, executed: Executed) -> UsageError:
-        return UsageError(f"cannot write {self.file}: {error.strerror}", executed=executed)
 
     def _write_to_stdout(self, chunk: Chunk, data: bytes) -> None:
         is_file = isinstance(chunk, FileChunk) and not self.as_json
@@ -179,6 +185,15 @@ class ValueOutput:
             return chunk.url.encode()
         indent = 2 if is_terminal else None
         return json.dumps(to_json_value(chunk), ensure_ascii=False, indent=indent).encode()
+
+
+@contextmanager
+def _writing(path: Path, executed: Executed) -> Iterator[None]:
+    """Raise UsageError if the block cannot write the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", executed=executed) from error
 
 
 def _may_be_written(path: Path) -> bool:
@@ -283,9 +298,10 @@ class StreamOutput:
         if data:
             self._is_mid_line = not data.endswith(b"\n")
         self._size += len(data)
-        if self._file is None:
+        if self._file is None or self.output.file is None:
             await self._stdout.write(data)
-        else:
+            return
+        with _writing(self.output.file, "maybe"):
             self._file.write(data)
             self._file.flush()
 
@@ -297,11 +313,8 @@ def _stream_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         UsageError: It cannot be written.
     """
-    try:
+    with _writing(path, "maybe"):
         file = AtomicFile(path)
-    except OSError as error:
-        message = f"cannot write {path}: {error.strerror}"
-        raise UsageError(message, executed="maybe") from error
     try:
         yield file.file
     except (asyncio.CancelledError, KeyboardInterrupt):
@@ -310,7 +323,8 @@ def _stream_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         file.discard()
         raise
-    file.commit()
+    with _writing(path, "maybe"):
+        file.commit()
 
 
 def _share_one_target() -> bool:

@@ -40,6 +40,8 @@ class ExitCode(IntEnum):
     """The deadline passed, or the caller cancelled."""
     UNAVAILABLE = 6
     """No host or server was available, or its connection was lost."""
+    READER_CLOSED = 141
+    """The reader of stdout closed it: 128 + SIGPIPE."""
 
 
 class UsageError(InvalidArguments):

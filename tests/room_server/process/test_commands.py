@@ -6,12 +6,14 @@ import json
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from support.processes.command_line import CommandLine
+from support.processes.command_line import CommandLine, Running
 from toolbus.auth.keys import Key, KeyRing
 from toolbus_server.process.key_files import add_key, dev_keys
 
@@ -78,6 +80,19 @@ def test_ctrl_c_ends_the_server_with_0(toolbus: CommandLine) -> None:
     with toolbus.serving() as (server, url):
         assert url.startswith("ws://127.0.0.1:")
         assert server.end(signal.SIGINT).code == 0
+
+
+def test_server_without_stdin_and_stderr_ends_with_0(toolbus: CommandLine) -> None:
+    start = 'exec "$0" -m toolbus serve --dev --port 0 <&- 2>&-'
+    with subprocess.Popen(
+        ["sh", "-c", start, sys.executable],
+        env=toolbus.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        running = Running(server)
+        assert running.line().startswith("listening on ws://127.0.0.1:")
+        assert running.end().code == 0
 
 
 def test_server_with_keys_accepts_their_tokens(toolbus: CommandLine) -> None:

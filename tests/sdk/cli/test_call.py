@@ -43,6 +43,10 @@ def file() -> FileChunk:
     return FileChunk(bytes(range(256)), "all.bin")
 
 @tool
+async def size(attachment: FileChunk) -> int:
+    return len(await attachment.read())
+
+@tool
 def fail(words: str) -> None:
     raise ToolFailed(words)
 
@@ -59,7 +63,7 @@ async def wait(path: str) -> str:
     return "done"
 
 def lab():
-    return Toolkit("lab", [echo, text, nothing, file, fail, wait])
+    return Toolkit("lab", [echo, text, nothing, file, size, fail, wait])
 '''
 
 
@@ -72,6 +76,63 @@ def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
         there = here.at(url)
         with there.hosting("lab_tools:lab", "--name", "bob"):
             yield there
+
+
+# Standard streams
+
+FULL = "No space left on device"
+MEMORY = (
+    "toolbus: invalid_arguments: cannot read /proc/self/mem: Input/output error (executed: maybe)\n"
+)
+REFUSED = "toolbus: invalid_arguments: cannot write"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("typed", "code", "err"),
+    [
+        ("call lab.text 2>&- >/dev/null", 0, ""),
+        ("call lab.text <&- >&- 2>&-", 0, ""),
+        ("call lab.file >&-", 0, ""),
+        ("call lab.text --stream >&-", 0, ""),
+        ("tools >&-", 0, ""),
+        ("token create --name eve --preset user >&-", 0, ""),
+        ("--version >/dev/full", 2, f"toolbus: cannot write to stdout: {FULL}\n"),
+        ("call lab.text >/dev/full", 2, f"{REFUSED} to stdout: {FULL} (executed: yes)\n"),
+        (
+            "call lab.text --stream >/dev/full",
+            2,
+            f"{REFUSED} to stdout: {FULL} (executed: maybe)\n",
+        ),
+        (
+            "call lab.text --stream --out /dev/full",
+            2,
+            f"{REFUSED} /dev/full: {FULL} (executed: maybe)\n",
+        ),
+        ("call lab.size --attach /proc/self/mem", 2, MEMORY),
+        ("--help", 141, ""),
+        ("tools", 141, ""),
+        ("call lab.text", 141, ""),
+        ("call lab.text --stream", 141, ""),
+    ],
+)
+def test_stream_or_file_that_fails_has_one_exit_code(
+    toolbus: CommandLine, typed: str, code: int, err: str, unbuffered: str
+) -> None:
+    """Without a redirection stdout is a pipe whose reader has closed it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as stdout:
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$0" -m toolbus {typed}', sys.executable],
+            cwd=toolbus.folder,
+            env=toolbus.environment({"PYTHONUNBUFFERED": unbuffered}),
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (code, err)
 
 
 # Results

@@ -23,6 +23,7 @@ from toolbus import ApiScope, JsonChunk, LinkChunk, TextChunk
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.cli.commands.tools import _properties
 from toolbus.cli.output import StreamOutput, ValueOutput
+from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.errors import HostLost, NotFound, ToolFailed
 from toolbus.wire import (
     Call,
@@ -171,7 +172,7 @@ async def test_closed_pipe_cancels_the_stream(toolbus: CommandLine) -> None:
         await command.chunks(json_body(1))
         assert (await command.connection.next_of(Cancel)).id == command.call_id
         code, _, err = await command.ended()
-        assert code == 1
+        assert code == ExitCode.READER_CLOSED
         assert "Traceback" not in err
 
 

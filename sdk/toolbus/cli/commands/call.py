@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -128,7 +129,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     typed = tuple(arguments or ())
     sent = None if values is None else json_lines(values)
     plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
-    with reporting(as_json=options.as_json, target=target):
+    with reporting(as_json=options.as_json, target=target), _reading(attach):
         if explain:
             show_explanation(in_room(options, plan.explain), as_json=options.as_json)
         else:
@@ -148,6 +149,18 @@ def _attachment(path: Path | None) -> Path | FileChunk | None:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
     return path
+
+
+@contextmanager
+def _reading(path: Path | None) -> Iterator[None]:
+    """Raise UsageError if the attachment cannot be read during the call; the tool may have run."""
+    try:
+        yield
+    except OSError as error:
+        if path is None:
+            raise
+        name = "stdin" if path == _STDIN else path
+        raise UsageError(f"cannot read {name}: {error.strerror}", executed="maybe") from error
 
 
 def _read_stdin() -> bytes:
