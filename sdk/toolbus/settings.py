@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import inspect
 import math
 import os
 import secrets
@@ -29,6 +30,7 @@ __all__ = [
     "DEFAULT_URL",
     "DEV_KEYS_FILE",
     "PRESETS",
+    "BadTokenSource",
     "RoomSettings",
     "Token",
     "home_of",
@@ -53,8 +55,13 @@ DEFAULT_DRAIN_S = 10.0
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 """A token: the text itself, the path of a file that holds it, or a function that returns one."""
 
+_MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FILE_SETTINGS = frozenset({"url", "room", "token_file", "keys", "name", "instance", "drain"})
+
+
+class BadTokenSource(TypeError):
+    """The function given as `token=` is not async, or does not return text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +102,27 @@ class RoomSettings:
             token: The token, its file, or a function that returns one.
             name: The participant's name, if this process mints its own tokens. Not with the
                 argument `token`, which contains a name; variables or files may set a token.
-            instance: A name for this replica; random by default.
+            instance: A name for this replica, of at most 128 printable characters; random by
+                default.
             environ: The variables; those of the process by default.
 
         Raises:
             ValueError: A setting is missing or malformed; the message tells what to do.
         """
+        _check_texts(url=url, room=room, name=name, instance=instance)
         found = _Sources(os.environ if environ is None else environ)
         address = url or found.text("url") or DEFAULT_URL
         _check_url(address)
         room_name = room or found.text("room") or "main"
         if not is_room_name(room_name):
             raise ValueError(
-                f"{room_name!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
+                f"{room_name[:200]!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
             )
         source, renewable, origin = _token_source(token, name, room_name, address, found)
         return cls(
             url=address.rstrip("/"),
             room=room_name,
-            instance=instance or found.text("instance") or secrets.token_hex(8),
+            instance=_checked_instance(instance or found.text("instance")),
             token=source,
             renewable=renewable,
             token_from=origin,
@@ -167,7 +176,7 @@ class _Sources:
         value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name, default)
         try:
             seconds = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             seconds = math.nan
         if not 0 <= seconds < math.inf:
             raise ValueError(f"{self.origin(name)} must be a number of seconds, 0 or more")
@@ -177,6 +186,24 @@ class _Sources:
         """Return the source of a setting, for messages."""
         variable = f"TOOLBUS_{name.upper()}"
         return variable if self.environ.get(variable) else f"{name} in the settings file"
+
+
+def _check_texts(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str | None):
+            raise ValueError(f"{name}= must be text, not {type(value).__name__}")
+
+
+def _checked_instance(instance: str | None) -> str:
+    """Return the instance, a random one by default; ValueError if a server refuses it (CONN-4)."""
+    if not instance:
+        return secrets.token_hex(8)
+    if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
+        raise ValueError(
+            f"{instance[:200]!r} is not an instance: printable text of at most"
+            f" {_MAX_INSTANCE_CHARS} characters"
+        )
+    return instance
 
 
 def _check_url(url: str) -> None:
@@ -260,7 +287,25 @@ def _given(token: Token) -> tuple[Callable[[], Awaitable[str]], bool]:
             return (await asyncio.to_thread(path.read_text, encoding="ascii")).strip()
 
         return the_file, True
-    return token, True
+    if not callable(token):
+        text = "token= must be a token, the path of its file, or an async function"
+        raise ValueError(f"{text}, not {type(token).__name__}")
+    return _text_from(token), True
+
+
+def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
+    async def the_answer() -> str:
+        answer = source()
+        if not inspect.isawaitable(answer):
+            kind = type(answer).__name__
+            raise BadTokenSource(f"token= must be an async function, not one that returns {kind}")
+        text = await answer
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise BadTokenSource(f"the function of token= must return text, not {kind}")
+        return text
+
+    return the_answer
 
 
 def _minting(path: Path, name: str, room: str, api: ApiScope) -> Callable[[], Awaitable[str]]:

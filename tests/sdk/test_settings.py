@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from toolbus import RoomClient
 from toolbus.settings import RoomSettings
 
 
@@ -61,3 +63,46 @@ async def test_name_and_token_as_arguments_are_refused(tmp_path: Path) -> None:
     around = {**nothing, "TOOLBUS_TOKEN": "t"}
     assert await RoomSettings.resolve(name="bob", environ=around).token() == "t"
     settings_with(tmp_path, TOOLBUS_NAME="bob")
+
+
+async def nothing() -> None: ...
+
+
+DEEP: Any = []
+for _ in range(5_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"url": 5}, "url= must be text, not int"),
+        ({"room": DEEP}, "room= must be text, not list"),
+        ({"token": 5}, "token= must be a token, the path of its file, or an async function"),
+        ({"instance": 5}, "instance= must be text, not int"),
+        ({"instance": "x" * 129}, "is not an instance"),
+        ({"instance": "a\nb"}, "is not an instance"),
+    ],
+)
+async def test_malformed_setting_is_a_value_error(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        await RoomClient(**{"token": "t", **choices}).__aenter__()
+
+
+def test_instance_of_the_variable_is_checked_too(tmp_path: Path) -> None:
+    for text in ("x" * 129, "a\udcffb"):  # the second is what Python makes of other bytes
+        with pytest.raises(ValueError, match="is not an instance"):
+            settings_with(tmp_path, TOOLBUS_INSTANCE=text)
+    assert settings_with(tmp_path, TOOLBUS_INSTANCE="x" * 128).instance == "x" * 128
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (lambda: "a.b.c", "token= must be an async function, not one that returns str"),
+        (nothing, "the function of token= must return text, not NoneType"),
+    ],
+)
+async def test_function_that_returns_no_token_is_a_type_error(token: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        await RoomClient("ws://127.0.0.1:1", token=token).__aenter__()

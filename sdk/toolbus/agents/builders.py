@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
 
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
-from toolbus.chunks.json_values import cut, json_pointer
+from toolbus.chunks.json_values import cut, json_pointer, shown
 from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, RoomException
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.room import Room
@@ -79,7 +79,9 @@ class ToolkitBuilder(ABC, Generic[C]):
                 "a builder's name is a lower-case letter, then up to 63 of a-z 0-9 _ -"
             )
         if not (inspect.isclass(type) and issubclass(type, ToolkitConfig)):
-            raise TypeError(f"builder {name!r}: type is a subclass of ToolkitConfig, not {type!r}")
+            raise TypeError(
+                f"builder {name!r}: type is a subclass of ToolkitConfig, not {shown(type)}"
+            )
         self.name: str = name
         self.type: _TypeOf[C] = type
         self.description: str = _words_of(type) if description is None else description
@@ -293,7 +295,7 @@ def _no_builder(name: str, path: str, known: Iterable[str]) -> NotFound:
 
 
 def _shown(name: str) -> str:
-    return name if is_toolkit_name(name) else cut(repr(name))
+    return name if is_toolkit_name(name) else shown(name)
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

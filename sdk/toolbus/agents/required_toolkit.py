@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
-from math import isfinite
 from typing import NamedTuple
 
 from toolbus.auth.grants import is_participant_name, is_tool_name, is_toolkit_name
-from toolbus.chunks.json_values import cut
+from toolbus.chunks.json_values import shown
+from toolbus.client.call_options import is_time
 from toolbus.errors import (
     ConnectionLost,
     NotFound,
@@ -63,17 +63,17 @@ class RequiredToolkit:
 
     def __post_init__(self) -> None:
         if not is_toolkit_name(self.name):
-            raise ValueError(f"{cut(repr(self.name))} is not a toolkit name")
+            raise ValueError(f"{shown(self.name)} is not a toolkit name")
         if self.tools is not None:
             if not isinstance(self.tools, list | tuple) or not self.tools:
                 raise ValueError(f"toolkit {self.name}: tools must be a list of names, or None")
             for tool in self.tools:
                 if not is_tool_name(tool):
-                    raise ValueError(f"toolkit {self.name}: {cut(repr(tool))} is not a tool name")
+                    raise ValueError(f"toolkit {self.name}: {shown(tool)} is not a tool name")
             object.__setattr__(self, "tools", tuple(self.tools))
         if self.participant is not None and not is_participant_name(self.participant):
-            raise ValueError(f"{cut(repr(self.participant))} is not a participant name")
-        if self.timeout_s is not None and not _is_time(self.timeout_s):
+            raise ValueError(f"{shown(self.participant)} is not a participant name")
+        if self.timeout_s is not None and not is_time(self.timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
 
     async def find(self, room: RoomClient) -> ToolkitProxy:
@@ -188,12 +188,6 @@ class RequiredToolkit:
             return ""
         owner = "" if self.participant is None else f" of {self.participant}"
         return f"; available toolkits{owner}: {_names(names)}"
-
-
-def _is_time(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isfinite(value) and value >= 0
 
 
 def _names(names: list[str] | tuple[str, ...]) -> str:

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Never, Self, TypeAlias
+from typing import Any, Never, Self, TypeAlias, TypeVar
 
 from toolbus.agents.builders import (
     AnyBuilder,
@@ -27,7 +27,7 @@ from toolbus.agents.builders import (
 from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.auth.grants import ToolRights
 from toolbus.chunks.chunk_types import Chunk
-from toolbus.chunks.json_values import cut
+from toolbus.chunks.json_values import cut, shown
 from toolbus.client.call_options import call_seconds
 from toolbus.errors import (
     Cancelled,
@@ -38,7 +38,12 @@ from toolbus.errors import (
     Unavailable,
 )
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
-from toolbus.room.call_form import argument_mapping, merged_arguments, refuse_misplaced
+from toolbus.room.call_form import (
+    argument_mapping,
+    merged_arguments,
+    refuse_misplaced,
+    tool_parts,
+)
 from toolbus.room.participants import Message
 from toolbus.room.room import Room
 from toolbus.room.room_client import RoomClient
@@ -89,8 +94,12 @@ class TurnTool:
         )
 
 
+T = TypeVar("T")
+
 _logger = logging.getLogger(__name__)
 _END_S = 5.0
+_OPTIONS = ("timeout_s",)
+"""The options of `Turn.invoke`."""
 
 
 _Run: TypeAlias = Callable[[str, dict[str, Any], float], Coroutine[Any, Any, Chunk]]
@@ -137,7 +146,8 @@ class Turn:
         model: Passed to the builders.
 
     Raises `ValueError` if two of `always` and `required` have one name, and `TypeError` for a room
-    that is not a `RoomClient`, a message that is not a `Message`, and JSON without a message.
+    that is not a `RoomClient`, a message that is not a `Message`, JSON without a message, and
+    anything but toolkits in `always` and `required`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -154,8 +164,8 @@ class Turn:
         if not isinstance(room, RoomClient):
             raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
         self._room = room
-        self._always = tuple(always)
-        self._required = tuple(map(_checked_requirement, required))
+        self._always = _members("always", always, Toolkit)
+        self._required = _members("required", required, RequiredToolkit)
         self._builders = tuple(builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
@@ -227,7 +237,7 @@ class Turn:
 
         Arguments are a mapping or keywords, never both. Options are for `invoke`.
         """
-        chunk = await self.invoke(tool, merged_arguments(tool, arguments, named))
+        chunk = await self.invoke(tool, merged_arguments(tool, arguments, named, _OPTIONS))
         return chunk.value
 
     async def invoke(
@@ -253,16 +263,19 @@ class Turn:
 
         Raises:
             NotFound: The tool is not in this turn.
+            InvalidArguments: Its name is not text, or an argument or option is invalid.
             Unavailable: The turn is not entered, or has ended.
             DeadlineExceeded: There was no result in time.
             Cancelled: The turn ended before the call did.
             RoomException: Any other error; `executed` tells whether the tool ran.
         """
         if misplaced or unknown:
-            refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, ("timeout_s",))
+            refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, _OPTIONS)
         if self._stack is None:
             text = "the turn has ended" if self._is_used else "the turn is not entered"
             raise Unavailable(text, executed="no", retryable=False)
+        if not isinstance(tool, str):
+            tool_parts(tool)  # raises
         entry = self._entries.get(tool)
         if entry is None:
             raise _not_in_turn(tool, self._entries)
@@ -359,11 +372,16 @@ class Turn:
             _logger.warning("%d calls of a turn did not end when cancelled", len(left))
 
 
-def _checked_requirement(required: object) -> RequiredToolkit:
-    if not isinstance(required, RequiredToolkit):
-        text = f"RequiredToolkit({required!r})" if isinstance(required, str) else "RequiredToolkit"
-        raise TypeError(f"required must contain {text}, not {type(required).__name__}")
-    return required
+def _members(option: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
+    """Return the members of an option; TypeError unless it is a list, and all are of `kind`."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{option} must be a list of {kind.__name__}, not {type(values).__name__}")
+    members = tuple(values)
+    for each in members:
+        if not isinstance(each, kind):
+            text = f"{kind.__name__}({shown(each)})" if isinstance(each, str) else kind.__name__
+            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
+    return members
 
 
 def _names_taken(toolkits: Iterable[Toolkit | RequiredToolkit]) -> set[str]:
@@ -411,5 +429,5 @@ def _asked_for(
 
 
 def _not_in_turn(tool: object, present: Iterable[str]) -> NotFound:
-    text = f"{cut(repr(tool))} is not in this turn; its tools: {cut(', '.join(present) or 'none')}"
+    text = f"{shown(tool)} is not in this turn; its tools: {cut(', '.join(present) or 'none')}"
     return NotFound(text)

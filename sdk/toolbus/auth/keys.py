@@ -161,14 +161,19 @@ def _check_secret(secret: str) -> None:
 class KeyRing:
     """The keys of one server or issuer, looked up by id, in memory only.
 
-    Two keys with one id are a ValueError. A ring is immutable: to rotate keys, load another one.
+    Two keys with one id are a ValueError, and anything but keys is a TypeError. A ring is
+    immutable: to rotate keys, load another one.
     """
 
     __slots__ = ("_by_kid",)
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._by_kid: dict[str, Key] = {}
+        if not isinstance(keys, Iterable):
+            raise TypeError(f"a KeyRing takes a list of keys, not {type(keys).__name__}")
         for key in keys:
+            if not isinstance(key, Key):
+                raise TypeError(f"a KeyRing contains keys, not {type(key).__name__}")
             if key.kid in self._by_kid:
                 raise ValueError(f"two keys have the kid {key.kid!r}")
             self._by_kid[key.kid] = key

@@ -28,6 +28,7 @@ __all__ = [
     "packed_json",
     "plain_json",
     "plain_text",
+    "shown",
 ]
 
 # The chunk around the value is one more level.
@@ -114,6 +115,14 @@ def cut(text: str) -> str:
         return text
     half = (_MAX_TEXT - 5) // 2
     return f"{text[:half]} ... {text[-half:]}"
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of any value for a message, shortened; its type if there is no `repr`."""
+    try:
+        return cut(repr(value))
+    except Exception:  # it is nested too deeply, or its class has an error
+        return f"a value of type {cut(type(value).__name__)}"
 
 
 def _is_encodable(text: str) -> bool:

@@ -6,11 +6,15 @@ Invalid values are refused here, before anything is sent.
 from __future__ import annotations
 
 from inspect import iscoroutinefunction
-from typing import Any, TypeAlias
+from sys import float_info
+from types import FunctionType
+from typing import Any, TypeAlias, get_args
+
+from pydantic import TypeAdapter
 
 from toolbus.chunks.chunk_sequences import file_bodies
 from toolbus.chunks.chunk_types import Chunk, FileChunk
-from toolbus.chunks.json_values import packed_json
+from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
 from toolbus.client.input_sender import (
     InputSender,
@@ -27,8 +31,10 @@ __all__ = [
     "call_seconds",
     "converted",
     "idle_ms_of",
+    "is_time",
     "make_input_sender",
     "named_options",
+    "result_type",
     "text_of",
 ]
 
@@ -46,6 +52,13 @@ def text_of(what: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidArguments(f"{what} must be text, not {type(value).__name__}")
     return str.__str__(value)
+
+
+def is_time(value: object) -> bool:
+    """Whether this is a finite number of seconds, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value <= float_info.max
 
 
 def call_seconds(value: Any) -> float:
@@ -114,6 +127,26 @@ async def make_input_sender(
     file = as_attachment(attachment)
     await check_readable(file)
     return InputSender(file_bodies(file))
+
+
+def result_type(returns: Any) -> Any:
+    """Return a requested type as `converted` takes it: a class of chunks, or an adapter.
+
+    Raises TypeError if no result can be converted to it.
+    """
+    if isinstance(returns, TypeAdapter):
+        return returns
+    try:
+        if isinstance(returns, type) and any(issubclass(kind, returns) for kind in get_args(Chunk)):
+            return returns
+        if isinstance(returns, str | FunctionType):  # pydantic accepts some of these
+            raise TypeError("text or a function")
+        adapter: TypeAdapter[Any] = TypeAdapter(returns)
+        _ = adapter.validator.title  # raises if a name in an annotation cannot be resolved
+    except Exception as error:
+        text = f"returns must be a type that pydantic can read, not {shown(returns)}"
+        raise TypeError(text) from error
+    return adapter
 
 
 async def converted(chunk: Chunk, returns: Any) -> Any:

@@ -24,7 +24,7 @@ from websockets.typing import Subprotocol
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
-from toolbus.settings import RoomSettings
+from toolbus.settings import BadTokenSource, RoomSettings
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
@@ -294,6 +294,8 @@ class ReconnectingConnection:
             _logger.error(
                 "no connection to %s yet: the token source was cancelled", self._settings.url
             )
+        except BadTokenSource as error:
+            _logger.error("no connection to %s yet: %s", self._settings.url, error)
         except Exception:
             # The token source is the user's code and may fail for a while.
             _logger.exception("no connection to %s yet", self._settings.url)

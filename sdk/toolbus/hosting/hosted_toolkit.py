@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
@@ -17,8 +17,10 @@ class InvalidOffer(ValueError):
     """A toolkit cannot be offered with these options; the message names it and the reason."""
 
 
-def check_shared_with(toolkit: str, shared_with: Iterable[str]) -> None:
-    """Raise `InvalidOffer` for an entry that is not `name:x`, `role:x` or `*`."""
+def check_shared_with(toolkit: str, shared_with: Any) -> None:
+    """Raise `InvalidOffer` unless it is a list with entries `name:x`, `role:x` or `*`."""
+    if not _are_strings(shared_with):
+        raise InvalidOffer(f"toolkit {toolkit!r}: shared_with must be a list of strings")
     for entry in shared_with:
         kind, _, name = entry.partition(":")
         if entry != "*" and not (kind in {"name", "role"} and name):
@@ -27,6 +29,11 @@ def check_shared_with(toolkit: str, shared_with: Iterable[str]) -> None:
             raise InvalidOffer(
                 f"toolkit {toolkit!r}: {message}: write name:{name_text}, role:{name_text} or '*'"
             )
+
+
+def _are_strings(values: Any) -> bool:
+    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
+    return is_list and all(isinstance(value, str) for value in values)
 
 
 class ToolLimits(NamedTuple):

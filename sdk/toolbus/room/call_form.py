@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from toolbus.chunks.json_values import cut
+from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import InvalidArguments
 from toolbus.tools.call_room import CallOptions
 
@@ -17,7 +17,9 @@ __all__ = [
     "INVOKE_OPTIONS",
     "argument_mapping",
     "merged_arguments",
+    "own_name",
     "refuse_misplaced",
+    "refuse_unknown",
     "tool_parts",
 ]
 
@@ -34,7 +36,14 @@ def tool_parts(tool: Any) -> tuple[str, str]:
         toolkit, _, name = tool.partition(".")
         if toolkit and name and "." not in name:
             return toolkit, name
-    raise InvalidArguments(f'{cut(repr(tool))} is not a tool name: write "toolkit.tool"')
+    raise InvalidArguments(f'{shown(tool)} is not a tool name: write "toolkit.tool"')
+
+
+def own_name(tool: Any) -> str:
+    """Return the name of a tool without its toolkit. Raises InvalidArguments if it is not text."""
+    if isinstance(tool, str):
+        return tool
+    raise InvalidArguments(f"{shown(tool)} is not a tool name: write it as text")
 
 
 def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
@@ -56,8 +65,19 @@ def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
     return dict(arguments)
 
 
-def merged_arguments(tool: Any, arguments: Any, named: dict[str, Any]) -> dict[str, Any]:
+def merged_arguments(
+    tool: Any,
+    arguments: Any,
+    named: dict[str, Any],
+    options: Collection[str] = INVOKE_OPTIONS,
+) -> dict[str, Any]:
     """Return the arguments of `call`, which takes a mapping or keywords.
+
+    Args:
+        tool: The first parameter of `call`.
+        arguments: The second one.
+        named: The keywords.
+        options: The names of the options of the `invoke` beside this `call`.
 
     Raises:
         InvalidArguments: They are not a mapping.
@@ -70,10 +90,10 @@ def merged_arguments(tool: Any, arguments: Any, named: dict[str, Any]) -> dict[s
     if isinstance(arguments, str):
         _refuse_two_names("call", tool, arguments)
     name = next(iter(named))
-    if name in INVOKE_OPTIONS:
-        form = f"invoke({tool!r}, {{...}}, {name}=...)"
+    if name in options:
+        form = f"invoke({shown(tool)}, {{...}}, {name}=...)"
     else:
-        form = f"call({tool!r}, {{..., {name!r}: ...}})"
+        form = f"call({shown(tool)}, {{..., {name!r}: ...}})"
     raise TypeError(
         f"call takes a mapping or keywords, not both, and no options; did you mean {cut(form)}?"
     )
@@ -96,19 +116,29 @@ def refuse_misplaced(
         options: The names of its options.
     """
     if len(positional) > 1:
-        _refuse_two_names(method, tool, str(positional[0]))
+        _refuse_two_names(method, tool, positional[0])
+        raise TypeError(f"{method} takes a tool and one mapping of arguments; options are keywords")
     if unknown:
         name = next(iter(unknown))
         near = get_close_matches(name, options, n=1)
-        form = f"{near[0]}=" if near else f"{method}({tool!r}, {{..., {name!r}: ...}})"
+        form = f"{near[0]}=" if near else f"{method}({shown(tool)}, {{..., {name!r}: ...}})"
         raise TypeError(
             f"{method} has no option {cut(name)!r}: arguments are a mapping, keywords are options;"
             f" did you mean {cut(form)}?"
         )
 
 
-def _refuse_two_names(method: str, toolkit: Any, tool: str) -> None:
-    if "." in str(toolkit):
+def refuse_unknown(method: str, names: Collection[str], options: Collection[str]) -> None:
+    """Raise TypeError, with the nearest option, for a keyword that is not an option of a method."""
+    for name in names:
+        if name not in options:
+            near = get_close_matches(name, options, n=1)
+            hint = f"; did you mean {near[0]}=?" if near else ""
+            raise TypeError(f"{method} has no option {cut(name)!r}{hint}")
+
+
+def _refuse_two_names(method: str, toolkit: Any, tool: Any) -> None:
+    if not isinstance(toolkit, str) or not isinstance(tool, str) or "." in toolkit:
         return
     form = f'{method}("{toolkit}.{tool}", ...)'
     raise TypeError(

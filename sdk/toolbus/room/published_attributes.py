@@ -7,7 +7,7 @@ been carried out. Therefore everything is published again, so that both sides ag
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolbus.chunks.json_values import packed_json
@@ -59,17 +59,18 @@ class PublishedAttributes:
         self._attributes = {name: value for name, value in merged.items() if value is not None}
         self._unconfirmed -= changes.keys()
 
-    async def offer_builders(self, builders: Sequence[BuilderInfo]) -> None:
+    async def offer_builders(self, builders: Iterable[BuilderInfo]) -> None:
         """Publish the toolkits that are built on request; replaces the previous list.
 
         Raises:
             InvalidArguments: One is not a `BuilderInfo`, or its name or JSON Schema is invalid.
             RoomException: The request failed.
         """
-        if not all(isinstance(each, BuilderInfo) for each in builders):
+        offered = tuple(builders) if isinstance(builders, Iterable) else (None,)
+        if not all(isinstance(each, BuilderInfo) for each in offered):
             words = "builders are offered as BuilderInfo: builder_infos(builders) makes them"
             raise InvalidArguments(words)
-        packed = packed_json("offer", [each.to_wire() for each in builders])
+        packed = packed_json("offer", [each.to_wire() for each in offered])
         offers: list[dict[str, Any]] = unpack_body(packed)
         try:
             await self._caller.request(Builders, {"offer": offers})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any
@@ -69,24 +69,20 @@ def checked_offer(
 
     Raises:
         InvalidOffer: A public toolkit is shared, or a value has the wrong type.
+        TypeError: The first argument is not a toolkit.
     """
+    if not isinstance(toolkit, Toolkit):
+        raise TypeError(f"host takes one Toolkit(name, tools), not {type(toolkit).__name__}")
     is_public = getattr(toolkit, "public", True) if public is None else public
     shares = getattr(toolkit, "shared_with", ()) if shared_with is None else shared_with
     if not isinstance(is_public, bool):
         raise InvalidOffer(f"toolkit {toolkit.name!r}: public must be True or False")
-    if not _are_strings(shares):
-        raise InvalidOffer(f"toolkit {toolkit.name!r}: shared_with must be a list of strings")
+    check_shared_with(toolkit.name, shares)
     if is_public and shares:
         raise InvalidOffer(
             f"toolkit {toolkit.name!r} is public: only a private toolkit can be shared"
         )
-    check_shared_with(toolkit.name, shares)
     return is_public, [str.__str__(share) for share in shares]
-
-
-def _are_strings(values: Any) -> bool:
-    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
-    return is_list and all(isinstance(value, str) for value in values)
 
 
 class Registrations:

@@ -27,6 +27,7 @@ from toolbus.client.call_options import (
     idle_ms_of,
     make_input_sender,
     named_options,
+    result_type,
     text_of,
 )
 from toolbus.client.caller import DEFAULT_TIMEOUT_S, Caller
@@ -198,6 +199,7 @@ class Room:
         """
         if misplaced or unknown:
             refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, INVOKE_OPTIONS)
+        wanted = None if returns is None else result_type(returns)
         seconds = DEFAULT_TIMEOUT_S if timeout_s is None else call_seconds(timeout_s)
         deadline_at = self._core.loop.time() + seconds
         named = (participant, on_behalf_of, caller_context, pin, retry)
@@ -212,7 +214,7 @@ class Room:
                 self._core.caller, plan, on_progress=on_progress, input_sender=input_sender
             )
             chunk = await live.result()
-        return chunk if returns is None else await converted(chunk, returns)
+        return chunk if wanted is None else await converted(chunk, wanted)
 
     def stream(  # noqa: PLR0913 - the promised signature
         self,

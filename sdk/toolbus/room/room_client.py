@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from toolbus.auth.grants import ApiScope
+from toolbus.client.call_options import is_time
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
 from toolbus.client.local_errors import NotEnteredProxy, room_closed_error
@@ -73,9 +74,10 @@ class RoomClient(Room):
     connection it reconnects, and its toolkits are registered again. The token is renewed before it
     expires.
 
-    Entering raises `ValueError` for a missing or malformed setting, `PermissionDenied` if the
-    server refuses the token or the room, `Unavailable` if no server can be reached, and
-    `RuntimeError` if the room is already entered.
+    Entering raises `ValueError` for a missing or malformed setting, `TypeError` for a token
+    function that is not async or does not return text, `PermissionDenied` if the server refuses the
+    token or the room, `Unavailable` if no server can be reached, and `RuntimeError` if the room is
+    already entered.
 
     Args:
         url: The server, as `ws://HOST:PORT`.
@@ -84,7 +86,8 @@ class RoomClient(Room):
             A file or a function is read again before the token expires. A token given as a string
             cannot be renewed; the connection closes when it expires.
         name: The participant's name, if this process mints its own tokens.
-        instance: Distinguishes replicas of one identity; random unless given.
+        instance: Distinguishes replicas of one identity: printable text of at most 128 characters;
+            random unless given.
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
     """
 
@@ -248,6 +251,7 @@ class RoomClient(Room):
         Raises:
             ValueError: This connection already hosts a toolkit of this name, a public toolkit is
                 shared, or `public` or `shared_with` is invalid.
+            TypeError: `toolkit` is not a toolkit.
             RoomException: The server refuses the registration.
             Exception: What the `start` of a tool raises.
         """
@@ -275,7 +279,12 @@ class RoomClient(Room):
         Args:
             timeout_s: Seconds that running calls may take to finish; then they are cancelled. 10
                 unless `TOOLBUS_DRAIN` is set.
+
+        Raises:
+            ValueError: `timeout_s` is not a number of seconds, 0 or more; nothing has changed.
         """
+        if timeout_s is not None and not is_time(timeout_s):
+            raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
         self._joined.registrations.is_draining = True
         await self._joined.calls.drain(self._drain_s if timeout_s is None else timeout_s)
 
@@ -299,6 +308,7 @@ class RoomClient(Room):
 
         Raises:
             PermissionDenied: It is invalid, or of another participant; the old token stays.
+            TypeError: `token=` is not an async function that returns text.
         """
         await self._joined.renewal.refresh()
 
@@ -338,17 +348,18 @@ class RoomClient(Room):
         """
         await self._joined.attributes.set_attributes(attributes)
 
-    async def offer_builders(self, builders: Sequence[BuilderInfo]) -> None:
+    async def offer_builders(self, builders: Iterable[BuilderInfo]) -> None:
         """Publish which toolkits this participant builds on request; replaces the previous list.
 
         Raises:
-            InvalidArguments: A name or a JSON Schema is invalid, or there are too many.
+            InvalidArguments: One is not a `BuilderInfo`, a name or a JSON Schema is invalid, or
+                there are too many.
         """
         await self._joined.attributes.offer_builders(builders)
 
     # Events
 
-    def events(self, topics: Collection[str] = EVENT_TOPICS) -> EventStream[RoomEvent]:
+    def events(self, topics: Iterable[str] = EVENT_TOPICS) -> EventStream[RoomEvent]:
         """Return a stream of the events of the room from now on, as far as they are granted.
 
         `async with room.events() as events:` has subscribed once the block runs, and

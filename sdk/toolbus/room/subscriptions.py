@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -54,16 +54,18 @@ class Subscriptions:
         """The facts of the last welcome; its grants decide which topics are allowed."""
 
     @asynccontextmanager
-    async def events(self, topics: Collection[str]) -> AsyncIterator[EventQueue[RoomEvent]]:
+    async def events(self, topics: Iterable[str]) -> AsyncIterator[EventQueue[RoomEvent]]:
         """Read events of these topics, as far as they are granted.
 
         Raises:
             InvalidArguments: There is no such topic.
             PermissionDenied: None of them is granted.
         """
-        if isinstance(topics, str) or not EVENT_TOPICS.issuperset(topics) or not topics:
+        is_list = isinstance(topics, Iterable) and not isinstance(topics, str)
+        chosen = list(topics) if is_list else []
+        if not chosen or not all(isinstance(each, str) and each in EVENT_TOPICS for each in chosen):
             raise InvalidArguments(f"topics must be among {', '.join(sorted(EVENT_TOPICS))}")
-        queue: EventQueue[RoomEvent] = EventQueue(topics, lambda _: RoomEvent("missed"))
+        queue: EventQueue[RoomEvent] = EventQueue(chosen, lambda _: RoomEvent("missed"))
         async with self._reading(self._readers, queue):
             yield queue
 

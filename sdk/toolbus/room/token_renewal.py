@@ -17,7 +17,7 @@ from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.errors import RoomException
-from toolbus.settings import RoomSettings
+from toolbus.settings import BadTokenSource, RoomSettings
 from toolbus.wire import Notice, Refresh
 
 __all__ = ["TokenRenewal"]
@@ -118,7 +118,7 @@ class TokenRenewal:
             if task is None or task.cancelling():
                 raise
             _logger.error("%s for room %s expires soon: its source was cancelled", source, room)
-        except RoomException as error:
+        except (RoomException, BadTokenSource) as error:
             _logger.warning("%s for room %s expires soon: not renewed: %s", source, room, error)
         except Exception:
             _logger.exception("%s for room %s expires soon: its source failed", source, room)

@@ -13,13 +13,16 @@ from typing import Any, Protocol, TypeAlias
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import with_option_hint
 from toolbus.errors import InvalidArguments, NotFound
-from toolbus.room.call_form import merged_arguments
+from toolbus.room.call_form import INVOKE_OPTIONS, merged_arguments, own_name, refuse_unknown
+from toolbus.tools.call_room import StreamOptions
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy"]
 
 Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
 """The type of a stream: `ChunkStream` for a `Room`."""
+
+_OPTIONS = INVOKE_OPTIONS | StreamOptions.__optional_keys__
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +110,43 @@ class ToolkitProxy:
         return self._manifest
 
     def with_options(self, **options: Any) -> ToolkitProxy:
-        """Return a proxy of the same toolkit with other options, for instance `timeout_s=10`."""
+        """Return a proxy of the same toolkit with other options, for instance `timeout_s=10`.
+
+        The options are those of `Room.invoke`, and of `Room.stream` for streaming tools; any other
+        one raises TypeError.
+        """
+        refuse_unknown("with_options", options, _OPTIONS)
         merged = {**self._options, **options}
         return ToolkitProxy(self._room, self._info, self._manifest, merged)
 
     async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
-        """Call a tool by its own name and return the plain value.
+        """Call a tool by its own name and return the plain value, or it as the option `returns`.
 
         Arguments are a mapping or keywords, never both, as in `Room.call`.
 
         Raises:
             RoomException: Why there is no value; `executed` says whether the tool ran.
         """
-        full_name = f"{self._info.name}.{tool}"
+        full_name = f"{self._info.name}.{own_name(tool)}"
         values = merged_arguments(full_name, arguments, named)
         try:
             chunk = await self._room.invoke(full_name, values, **self._options)
         except InvalidArguments as error:
             raise with_option_hint(error) from None
-        return chunk.value
+        return chunk.value if self._options.get("returns") is None else chunk
 
     def stream(self, tool: str, arguments: Any = None, /, **named: Any) -> Chunks:
         """Call a tool by its own name and read its chunks as they arrive, as `Room.stream` does.
 
         Any tool can be called so. The method of a tool that streams always does this.
         """
-        full_name = f"{self._info.name}.{tool}"
+        full_name = f"{self._info.name}.{own_name(tool)}"
         values = merged_arguments(full_name, arguments, named)
         return self._room.stream(full_name, values, **self._options)
 
     def tool(self, name: str) -> ToolManifest:
         """Return the description of one tool. Raises NotFound."""
-        found = self._tools.get(name)
+        found = self._tools.get(own_name(name))
         if found is None:
             raise NotFound(f"tool {self._info.name}.{name} not found")
         return found

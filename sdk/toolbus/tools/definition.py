@@ -6,11 +6,12 @@ manifest is first read; later changes have no effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from toolbus.chunks.json_values import shown
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.manifest import ToolManifest
 
@@ -76,7 +77,7 @@ class ToolDefinition:
     @property
     def _label(self) -> str:
         """The name of this tool in error messages."""
-        return f"tool {self.name!r}" if self.name else type(self).__name__
+        return f"tool {shown(self.name)}" if self.name else type(self).__name__
 
     def manifest(self) -> ToolManifest:
         """Return the published manifest of this tool.
@@ -88,6 +89,8 @@ class ToolDefinition:
 
     def _compile(self) -> CompiledDefinition:
         """Check the definition and compile its schemas."""
+        if not isinstance(self.name, str):
+            raise TypeError(f"{self._label}: name must be text, not {type(self.name).__name__}")
         schema = self._merged_schema()
         if self.output_schema is not None:
             _require_schema(self.output_schema, f"{self._label}: output_schema")
@@ -112,6 +115,8 @@ class ToolDefinition:
         schema = {"type": "object", **schema}
         if not self.defs:
             return schema
+        if not isinstance(self.defs, Mapping):
+            raise TypeError(f"{self._label}: defs must be a dict, not {type(self.defs).__name__}")
         merged = dict(schema.get("$defs", {}))
         for name, definition in self.defs.items():
             if merged.setdefault(name, definition) != definition:
@@ -128,8 +133,9 @@ def title_of(name: str) -> str:
 
 def rules_of(rules: Sequence[str], label: str) -> tuple[str, ...]:
     """Copy rules; a single string, which would become a rule per letter, is a `TypeError`."""
-    if isinstance(rules, str):
-        raise TypeError(f"{label}: rules must be a list of strings, not one string")
+    if isinstance(rules, str) or not isinstance(rules, Iterable):
+        kind = "one string" if isinstance(rules, str) else type(rules).__name__
+        raise TypeError(f"{label}: rules must be a list of strings, not {kind}")
     return tuple(rules)
 
 

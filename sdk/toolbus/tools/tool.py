@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 from pydantic import ValidationError
 
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, as_chunk
-from toolbus.chunks.json_values import PlainArguments, cut
+from toolbus.chunks.json_values import PlainArguments, cut, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tools.context import ToolContext, run_of
@@ -266,7 +266,7 @@ def tool(  # noqa: PLR0913 - the promised signature
     def mark(function: F) -> F:
         holder = function.__func__ if isinstance(function, staticmethod | classmethod) else function
         if isinstance(function, type) or not callable(holder):
-            raise TypeError(f"@tool decorates a function, not {function!r}")
+            raise TypeError(f"@tool decorates a function, not {shown(function)}")
         try:
             setattr(holder, _OPTIONS, record)
         except AttributeError:
@@ -289,8 +289,10 @@ class FunctionTool(Tool):
 
     def __init__(self, function: Callable[..., Any], options: ToolOptions | None = None) -> None:
         if not callable(function):
-            raise TypeError(f"FunctionTool wraps a function, not {cut(repr(function))}")
+            raise TypeError(f"FunctionTool wraps a function, not {shown(function)}")
         self.function = function
+        if not isinstance(options, ToolOptions | None):
+            raise TypeError(f"FunctionTool takes ToolOptions(...), not {type(options).__name__}")
         marked = options or _options_of(function)
         name = marked.name or name_of(function)
         if name == "<lambda>":

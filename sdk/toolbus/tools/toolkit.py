@@ -14,7 +14,7 @@ from typing import Any
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
-from toolbus.chunks.json_values import cut, plain_json
+from toolbus.chunks.json_values import cut, plain_json, shown
 from toolbus.errors import (
     InvalidArguments,
     InvalidResult,
@@ -259,10 +259,11 @@ def _checked_name(name: Any) -> str:
         )
     if is_toolkit_name(name):
         return str(name)
-    near = re.sub(r"[^a-z0-9_-]+", "-", str(name).lower()).strip("-_")[:64]
+    text = name.lower() if isinstance(name, str) else ""
+    near = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-_")[:64]
     hint = f"; did you mean {near!r}?" if is_toolkit_name(near) else ""
     raise ValueError(
-        f"{cut(repr(name))} is not a toolkit name: a lower-case letter, then up to 63 of"
+        f"{shown(name)} is not a toolkit name: a lower-case letter, then up to 63 of"
         f" a-z 0-9 _ -{hint}"
     )
 
@@ -274,4 +275,4 @@ def _as_tool(toolkit: str, value: object) -> Tool:
         raise TypeError(f"toolkit {toolkit!r}: {value.__name__} is a class: pass an instance of it")
     if callable(value):
         return FunctionTool(value)
-    raise TypeError(f"toolkit {toolkit!r}: {cut(repr(value))} is not a function or a Tool")
+    raise TypeError(f"toolkit {toolkit!r}: {shown(value)} is not a function or a Tool")

@@ -208,6 +208,7 @@ async def test_waiting_ends_with_the_room() -> None:
         ({"name": "a", "timeout_s": -1}, "seconds, 0 or more"),
         ({"name": "a", "timeout_s": float("inf")}, "seconds, 0 or more"),
         ({"name": "a", "timeout_s": "5"}, "seconds, 0 or more"),
+        ({"name": "a", "timeout_s": 10**400}, "seconds, 0 or more"),
     ],
 )
 def test_invalid_requirement_is_refused(arguments: dict[str, Any], expected_message: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from support.rooms.turns import Diary, Recorded, agent_and_host, greeter, names
@@ -111,6 +114,33 @@ def test_two_toolkits_of_one_name_are_refused() -> None:
     room = RoomClient("ws://127.0.0.1:1")
     with pytest.raises(ValueError, match="two toolkits of this turn are named 'notes'"):
         Turn(room, always=[Toolkit("notes")], required=[RequiredToolkit("notes")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"always": [greeter]}, "always must contain Toolkit, not function"),
+        ({"always": ["kit"]}, r"always must contain Toolkit\('kit'\), not str"),
+        ({"always": Toolkit("kit")}, "always must be a list of Toolkit, not Toolkit"),
+        ({"required": RequiredToolkit("kit")}, "required must be a list of RequiredToolkit, not"),
+        ({"required": ["kit"]}, r"required must contain RequiredToolkit\('kit'\), not str"),
+    ],
+)
+def test_option_that_is_no_list_of_toolkits_is_a_type_error(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        Turn(RoomClient("ws://127.0.0.1:1"), **options)
+
+
+async def test_wrong_form_of_a_call_is_answered_with_a_form_that_a_turn_has() -> None:
+    async with room_of("agent") as (agent,), Turn(agent, always=[greeter()]) as turn:
+        tool: Any = ["greeter", "greet"]
+        with pytest.raises(InvalidArguments, match="is not a tool name: write"):
+            await turn.call(tool)
+        for option, form in (("participant", "call("), ("timeout_s", "invoke(")):
+            with pytest.raises(TypeError, match=f"did you mean {re.escape(form)}"):
+                await turn.call("greeter.greet", {"name": "bob"}, **{option: "x"})
 
 
 async def test_dynamic_toolkit_with_a_name_that_is_taken_is_named_with_its_path() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.clients.refusals import steps_of
-from toolbus import RoomClient, ToolFailed, Toolkit, tool
+from toolbus import RemoteToolkit, RoomClient, ToolFailed, Toolkit, tool
 from toolbus.client.retry import RetryPolicy
 from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, RoomException
 from toolbus.wire import Result, pack_body
@@ -146,7 +146,15 @@ async def test_text_of_another_class_is_text(alice: RoomClient) -> None:
     assert (await alice.invoke("echo.say", {"text": "x"}, participant=Name("host"))).value == "x"
 
 
-@pytest.mark.parametrize("odd", [{"shared_with": 5}, {"shared_with": "bob"}, {"public": "yes"}])
+ODD_OFFERS = [
+    {"shared_with": 5},
+    {"shared_with": "bob"},
+    {"shared_with": [None]},
+    {"public": "yes"},
+]
+
+
+@pytest.mark.parametrize("odd", ODD_OFFERS)
 async def test_an_offer_of_odd_values_is_refused_and_the_name_stays_usable(
     alice: RoomClient, odd: dict[str, Any]
 ) -> None:
@@ -156,6 +164,19 @@ async def test_an_offer_of_odd_values_is_refused_and_the_name_stays_usable(
             pass
     async with alice.host(mine, public=False):
         assert await alice.call("mine.say", text="x") == "x"
+
+
+@pytest.mark.parametrize("shares", [None, [None], 5])
+def test_a_toolkit_that_is_shared_with_odd_values_is_refused(shares: Any) -> None:
+    with pytest.raises(ValueError, match="'a': shared_with must be a list of strings"):
+        RemoteToolkit("a", [], public=False, shared_with=shares)
+
+
+@pytest.mark.parametrize("odd", [print, None, [Toolkit("a")]])
+async def test_only_a_toolkit_can_be_hosted(alice: RoomClient, odd: Any) -> None:
+    with pytest.raises(TypeError, match=r"host takes one Toolkit\(name, tools\), not"):
+        async with alice.host(odd):
+            pass
 
 
 def nested(levels: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,10 @@ async def test_program_that_drains_for_no_time_gives_its_calls_up() -> None:
         async with server.room("host") as host, host.host(Toolkit("work", [hold])):
             calling = asyncio.create_task(alice.call("work.hold", seconds=60))
             await _in_flight(server, 1)
+            odd: list[Any] = [10**400, "x", -1, float("nan")]
+            for wrong in odd:
+                with pytest.raises(ValueError, match="seconds, 0 or more"):
+                    await host.drain(wrong)
             async with asyncio.timeout(60):
                 await host.drain(0)
         with pytest.raises(HostLost) as lost:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,10 +94,11 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
         (OSError("no network"), "its source failed"),
         (PermissionDenied("not you"), "not renewed: not you"),
         (asyncio.CancelledError(), "its source was cancelled"),
+        (lambda: None, "not renewed: the function of token= must return text, not NoneType"),
     ],
 )
 async def test_a_failing_token_source_is_retried_while_the_old_token_is_valid(
-    server: TestServer, caplog: pytest.LogCaptureFixture, fault: BaseException, message: str
+    server: TestServer, caplog: pytest.LogCaptureFixture, fault: Any, message: str
 ) -> None:
     """REFRESH-3."""
     source = Source(

@@ -84,12 +84,12 @@ async def test_attributes_that_cannot_be_sent_are_refused_and_the_room_stays_ope
         for length in (17_000, 70_000):
             with pytest.raises(InvalidArguments):
                 await bob.set_attributes(status="x" * length)
-        wrong_offers: list[Any] = [[OFFER], [BuilderInfo("No Name", "", {})]]
+        wrong_offers: list[Any] = [None, [OFFER], [BuilderInfo("No Name", "", {})]]
         for offers in wrong_offers:
             with pytest.raises(InvalidArguments):
                 await bob.offer_builders(offers)
         assert [each.attributes for each in await bob.participants()] == [{}]
-        await bob.offer_builders([BuilderInfo("weather", "Forecasts.", SCHEMA)])
+        await bob.offer_builders(each for each in [BuilderInfo("weather", "Forecasts.", SCHEMA)])
         assert await bob.list_builders(participant="bob") == [
             BuilderInfo("weather", "Forecasts.", SCHEMA)
         ]

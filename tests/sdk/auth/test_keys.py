@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -273,6 +274,12 @@ def test_first_key_that_signs_is_the_signing_key() -> None:
 def test_two_keys_of_one_id_are_refused() -> None:
     with pytest.raises(ValueError, match="two keys have the kid 'k1'"):
         KeyRing([shared_key(), shared_key(secret="y" * 40)])
+
+
+@pytest.mark.parametrize("keys", [[None], ["k1"], None, 5])
+def test_ring_of_anything_but_keys_is_a_type_error(keys: Any) -> None:
+    with pytest.raises(TypeError, match=r"a KeyRing (takes a list of|contains) keys, not"):
+        KeyRing(keys)
 
 
 GOOD = f'kid = "k1"\nalg = "HS256"\niss = "acme"\nsecret = "{SECRET}"\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -136,16 +137,20 @@ async def test_call_made_while_the_connection_is_closing_waits_for_the_next(retr
         assert chunk.value == "x"
 
 
-async def test_cancelled_token_source_is_called_again() -> None:
+@pytest.mark.parametrize("odd", ["", None])
+async def test_token_source_without_a_token_is_called_again(odd: Any) -> None:
+    """An empty answer stands for a source that is cancelled."""
     async with running_server() as server, asyncio.timeout(60):
-        answers = [server.token("alice"), "", server.token("alice")]
+        answers = [server.token("alice"), None, odd, server.token("alice")]
 
-        async def token() -> str:
-            if not (answer := answers.pop(0)):
+        async def token() -> Any:
+            if (answer := answers.pop(0)) == "":
                 raise asyncio.CancelledError
             return answer
 
         async with RoomClient(server.url, room="lab", token=token) as alice:
+            with pytest.raises(TypeError, match="token= must return text, not NoneType"):
+                await alice.refresh()
             lose(connection_of(alice))
             await _down(connection_of(alice))
             assert [each async for each in alice.toolkits()] == []

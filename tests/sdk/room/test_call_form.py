@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -44,7 +45,8 @@ async def test_result_has_the_type_that_returns_names(room: RoomClient) -> None:
     counted: dict[str, int] = await room.invoke(
         "words.count", {"text": "a"}, returns=dict[str, int]
     )
-    assert counted == {"a": 1}
+    proxy = (await room.toolkit("words")).with_options(returns=dict[str, str | float])
+    assert [counted, await proxy.count(text="a")] == [{"a": 1}, {"a": 1.0}]
     with pytest.raises(
         InvalidResult
     ):  # A type checker refuses it too: the comment that ignores the error is required.
@@ -70,6 +72,36 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     (lambda on: on.invoke("words.count", {}, timeout=5), "timeout_s="),
     (lambda on: on.stream("words.count", {}, stall_timeout=5), "stall_timeout_s="),
 ]
+
+DEEP: Any = []
+for _ in range(5_000):
+    DEEP = [DEEP]
+# With a proxy of the toolkit: what each refuses with which error and text.
+REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
+    (lambda room, _: room.call(DEEP), InvalidArguments, "a value of type list is not a tool name"),
+    (lambda room, _: room.call(DEEP, {}, top=1), TypeError, "call(a value of type list, {...,"),
+    (lambda room, _: room.invoke("words.count", DEEP, DEEP), TypeError, "one mapping of arguments"),
+    (lambda _, proxy: proxy.call(DEEP), InvalidArguments, "a value of type list is not a tool"),
+    (lambda _, proxy: proxy.stream(["count"]), InvalidArguments, "['count'] is not a tool name"),
+    (lambda _, proxy: proxy.tool(["count"]), InvalidArguments, "['count'] is not a tool name"),
+    (lambda _, proxy: proxy.with_options(timeout=5), TypeError, "did you mean timeout_s=?"),
+]
+NO_TYPES: list[Any] = [{}, "", 5, [1], "int", print, list["Missing"], DEEP]  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(("write", "error", "text"), REFUSED)
+async def test_value_of_a_wrong_type_is_refused_before_anything_is_sent(
+    room: RoomClient, write: Callable[[Any, Any], Any], error: type[Exception], text: str
+) -> None:
+    proxy = await room.toolkit("words")
+    with pytest.raises(error, match=re.escape(text)):
+        await write(room, proxy)
+
+
+@pytest.mark.parametrize("returns", NO_TYPES, ids=range(len(NO_TYPES)))
+async def test_returns_is_checked_before_anything_is_sent(room: RoomClient, returns: Any) -> None:
+    with pytest.raises(TypeError, match="returns must be a type that pydantic can read, not"):
+        await room.invoke("no.tool", returns=returns)
 
 
 @pytest.mark.parametrize(("write", "form"), WRONG)

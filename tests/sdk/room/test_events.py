@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from support.parts.scripted_server import scripted_server
 from toolbus import ApiScope, EventStream, RoomClient, RoomEvent
-from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.errors import InvalidArguments, PermissionDenied, RoomException, Unavailable
 from toolbus.wire import Event, Failed, Participants, Subscribe
 from toolbus_server.testing import TestServer, running_server
 
@@ -59,6 +60,17 @@ async def test_subscriber_without_any_allowed_event_is_refused(server: TestServe
             assert [each async for each in stream] == []
     with pytest.raises(Unavailable):
         await eve.events().__aenter__()
+
+
+async def test_topics_are_read_once_and_others_are_refused(server: TestServer) -> None:
+    async with server.room("ann") as ann, server.room("bob") as bob, asyncio.timeout(60):
+        async with ann.events(each for each in ["messages"]) as events:
+            await bob.send("ann", "hello")
+            assert await next_message(events) == "hello"
+        odd: list[Any] = [5, None, "messages", [], ["calls"], [["messages"]]]
+        for topics in odd:
+            with pytest.raises(InvalidArguments, match="topics must be among messages"):
+                await ann.events(topics).__aenter__()
 
 
 async def test_watching_calls_has_begun_once_the_block_runs(server: TestServer) -> None:

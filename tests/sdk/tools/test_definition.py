@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from toolbus.errors import InvalidArguments
 from toolbus.tools.context import ToolContext
-from toolbus.tools.tool import Tool
+from toolbus.tools.tool import FunctionTool, Tool, ToolOptions
 
 
 class Echo(Tool):
@@ -143,9 +144,23 @@ def test_invalid_name_is_a_value_error(name: str) -> None:
         made.manifest()
 
 
-def test_rules_given_as_one_string_are_a_type_error() -> None:
-    with pytest.raises(TypeError, match="not one string"):
-        Echo(rules="Use metric units.").manifest()
+def echo() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Echo(rules="Use metric units."), "a list of strings, not one string"),
+        (lambda: Echo(rules=cast("Any", 5)), "rules must be a list of strings, not int"),
+        (lambda: Echo(defs=cast("Any", 5)), "'echo': defs must be a dict, not int"),
+        (lambda: Echo(cast("Any", 5)), "tool 5: name must be text, not int"),
+        (lambda: FunctionTool(echo, ToolOptions(name=cast("Any", 5))), "name must be text"),
+        (lambda: FunctionTool(echo, cast("Any", 5)), r"takes ToolOptions\(...\), not int"),
+    ],
+)
+def test_value_of_a_wrong_type_is_a_type_error(make: Callable[[], Tool], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make().manifest()
 
 
 async def test_start_and_stop_are_optional() -> None:
