@@ -64,4 +64,4 @@ bench-check: $(READY) ## fail if a promised figure does not hold
 	@PYTHONPATH=tests $(BIN)/python -m bench --check $(ARGS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .venv-bench site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* site .mypy_cache .ruff_cache .pytest_cache .hypothesis
