@@ -18,7 +18,7 @@ $(DEMO): EXTRA := demo
 $(DOCS): EXTRA := docs
 
 $(READY) $(DEMO) $(DOCS): pyproject.toml
-	@echo "setting up $(VENV): this takes a minute the first time"
+	@echo "installing toolbus[$(EXTRA)] into $(VENV): this takes a minute the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbus needs Python 3.11 or newer; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'

@@ -232,11 +232,15 @@ class Turn:
         """The callable tools: those of `always`, then `required`, then those built."""
         return tuple(entry.shown for entry in self._entries.values())
 
-    async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+    async def call(
+        self, tool: str, arguments: Any = None, /, *misplaced: Never, **named: Any
+    ) -> Any:
         """Call a tool, written `toolkit.tool`, and return the plain value; raises as `invoke`.
 
         Arguments are a mapping or keywords, never both. Options are for `invoke`.
         """
+        if misplaced:
+            refuse_misplaced("call", tool, (arguments, *misplaced), {}, ())
         chunk = await self.invoke(tool, merged_arguments(tool, arguments, named, _OPTIONS))
         return chunk.value
 

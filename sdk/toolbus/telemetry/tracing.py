@@ -1,7 +1,5 @@
 """Spans of a call, and the trace context that connects them over three processes.
 
-::
-
     caller CLIENT  weather.forecast                Tracing.start_client
       server SERVER  weather.forecast              Tracing.start_server; one per server passed
         host SERVER  weather.forecast              Tracing.start_host
