@@ -164,8 +164,8 @@ class Turn:
         if not isinstance(room, RoomClient):
             raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
         self._room = room
-        self._always = _members("always", always, Toolkit)
-        self._required = _members("required", required, RequiredToolkit)
+        self._always = _checked_toolkits("always", always, Toolkit)
+        self._required = _checked_toolkits("required", required, RequiredToolkit)
         self._builders = tuple(builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
@@ -376,16 +376,16 @@ class Turn:
             _logger.warning("%d calls of a turn did not end when cancelled", len(left))
 
 
-def _members(option: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-    """Return the members of an option; TypeError unless it is a list, and all are of `kind`."""
+def _checked_toolkits(option: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
+    """Return the toolkits of an option; TypeError unless it is a list, and all are of `kind`."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{option} must be a list of {kind.__name__}, not {type(values).__name__}")
-    members = tuple(values)
-    for each in members:
+    toolkits = tuple(values)
+    for each in toolkits:
         if not isinstance(each, kind):
             text = f"{kind.__name__}({shown(each)})" if isinstance(each, str) else kind.__name__
             raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
-    return members
+    return toolkits
 
 
 def _names_taken(toolkits: Iterable[Toolkit | RequiredToolkit]) -> set[str]:
