@@ -20,7 +20,6 @@ import typer
 from pydantic import TypeAdapter
 
 from toolbus.auth.keys import Algorithm, Key
-from toolbus.chunks.json_values import shown
 from toolbus.cli.error_report import reporting
 from toolbus.cli.option_values import check_drain, check_listen_host
 from toolbus.diagnostics.exit_codes import UsageError
@@ -92,7 +91,7 @@ def _check_setting(
     try:
         adapter.validate_python(value, strict=True)
     except ValueError as error:
-        raise typer.BadParameter(f"must be {form}, not {shown(value)}") from error
+        raise typer.BadParameter(f"must be {form}") from error  # a value may be a secret
     option.process_value(ctx, value)
 
 
