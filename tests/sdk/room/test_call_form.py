@@ -87,6 +87,11 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (lambda _, proxy: proxy.stream(["count"]), InvalidArguments, "['count'] is not a tool name"),
     (lambda _, proxy: proxy.tool(["count"]), InvalidArguments, "['count'] is not a tool name"),
     (lambda _, proxy: proxy.with_options(timeout=5), TypeError, "did you mean timeout_s=?"),
+    (
+        lambda room, _: room.list_builders("\udcff"),
+        InvalidArguments,
+        "with a lone surrogate cannot",
+    ),
 ]
 NO_TYPES: list[Any] = [{}, "", 5, [1], "int", print, list["Missing"], DEEP]  # type: ignore[name-defined]  # noqa: F821
 
