@@ -35,6 +35,10 @@ test: $(READY) ## every test, in four processes side by side; ARGS=-n0 for one
 test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9 and 8, Redis 7 and 8
 	@PYTHONPATH=tests $(BIN)/python -m support.redis.matrix $(ARGS)
 
+.PHONY: jaeger
+jaeger: ## build Jaeger with Go, into the user's cache or ARGS=FOLDER
+	@deploy/jaeger/build.sh $(ARGS)
+
 soak: $(READY) ## the tests that take many minutes and gigabytes
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
