@@ -201,6 +201,11 @@ def _after_tool_failed(error: RoomException, _: CallTarget) -> str:
     Class and code are untrusted text, so they are shown only if they are identifiers.
     """
     cause, code = (error.details.get(name) for name in ("cause", "code"))
+    if isinstance(error.details.get("refused"), dict):
+        return (
+            "that participant needs a token with the grant: `toolbus token create --allow TOOL`; "
+            "`toolbus trace` shows the refused call"
+        )
     if isinstance(code, str) and code.isidentifier():
         return (
             f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"
