@@ -47,7 +47,12 @@ from toolbus.wire import (
     failed,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
-from toolbus_server.calls.principal import ROOT_CONTEXT, CallContext, call_context
+from toolbus_server.calls.principal import (
+    ROOT_CONTEXT,
+    CallContext,
+    call_context,
+    complete_refusal,
+)
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -163,6 +168,7 @@ class Router:
         is_recorded: bool,
     ) -> None:
         self._count(error)
+        complete_refusal(room, caller, request, error)
         if not is_recorded:  # before the reply: its span must not end after the caller's
             self._telemetry.refuse_call(room, caller.participant, request, error)
         caller.port.send_message(encode(failed(request.id, error)))
