@@ -24,6 +24,7 @@ from websockets.typing import Subprotocol
 from toolbus.client.connect_errors import connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
+from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings
 from toolbus.transport.redacting_logger import RedactingLogger
@@ -281,9 +282,10 @@ class ReconnectingConnection:
         """Try to connect again. Raises PermissionDenied if no further attempt can succeed."""
         try:
             await self._connect()
-        except PermissionDenied:
+        except PermissionDenied as error:
             if not self._settings.renewable:
                 raise
+            self._log_refused(error)
         except Unavailable as error:
             _logger.info("no connection to %s yet: %s", self._settings.url, error)
         except asyncio.CancelledError:
@@ -301,6 +303,16 @@ class ReconnectingConnection:
         else:
             return True
         return False
+
+    def _log_refused(self, error: PermissionDenied) -> None:
+        ago_s = expired_for_s(unchecked_claims(self.token))
+        reason = str(error) if ago_s is None else f"{error}: it expired {round(ago_s)} s ago"
+        _logger.warning(
+            "no connection to %s yet: %s; %s is read again for each attempt: renew it",
+            self._settings.url,
+            reason,
+            self._settings.token_from,
+        )
 
     async def _connect(self) -> None:
         # Also grows when this process restarts with an instance name that an operator chose.
