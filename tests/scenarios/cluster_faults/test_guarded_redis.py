@@ -92,6 +92,7 @@ def as_user(redis: RedisServer) -> Reached:
     return Reached(f"redis://nodes:{QUOTED}@127.0.0.1:{redis.port}/0")
 
 
+@pytest.mark.redis
 async def test_nodes_need_only_the_acl_rule_that_the_doctor_prints(
     redis: RedisServer, admin: Redis
 ) -> None:
@@ -100,6 +101,7 @@ async def test_nodes_need_only_the_acl_rule_that_the_doctor_prints(
         assert await denied(admin) == [], live.__name__
 
 
+@pytest.mark.redis
 async def test_the_rule_allows_to_clean_up_after_an_ended_node(
     redis: RedisServer, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ async def test_the_rule_allows_to_clean_up_after_an_ended_node(
     assert await denied(admin) == []
 
 
+@pytest.mark.redis
 async def test_changes_that_redis_refuses_are_visible_locally_and_published_later(
     redis: RedisServer, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

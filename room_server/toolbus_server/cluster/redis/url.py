@@ -43,6 +43,7 @@ _NOT_TEXT = frozenset(
 _PATH = re.compile(r"/?|/\d+/?")
 _SENTINEL_OPTIONS: dict[str, Any] = {
     "protocol": 2,
+    "driver_info": None,
     "socket_connect_timeout": _ASK_S,
     "socket_timeout": _ASK_S,
     "retry": Retry(NoBackoff(), 0),
