@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.pytest_plugins.missing_parts import not_verified
-from support.redis.docker_engine import why_no_docker
+from support.redis.docker_engine import container_of, require_image
 from support.telemetry.traced_processes import traced_processes
 
 IMAGE = "jaegertracing/jaeger:2.15.0"
@@ -75,10 +74,9 @@ def draw(trace: dict[str, Any]) -> list[str]:
 @contextmanager
 def running_jaeger() -> Iterator[Jaeger]:
     """Run Jaeger until the block ends."""
-    from testcontainers.core.container import DockerContainer
     from testcontainers.core.wait_strategies import HttpWaitStrategy
 
-    container = DockerContainer(IMAGE).with_exposed_ports(OTLP_PORT, QUERY_PORT)
+    container = container_of(IMAGE).with_exposed_ports(OTLP_PORT, QUERY_PORT)
     container.waiting_for(HttpWaitStrategy(QUERY_PORT, "/").for_status_code(200))
     with container:
         host = container.get_container_host_ip()
@@ -88,9 +86,7 @@ def running_jaeger() -> Iterator[Jaeger]:
 
 @pytest.mark.timeout(300)
 def test_jaeger_returns_the_same_tree(tmp_path: Path) -> None:
-    why = why_no_docker()
-    if why is not None:
-        not_verified("Jaeger finds the tree of a call", why, ci_has_it=False)
+    require_image("Jaeger finds the tree of a call", IMAGE)
     with running_jaeger() as jaeger, traced_processes(tmp_path, jaeger.otlp_url) as running:
         answer = running.ask("weather.forecast", {"within": "question"}, city="Oslo")
         trace = jaeger.trace(answer["trace_id"], 6)
