@@ -234,6 +234,27 @@ async def test_participant_that_joins_while_a_node_is_killed_is_accepted_by_anot
         assert await answers(it, NEWCOMERS, "late") == [101] * NEWCOMERS
 
 
+async def read_without_end(client: RawClient) -> None:
+    while True:
+        await client.read_raw()
+
+
+async def test_connection_through_a_node_that_hangs_is_closed_by_the_balancer(
+    tmp_path: Path,
+) -> None:
+    """Its participant need not wait for its own rule of silence, which a raw client lacks."""
+    async with balanced_nodes(tmp_path, "node-1") as it:
+        status, client = await ask(it, "ann")
+        assert status == 101
+        it.nodes["node-1"].signal(signal.SIGSTOP)
+        try:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await read_without_end(client)
+        finally:
+            it.nodes["node-1"].signal(signal.SIGCONT)
+            client.abort()
+
+
 async def test_behind_the_balancer_each_client_counts_for_its_own_address(tmp_path: Path) -> None:
     """CONN-15: whatever the client claims about its address."""
     forged = (("X-Forwarded-For", "192.0.2.1"),)

@@ -36,7 +36,7 @@ check_machine() {
 }
 
 is_running() {
-  [ -s "$folder/engine.pid" ] && kill -0 "$(cat "$folder/engine.pid")" 2>/dev/null
+  [ -S "$folder/docker.sock" ] && docker version >/dev/null 2>&1
 }
 
 install_engine() {
@@ -76,17 +76,31 @@ unpack_plugins() {
   rm -rf "$apt"
 }
 
+# Whether the engine may have left its bridge and rules here.
+has_network() {
+  [ -e "$folder/forward" ]
+}
+
+is_alive() { # a process that has ended and that its parent has not read is not alive
+  [ -d "/proc/$1" ] && ! grep -qs '^State:[[:space:]]*Z' "/proc/$1/status"
+}
+
 start_engine() {
-  [ ! -e /sys/class/net/docker0 ] || cannot "another engine runs (there is a network docker0): use that one"
-  iptables -S FORWARD | head -n 1 >"$folder/forward"
-  cat /proc/sys/net/ipv4/ip_forward >"$folder/ip_forward"
+  if ! has_network; then
+    [ ! -e /sys/class/net/docker0 ] || cannot "another engine runs (there is a network docker0): use that one"
+    cat /proc/sys/net/ipv4/ip_forward >"$folder/ip_forward"
+    iptables -S FORWARD | head -n 1 >"$folder/forward"
+  fi
+  if [ -s "$folder/engine.pid" ] && ! is_alive "$(cat "$folder/engine.pid")"; then
+    rm "$folder/engine.pid"
+  fi
   # What it publishes stays on loopback unless told otherwise.
   setsid dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/engine.pid" \
     --host "unix://$folder/docker.sock" --ip 127.0.0.1 >"$folder/engine.log" 2>&1 </dev/null &
   waited=0
   until docker version >/dev/null 2>&1; do
     waited=$((waited + 1))
-    if [ "$waited" -gt 120 ] || ! kill -0 $! 2>/dev/null; then
+    if [ "$waited" -gt 120 ] || ! is_alive $!; then
       cannot "the engine did not start: $(tail -n 3 "$folder/engine.log")"
     fi
     sleep 0.5
@@ -101,39 +115,49 @@ start() {
   install_engine
   unpack_plugins
   is_running || start_engine
-  say "building images: this takes a minute the first time"
+  say "building the images that are missing: this takes a minute the first time"
   "$repository/deploy/local-images/build.sh" >&2 || cannot "the images could not be built"
   echo "export DOCKER_HOST='$DOCKER_HOST' DOCKER_CONFIG='$DOCKER_CONFIG'"
 }
 
-# The engine leaves its bridge and its rules behind; both go, and forwarding is as it was.
-remove_network() {
-  for bridge in $(docker network ls --quiet --filter driver=bridge --filter type=custom); do
-    docker network rm "$bridge" >/dev/null
-  done
+remove_rules() { # remove_rules iptables
+  command -v "$1" >/dev/null || return 0
+  "$1-save" | grep -vE 'DOCKER|docker0' | "$1-restore"
 }
 
-restore_rules() {
+# An engine leaves its bridge and its rules behind, and forwarding on.
+restore_network() {
   ip link delete docker0 2>/dev/null || true
-  iptables-save | grep -vE 'DOCKER|docker0' | iptables-restore
+  remove_rules iptables
+  remove_rules ip6tables
   set -- $(cat "$folder/forward")
   iptables -P FORWARD "$3"
   cat "$folder/ip_forward" >/proc/sys/net/ipv4/ip_forward
+  rm "$folder/forward"
 }
 
 stop() {
   [ -d "$folder" ] || return 0
   folder=$(cd "$folder" && pwd)
-  is_running || return 0
+  has_network || return 0
   export DOCKER_HOST="unix://$folder/docker.sock"
+  # An engine that was killed is started again: only it knows its containers and networks. Its containerd
+  # takes a moment to end.
+  is_running || { sleep 2 && start_engine; }
   for container in $(docker ps --all --quiet); do
     docker rm --force --volumes "$container" >/dev/null
   done
-  remove_network
+  for network in $(docker network ls --quiet --filter type=custom); do
+    docker network rm "$network" >/dev/null
+  done
   pid=$(cat "$folder/engine.pid")
   kill "$pid"
-  while kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
-  restore_rules
+  while is_alive "$pid"; do sleep 0.2; done
+  # An engine that was killed had mounted its data; the next one did so once more.
+  awk -v under="$folder/" 'index($2, under) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do
+    umount "$mount"
+  done
+  restore_network
 }
 
 "$command"

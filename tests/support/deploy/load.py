@@ -26,7 +26,7 @@ from toolbus import ApiScope, KeyRing, ParticipantToken, RoomClient
 __all__ = ["Load", "calls_through"]
 
 _ROOM = "main"
-_HOSTS, _CALLERS, _TASKS = 3, 3, 2
+_HOSTS, _CALLERS, _TASKS = 2, 3, 2
 _KEYS_PER_TASK = 10_000_000
 _DEADLINE_S = 30.0
 _PATIENCE_S = 90.0
@@ -48,7 +48,7 @@ class Load:
         before = len(self.ledger.reports)
         await self._until(lambda: min(self._good_since(before)) >= count)
 
-    async def ends(self, count: int = 20) -> None:
+    async def ends(self, count: int) -> None:
         """Wait until this many more calls have ended, well or not."""
         before = len(self.ledger.reports)
         await self._until(lambda: len(self.ledger.reports) >= before + count)
