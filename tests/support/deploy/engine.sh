@@ -41,14 +41,16 @@ is_running() {
 
 install_engine() {
   missing=
-  for program in dockerd iptables mmdebstrap; do
+  for program in docker dockerd iptables mmdebstrap; do
     command -v "$program" >/dev/null || missing="$missing $program"
   done
   [ -n "$missing" ] || return 0
-  say "installing docker.io, iptables and mmdebstrap: this takes 10 s"
+  packages="docker.io iptables mmdebstrap"
+  [ "$release" = bookworm ] || packages="$packages docker-cli" # a part of docker.io in Debian 12
+  say "installing $packages: this takes 10 s"
   # RUNLEVEL keeps what is installed from being started as a service.
   export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
-  { apt-get update -qq && apt-get install -y -qq --no-install-recommends docker.io iptables mmdebstrap; } \
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $packages; } \
     >"$folder/apt.log" 2>&1 </dev/null || cannot "apt-get failed: $(tail -n 3 "$folder/apt.log")"
 }
 
