@@ -1,7 +1,5 @@
 """All errors that toolbus raises, as one tree. Independent of frames, sockets and time.
 
-::
-
     RoomException
     |-- the tool did not run, and a retry does not help
     |     NotFound, PermissionDenied, InvalidArguments, AlreadyExists, DuplicateCallId,

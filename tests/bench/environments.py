@@ -1,7 +1,7 @@
 """Virtual environments of rivals: `.venv-bench/NAME`, from `requirements-NAME.txt` beside this.
 
-Made on demand, and again when the requirements change. pip uses the index that the machine is
-configured for.
+Made on demand, and again when the requirements or the interpreter change, so that a rival runs on
+the same Python as the bus. pip uses the index that the machine is configured for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rival_python(name: str) -> str:
     python = environment / "bin" / "python"
     installed = environment / "requirements.txt"
     requirements = HERE / f"requirements-{name}.txt"
-    wanted = requirements.read_text(encoding="utf-8")
+    wanted = f"# {sys.base_prefix}, {sys.version}\n{requirements.read_text(encoding='utf-8')}"
     if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
         return str(python)
     sys.stderr.write(f"making the environment of {name}\n")

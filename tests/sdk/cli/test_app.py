@@ -90,6 +90,27 @@ def test_unknown_flag_is_refused(typed: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "typed",
+    [
+        "admin kick ?",
+        "builders ?",
+        "call a.b x=?",
+        "call a.b --pin ?",
+        "host ?",
+        "key create --kid ?",
+        "token create --name a --allow ?",
+        "tools ?",
+        "tools --url ws://?:1",
+    ],
+)
+def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
+    arguments = typed.replace("?", "\udcff").split()  # what Python makes of other bytes
+    result = CliRunner().invoke(make_app(), arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"{arguments[-1]!r} is not valid UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize(
     ("module", "extra"),
     [
         ("rfc8785", "server"),
@@ -176,6 +197,31 @@ def test_ctrl_c_while_a_command_is_imported_does_the_same(
     result = CliRunner().invoke(make_app(), ["slow"])
     assert (result.exit_code, result.stdout) == (ExitCode.CANCELLED, "")
     assert result.stderr == "toolbus: cancelled with Ctrl-C\n"
+
+
+def test_ctrl_c_that_an_import_turns_into_another_error_does_the_same(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    while True: pass\n"
+        "except KeyboardInterrupt: raise ImportError('slow')"
+    )
+    start = (
+        "from importlib.metadata import EntryPoint; import toolbus.cli.app as app;"
+        "app.entry_points = lambda group: [EntryPoint('slow', 'slow:slow', group)];"
+        "from toolbus.__main__ import main; main()"
+    )
+    with heard_interrupts():
+        done = subprocess.run(
+            [sys.executable, "-c", start, "slow"],
+            env={**CommandLine(tmp_path).environment(), "PYTHONPATH": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (5, "toolbus: cancelled with Ctrl-C\n")
 
 
 def test_installed_script_handles_ctrl_c_from_its_first_import() -> None:

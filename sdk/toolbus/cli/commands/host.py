@@ -27,6 +27,7 @@ from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import report
 from toolbus.cli.import_errors import load_error_text
+from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
@@ -142,7 +143,7 @@ def host(
         typer.Option(
             "--drain",
             help="Seconds that running calls may take to finish at shutdown. Default: 10.",
-            min=0,
+            callback=check_drain,
         ),
     ] = None,
 ) -> None:
