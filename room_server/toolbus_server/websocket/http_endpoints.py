@@ -70,9 +70,9 @@ class HttpEndpoints:
     def _readiness(self, _: Request) -> Response:
         if not self._admission.draining:
             return _response(HTTPStatus.OK, "ready\n")
-        response = _response(HTTPStatus.SERVICE_UNAVAILABLE, "leaving\n")
-        response.headers["Retry-After"] = "1"
-        return response
+        # 404 and not 503: haproxy (`http-check disable-on-404`) then sends no new connections, and
+        # keeps existing ones. For other balancers and Kubernetes both mean not ready.
+        return _response(HTTPStatus.NOT_FOUND, "leaving\n")
 
     def _metrics_response(self, _: Request) -> Response:
         if self._make_metrics is None:

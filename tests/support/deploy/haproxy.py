@@ -42,7 +42,7 @@ class Haproxy:
         return f"ws://{self.address}"
 
     async def wait_for_state(self, node: str, state: str) -> None:
-        """Wait until it has reported that a node is UP or DOWN."""
+        """Wait until it has reported that a node is UP, stopping or DOWN."""
         pattern = re.compile(rf"Server nodes/{re.escape(node)} is {state}\b.*")
         await asyncio.to_thread(self.service.wait_for, pattern)
         assert self.service.process.poll() is None
