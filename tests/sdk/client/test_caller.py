@@ -158,9 +158,7 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 # Retries
 
 
-@pytest.mark.parametrize(
-    "error", [Overloaded(), QuotaExceeded(), NoHost()], ids=str
-)
+@pytest.mark.parametrize("error", [Overloaded(), QuotaExceeded(), NoHost()], ids=str)
 @virtual
 async def test_call_that_did_not_run_is_retried_with_the_same_call_id(
     error: RoomException,
