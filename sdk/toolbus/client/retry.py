@@ -301,4 +301,5 @@ def _pause_s(number: int, error: RoomException) -> float:
     """Return the pause after a failure, of which this is the number, from 1."""
     backoff_s = min(_BACKOFF_S * 2 ** min(number - 1, 16), _MAX_BACKOFF_S)
     # retry_after_s is a minimum; the jitter is added, so that refused callers spread out.
-    return max(backoff_s, error.retry_after_s or 0.0) + random.uniform(0, backoff_s)
+    pause_s: float = max(backoff_s, error.retry_after_s or 0.0) + random.uniform(0, backoff_s)
+    return pause_s
