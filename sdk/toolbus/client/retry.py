@@ -164,6 +164,7 @@ class RetryHistory:
         self._policy = policy
         self._plan = plan
         self._began = policy.now()
+        self._no_host_since: float | None = None
         self._attempts = 0
         self._waits = 0
         """Waits for an unavailable server."""
@@ -201,6 +202,7 @@ class RetryHistory:
         if not self._waits_for_server(error):
             return None
         self._waits += 1
+        self._no_host_since = None
         pause_s = _pause_s(self._waits, error)
         return pause_s if self._policy.now() + pause_s < self._wait_ends_at else None
 
@@ -248,9 +250,15 @@ class RetryHistory:
         again_at = self._policy.now() + delay_s
         if again_at >= self._plan.deadline_at:
             return None
-        if isinstance(error, NoHost) and again_at - self._began > _NO_HOST_LIMIT_S:
-            return None
-        return delay_s
+        return None if self._is_hostless_until(again_at, error) else delay_s
+
+    def _is_hostless_until(self, again_at: float, error: RoomException) -> bool:
+        """Whether the toolkit has had no host for too long for another attempt at that time."""
+        if not isinstance(error, NoHost):
+            return False
+        if self._no_host_since is None:
+            self._no_host_since = self._policy.now()
+        return again_at - self._no_host_since > _NO_HOST_LIMIT_S
 
     async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
         """Return the options of the next attempt; None if it could do harm."""

@@ -230,5 +230,5 @@ async def test_calls_between_nodes_wait_for_redis_and_then_run_once() -> None:
                 unsent = asyncio.create_task(me.call("kit.once", key="unsent"))
                 await until(lambda: failures["unavailable"] > 2 * MAX_ATTEMPTS)
                 await nodes.redis.start()
-                assert await asyncio.gather(in_flight, unsent) == ["in flight", "unsent"]
+                assert [await in_flight, await unsent] == ["in flight", "unsent"]
                 assert runs == {"in flight": 2, "unsent": 1}

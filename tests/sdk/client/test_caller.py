@@ -234,6 +234,13 @@ async def test_missing_host_is_retried_for_one_second_at_most() -> None:
 
 
 @virtual
+async def test_second_for_a_missing_host_begins_after_the_wait_for_a_server() -> None:
+    away = [Unavailable(executed="no") for _ in range(6)]
+    server = Server(*away, NoHost(), None)
+    assert await server.call() == "value"
+
+
+@virtual
 async def test_retry_second_for_a_missing_host_starts_with_the_connection() -> None:
     server = Server(NoHost(), None)
     server.lose(again_after_s=3.0)

@@ -1,6 +1,6 @@
 """`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
 
-It checks in this order: settings, key, token, port, clock, room, grants. Checks whose precondition
+It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose precondition
 failed are skipped. The checks of `--redis` come from the server package.
 """
 
@@ -69,7 +69,7 @@ _RedisFlag = Annotated[
 
 @joins_a_room
 def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
-    """Check settings, key, token, port, clock, room and grants, and suggest repairs."""
+    """Check settings, key, token, port, server, clock, room and grants, and suggest repairs."""
     if redis is None:
         findings = asyncio.run(check_room(options))
     else:
@@ -204,7 +204,7 @@ async def _check_port(context: _Context) -> str:
     start = f"`{serve}` starts a server; is --url (TOOLBUS_URL) correct?"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            head = await _http_response(url, context.target.room)
+            head = await _http_response(url, f"/rooms/{context.target.room}")
     except TimeoutError:
         raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
     except ssl.SSLCertVerificationError as error:
@@ -221,15 +221,34 @@ async def _check_port(context: _Context) -> str:
     return f"{url} responds"
 
 
-async def _http_response(url: str, room: str) -> str:
-    """Request the room without a token, and return the head of the response."""
+async def _check_ready(context: _Context) -> str:
+    """Ask the server, or the balancer before it, whether it accepts participants."""
+    assert context.target is not None
+    url = context.target.url
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            head = await _http_response(url, "/readyz")
+    except (OSError, TimeoutError):
+        raise CheckFailed(f"{url} does not answer /readyz", "", status="skip") from None
+    status, _, rest = head.partition("\r\n")
+    text = rest.partition("\r\n\r\n")[2].strip().partition("\n")[0]
+    if " 404 " in f"{status} ":
+        raise CheckFailed("the server, or a proxy, shows no readiness", "", status="skip")
+    if " 200 " in f"{status} " and "without" not in text:
+        return "accepts participants"
+    repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
+    raise CheckFailed(text or status, repair if "Redis" in text else "", status="warn")
+
+
+async def _http_response(url: str, path: str) -> str:
+    """Request a path without a token, and return the response, with the first part of its body."""
     parts = urlsplit(url)
     secure = parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure or None)
     try:
         request = (
-            f"GET /rooms/{room} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
         )
@@ -344,6 +363,7 @@ _CHECKS = (
     Check("key", _check_key, ExitCode.USAGE, ("settings",)),
     Check("token", _check_token, ExitCode.REFUSED, ("key",)),
     Check("port", _check_port, ExitCode.UNAVAILABLE, ("settings",)),
+    Check("ready", _check_ready, ExitCode.UNAVAILABLE, ("port",)),
     Check("clock", _check_clock, ExitCode.REFUSED, ("port",)),
     Check("room", _check_room, ExitCode.REFUSED, ("token", "port")),
     Check("grants", _check_grants, ExitCode.REFUSED, ("token",)),
