@@ -1,7 +1,7 @@
 """`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
 
-It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose precondition
-failed are skipped. The checks of `--redis` come from the server package.
+It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose
+precondition failed are skipped. The checks of `--redis` come from the server package.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -241,7 +242,7 @@ async def _check_ready(context: _Context) -> str:
 
 
 async def _http_response(url: str, path: str) -> str:
-    """Request a path without a token, and return the response, with the first part of its body."""
+    """Request a path without a token, and return the response."""
     parts = urlsplit(url)
     secure = parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
@@ -253,15 +254,21 @@ async def _http_response(url: str, path: str) -> str:
             "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
         )
         writer.write(request.encode())
-        head = b""
-        while b"\r\n\r\n" not in head and len(head) < _MAX_RESPONSE_BYTES:
+        response = b""
+        while not _is_complete(response) and len(response) < _MAX_RESPONSE_BYTES:
             part = await reader.read(4_096)
             if not part:
                 break
-            head += part
-        return head.decode("latin-1")
+            response += part
+        return response.decode("latin-1")
     finally:
         writer.close()
+
+
+def _is_complete(response: bytes) -> bool:
+    head, end, body = response.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head + b"\r\n", re.IGNORECASE)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 def _date_of(headers: str) -> float | None:
