@@ -114,7 +114,7 @@ async def test_isolated_node_hands_its_participants_over_and_no_call_fails(
                 assert (await in_flight).value is None
                 await until(lambda: not names_at(here))
                 nodes.here_way.mend()
-                await until(lambda: node_of(here).has_lease())
+                await node_of(here).is_joined.wait()
                 assert await readiness(here) == (200, READY_TEXT)
                 assert await doctors_word(here) == ("ok", "accepts participants")
                 assert (await numbers_at(here.url))["toolbus_redis_up"] == 1
@@ -169,7 +169,7 @@ async def test_participants_stay_at_an_isolated_node_if_no_other_server_is_reach
         error = await error_of(me.invoke("echo.say", retry=False))
         assert (error.code, error.executed) == ("unavailable", "no")
         nodes.here_way.mend()
-        await until(lambda: node_of(here).has_lease())
+        await node_of(here).is_joined.wait()
         assert (await error_of(me.invoke("echo.say", retry=False))).code == "unavailable"
         assert names_at(here) == {"me"}
 

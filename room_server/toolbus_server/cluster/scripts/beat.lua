@@ -45,7 +45,14 @@ local version = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
 local live, addresses = false, false
 if version ~= tonumber(ARGV[4]) then
   live = redis.call('ZRANGE', KEYS[1], 0, -1)
-  addresses = redis.call('HGETALL', KEYS[4])
+  addresses = {}
+  for _, each in ipairs(live) do
+    local url = redis.call('HGET', KEYS[4], each)
+    if url then
+      table.insert(addresses, each)
+      table.insert(addresses, url)
+    end
+  end
 end
 local to_clean = {}
 for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
