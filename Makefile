@@ -18,7 +18,7 @@ $(DEMO): EXTRA := demo
 $(DOCS): EXTRA := docs
 
 $(READY) $(DEMO) $(DOCS): pyproject.toml
-	@echo "setting up $(VENV): this takes a minute the first time"
+	@echo "installing toolbus[$(EXTRA)] into $(VENV): this takes a minute the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbus needs Python 3.11 or newer; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
@@ -34,6 +34,10 @@ test: $(READY) ## every test, in four processes side by side; ARGS=-n0 for one
 
 test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9 and 8, Redis 7 and 8
 	@PYTHONPATH=tests $(BIN)/python -m support.redis.matrix $(ARGS)
+
+.PHONY: jaeger
+jaeger: ## build Jaeger with Go, into the user's cache or ARGS=FOLDER
+	@deploy/jaeger/build.sh $(ARGS)
 
 soak: $(READY) ## the tests that take many minutes and gigabytes
 	@$(BIN)/python -m pytest -m soak $(ARGS)

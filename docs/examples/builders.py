@@ -36,7 +36,7 @@ async def main() -> None:
         Turn(
             room,
             required=[RequiredToolkit("words")],
-            builders=[Frequent("frequent", FrequentConfig), Toolkit("unasked")],
+            builders=[Frequent("frequent", FrequentConfig), Toolkit("unused")],
             tools=[FrequentConfig(name="frequent", top=2)],
         ) as turn,
     ):

@@ -1,14 +1,14 @@
 import asyncio
 
-from lines import lines
+from shop import shop
 from toolbus import RoomClient
 from toolbus_toolkits.clock import clock
 
 
 async def main() -> None:
     async with RoomClient(name="services") as room:
-        await lines.start(room)  # a RemoteToolkit can also be started and stopped
-        await lines.stop()
+        await shop.start(room)  # a RemoteToolkit can also be started and stopped
+        await shop.stop()
 
         async with room.host(clock(), public=False):  # as long as the block runs
             noon = "2026-03-01T12:00:00+00:00"

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import getpass
 import inspect
-import math
 import os
 import secrets
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,11 +29,13 @@ __all__ = [
     "DEFAULT_DRAIN_S",
     "DEFAULT_URL",
     "DEV_KEYS_FILE",
+    "DRAIN_FORM",
     "PRESETS",
     "BadTokenSource",
     "RoomSettings",
     "Token",
     "home_of",
+    "is_drain",
     "is_loopback",
 ]
 
@@ -51,6 +53,9 @@ PRESETS: dict[str, Callable[[], ApiScope]] = {
 
 DEFAULT_DRAIN_S = 10.0
 """Seconds that running calls may take to finish when a host stops."""
+_MAX_DRAIN_S = 2_592_000  # 30 days: threads wait at most 49 days on some systems
+DRAIN_FORM = f"a number of seconds from 0 to {_MAX_DRAIN_S}"
+"""What `is_drain` accepts, for messages."""
 
 Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 """A token: the text itself, the path of a file that holds it, or a function that returns one."""
@@ -130,6 +135,12 @@ class RoomSettings:
         )
 
 
+def is_drain(value: Any) -> bool:
+    """Whether this is a number of seconds that running calls can have to finish."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= _MAX_DRAIN_S
+
+
 def home_of(environ: Mapping[str, str]) -> Path:
     """Return the folder of toolbus's files: `TOOLBUS_HOME`, else `~/.toolbus`."""
     return Path(environ.get("TOOLBUS_HOME") or Path.home() / ".toolbus")
@@ -157,6 +168,9 @@ class _Sources:
             if named:
                 raise ValueError(f"TOOLBUS_CONFIG names {path}, which does not exist") from None
             return {}
+        except OSError as error:
+            variable = "TOOLBUS_CONFIG" if named else "TOOLBUS_HOME"
+            raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
@@ -168,19 +182,17 @@ class _Sources:
         """Read a setting that is text."""
         value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name)
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"the setting {name} must be text")
+            raise ValueError(f"{self.origin(name)} must be text")
         return value
 
     def seconds(self, name: str, default: float) -> float:
-        """Read a setting that is a number of seconds, 0 or more."""
+        """Read a setting that is a number of seconds."""
         value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name, default)
-        try:
-            seconds = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            seconds = math.nan
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"{self.origin(name)} must be a number of seconds, 0 or more")
-        return seconds
+        with suppress(ValueError):
+            value = float(value) if isinstance(value, str) else value
+        if not is_drain(value):
+            raise ValueError(f"{self.origin(name)} must be {DRAIN_FORM}")
+        return float(value)
 
     def origin(self, name: str) -> str:
         """Return the source of a setting, for messages."""
@@ -210,7 +222,8 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         well_formed = parts.scheme in {"ws", "wss"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port out of range, a bracket that is not closed
+        (parts.hostname or "").encode("idna")  # as a lookup does
+    except ValueError:  # a port out of range, a bracket that is not closed, not a host name
         well_formed = False
     else:
         well_formed &= not (parts.path.strip("/") or parts.query or parts.fragment)

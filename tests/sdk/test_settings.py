@@ -40,9 +40,9 @@ def test_drain_time_is_the_variable_then_the_file_then_ten_seconds(tmp_path: Pat
     assert settings_with(tmp_path, TOOLBUS_DRAIN="2.5").drain_s == 2.5
 
 
-@pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf", "1e999", "1e10", "2592001"])
 def test_invalid_drain_time_is_refused_with_the_settings_name(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match="TOOLBUS_DRAIN must be a number of seconds, 0 or more"):
+    with pytest.raises(ValueError, match="TOOLBUS_DRAIN must be a number of seconds from 0 to 259"):
         settings_with(tmp_path, TOOLBUS_DRAIN=text)
 
 
@@ -51,6 +51,13 @@ def test_drain_time_in_the_file_must_be_a_number(tmp_path: Path, value: str) -> 
     (tmp_path / "config.toml").write_text(f"drain = {value}\n", encoding="utf-8")
     with pytest.raises(ValueError, match="drain in the settings file must be a number of seconds"):
         settings_with(tmp_path)
+
+
+def test_home_that_is_no_folder_is_refused_with_the_name_of_the_variable() -> None:
+    with pytest.raises(
+        ValueError, match=r"TOOLBUS_HOME: cannot read /dev/null/config\.toml: Not a"
+    ):
+        settings_with(Path("/dev/null"))
 
 
 async def test_name_and_token_as_arguments_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from math import ceil, inf
+from time import time_ns
 from typing import Any, TypeAlias
 
 from toolbus.concurrency.timers import ROUNDING_MS, Deadlines
@@ -47,7 +48,12 @@ from toolbus.wire import (
     failed,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
-from toolbus_server.calls.principal import ROOT_CONTEXT, CallContext, call_context
+from toolbus_server.calls.principal import (
+    ROOT_CONTEXT,
+    CallContext,
+    call_context,
+    complete_refusal,
+)
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -165,11 +171,12 @@ class Router:
         is_recorded: bool,
     ) -> None:
         self._count(error)
+        complete_refusal(room, caller, request, error)
+        if not is_recorded:  # before the reply: its span must not end after the caller's
+            self._telemetry.refuse_call(room, caller.participant, request, error)
         caller.port.send_message(encode(failed(request.id, error)))
         if room.monitor is not None:
             room.monitor.call_refused(caller, request, error)
-        if not is_recorded:
-            self._telemetry.refuse_call(room, caller.participant, request, error)
 
     def route(
         self,
@@ -331,14 +338,16 @@ class Router:
             return
         if isinstance(reply, Result):
             # It fits the caller's frame too: no request id packs into more bytes than a dispatch
-            # id. Sent first, so that the caller can go on while the tables are updated.
+            # id. Sent first, so that the caller can go on while the tables are updated; the span
+            # ends before that, or it would end after the caller's.
+            ended_ns = None if call.span is None else time_ns()
             call.caller.port.send_message(encode(Result(call.request_id, reply.body)))
             self.succeeded += 1
             self._end(call)
             if call.monitor is not None:
                 call.monitor.call_ended(call, None)
             if call.span is not None:
-                call.span.end()
+                call.span.end(at_ns=ended_ns)
         else:
             error = exception_of(reply)
             if call.streams is not None and self.streams.has_sent(call.streams):
@@ -393,11 +402,11 @@ class Router:
     def _fail(self, call: InFlightCall, error: RoomException) -> None:
         self._count(error)
         self._end(call)
+        if call.span is not None:  # before the reply, as in `answer`
+            call.span.end(error)
         call.caller.port.send_message(encode(failed(call.request_id, error)))
         if call.monitor is not None:
             call.monitor.call_ended(call, error)
-        if call.span is not None:
-            call.span.end(error)
 
     def _end(self, call: InFlightCall) -> None:
         call.ended = True

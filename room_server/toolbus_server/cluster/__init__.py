@@ -1,6 +1,6 @@
 """Several nodes that serve one bus, connected by Redis.
 
-- `node`: this server's part; `lease` and `node_name`: how others know that it lives.
+- `node`: this server's part; `lease` and `node_name`: membership.
 - `replicated_room`, `replicated_rooms`: the state of a room, read from Redis and kept up to date by
   messages; `published_state` finds what has changed, `replication_codec` is the format in Redis,
   `room_index` lists the rooms.

@@ -22,7 +22,7 @@ __all__ = ["LEASES_KEY", "Lease", "LeaseExpired", "Renewal"]
 _SCRIPTS = {
     "beat": ("beat",),
     "enter": ("one_room", "enter"),
-    "exit": ("exit",),
+    "exit": ("one_room", "exit"),
     "leave": ("leave",),
     "publish_change": ("one_room", "publish_change"),
     "rooms": ("rooms",),

@@ -14,12 +14,14 @@ from functools import partial
 from os import environ
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import TypeAdapter
 
 from toolbus.auth.keys import Algorithm, Key
 from toolbus.cli.error_report import reporting
+from toolbus.cli.option_values import check_drain, check_listen_host
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import log_to_stderr, run
@@ -28,25 +30,30 @@ from toolbus_server.process.workers import run_workers
 
 __all__ = ["key", "serve"]
 
-# The settings that a file may have, with the parameters of `serve`.
-_FILE_SETTINGS = MappingProxyType(
+_TEXT = ("text", TypeAdapter(str))
+_WHOLE_NUMBER = ("a whole number", TypeAdapter(int))
+_NUMBER = ("a number", TypeAdapter(float))
+_BOOLEAN = ("true or false", TypeAdapter(bool))
+_TEXTS = ("a list of texts", TypeAdapter(list[str]))
+# The settings that a file may have, with their types.
+_FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
     {
-        "host": "host",
-        "port": "port",
-        "keys": "keys",
-        "allow_query_token": "allow_query_token",
-        "drain": "drain_s",
-        "tls_cert": "tls_cert",
-        "tls_key": "tls_key",
-        "trusted_origins": "trusted_origins",
-        "max_per_address": "max_per_address",
-        "max_per_identity": "max_per_identity",
-        "max_per_room": "max_per_room",
-        "trusted_proxies": "trusted_proxies",
-        "redis": "redis",
-        "node": "node",
-        "workers": "workers",
-        "metrics": "metrics",
+        "host": _TEXT,
+        "port": _WHOLE_NUMBER,
+        "keys": _TEXT,
+        "allow_query_token": _BOOLEAN,
+        "drain": _NUMBER,
+        "tls_cert": _TEXT,
+        "tls_key": _TEXT,
+        "trusted_origins": _TEXTS,
+        "max_per_address": _WHOLE_NUMBER,
+        "max_per_identity": _WHOLE_NUMBER,
+        "max_per_room": _WHOLE_NUMBER,
+        "trusted_proxies": _TEXTS,
+        "redis": _TEXT,
+        "node": _TEXT,
+        "workers": _WHOLE_NUMBER,
+        "metrics": ("'on' or 'off'", TypeAdapter(Switch)),
     }
 )
 
@@ -65,15 +72,39 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     if unknown:
         names = ", ".join(_FILE_SETTINGS)
         raise typer.BadParameter(f"{path}: unknown setting {unknown[0]!r}; known settings: {names}")
-    ctx.default_map = {_FILE_SETTINGS[name]: value for name, value in settings.items()}
+    options = {each.opts[0]: each for each in ctx.command.params}
+    ctx.default_map = {}
+    for name, value in settings.items():
+        option = options[f"--{name.replace('_', '-')}"]
+        try:
+            _check_setting(ctx, option, *_FILE_SETTINGS[name], value)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(f"{path}: {name}: {error.message}") from error
+        ctx.default_map[str(option.name)] = value
     return path
+
+
+def _check_setting(
+    ctx: typer.Context, option: Any, form: str, adapter: TypeAdapter[Any], value: Any
+) -> None:
+    """Check the type of a setting, then its range, as that of its option."""
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValueError as error:
+        raise typer.BadParameter(f"must be {form}") from error  # a value may be a secret
+    option.process_value(ctx, value)
 
 
 _DevFlag = Annotated[
     bool, typer.Option("--dev", help="Listen on loopback only, with a development key.")
 ]
 # Not TOOLBUS_HOST and TOOLBUS_PORT: Kubernetes sets the latter for a service named toolbus.
-_HostFlag = Annotated[str, typer.Option(help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST")]
+_HostFlag = Annotated[
+    str,
+    typer.Option(
+        help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST", callback=check_listen_host
+    ),
+]
 _PortFlag = Annotated[
     int,
     typer.Option(
@@ -100,7 +131,7 @@ _DrainFlag = Annotated[
         "--drain",
         help="Seconds that running calls may take to finish at shutdown.",
         envvar="TOOLBUS_DRAIN",
-        min=0,
+        callback=check_drain,
     ),
 ]
 _CertFlag = Annotated[

@@ -154,7 +154,10 @@ def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:
         if not private_to_owner(path):
             path.chmod(0o600)
             warn(f"{path} was readable by other users; only you can read it now")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        text = "TOOLBUS_HOME must name a folder in which this process can write"
+        raise UsageError(f"no development key: {error}; {text}") from error
+    except ValueError as error:
         raise UsageError(f"no development key: {error}") from error
     warn(
         f"DEVELOPMENT SERVER - loopback only, never for production: everyone who can read {path} "

@@ -82,7 +82,9 @@ class HttpEndpoints:
         if self._node is None:
             return _response(HTTPStatus.OK, "ready\n")
         is_ready, text = self._node.readiness()
-        response = _response(HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE, text)
+        # 404 and not 503: a balancer may end the sessions of a server that is down, and these are
+        # about to move. haproxy keeps them after 404 (`http-check disable-on-404`).
+        response = _response(HTTPStatus.OK if is_ready else HTTPStatus.NOT_FOUND, text)
         response.headers.update(self._node.probe_headers)
         return response
 

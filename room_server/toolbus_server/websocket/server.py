@@ -27,7 +27,7 @@ from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
 )
-from toolbus.wire import SUBPROTOCOL
+from toolbus.wire import PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
 from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.access.join_rate_limiter import JoinRateLimiter
@@ -142,6 +142,7 @@ class RoomServer:
             self._settings.port,
             reuse_port=share_port or None,
             process_request=self._process_request,
+            process_response=_name_protocol,
             create_connection=self._make_connection,  # type: ignore[arg-type]  # a factory, as its documentation allows
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             select_subprotocol=_select_subprotocol,
@@ -338,6 +339,11 @@ def _make_metrics(
     from toolbus_server.websocket.metrics import ServerMetrics
 
     return ServerMetrics(hub, admission, counts, node)
+
+
+def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:
+    """Mark the response as one of a toolbus server (CONN-17)."""
+    response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
 
 
 def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:

@@ -56,7 +56,7 @@ class _Refusal(InvalidArguments):
 class ToolkitBuilder(ABC, Generic[C]):
     """Makes a toolkit on each request, from a config.
 
-    A subclass overrides `make`::
+    A subclass overrides `make`:
 
         class Weather(ToolkitBuilder[WeatherConfig]):
             async def make(self, room, model, config):

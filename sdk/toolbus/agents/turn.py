@@ -164,8 +164,8 @@ class Turn:
         if not isinstance(room, RoomClient):
             raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
         self._room = room
-        self._always = _members("always", always, Toolkit)
-        self._required = _members("required", required, RequiredToolkit)
+        self._always = _checked_toolkits("always", always, Toolkit)
+        self._required = _checked_toolkits("required", required, RequiredToolkit)
         self._builders = tuple(builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
@@ -232,11 +232,15 @@ class Turn:
         """The callable tools: those of `always`, then `required`, then those built."""
         return tuple(entry.shown for entry in self._entries.values())
 
-    async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+    async def call(
+        self, tool: str, arguments: Any = None, /, *misplaced: Never, **named: Any
+    ) -> Any:
         """Call a tool, written `toolkit.tool`, and return the plain value; raises as `invoke`.
 
         Arguments are a mapping or keywords, never both. Options are for `invoke`.
         """
+        if misplaced:
+            refuse_misplaced("call", tool, (arguments, *misplaced), {}, ())
         chunk = await self.invoke(tool, merged_arguments(tool, arguments, named, _OPTIONS))
         return chunk.value
 
@@ -372,16 +376,16 @@ class Turn:
             _logger.warning("%d calls of a turn did not end when cancelled", len(left))
 
 
-def _members(option: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-    """Return the members of an option; TypeError unless it is a list, and all are of `kind`."""
+def _checked_toolkits(option: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
+    """Return the toolkits of an option; TypeError unless it is a list, and all are of `kind`."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{option} must be a list of {kind.__name__}, not {type(values).__name__}")
-    members = tuple(values)
-    for each in members:
+    toolkits = tuple(values)
+    for each in toolkits:
         if not isinstance(each, kind):
             text = f"{kind.__name__}({shown(each)})" if isinstance(each, str) else kind.__name__
             raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
-    return members
+    return toolkits
 
 
 def _names_taken(toolkits: Iterable[Toolkit | RequiredToolkit]) -> set[str]:

@@ -7,8 +7,6 @@ time. Nothing is fetched, and no message or `repr` shows key material.
 new key below the old one on every server, then move it to the top where tokens are minted, and
 remove the old one when its last token has expired.
 
-::
-
     [[key]]
     kid = "2025-01"
     alg = "HS256"            # or EdDSA, ES256, RS256
@@ -119,7 +117,9 @@ class Key:
             ValueError: An HS256 key has none.
         """
         if isinstance(self._verifier, str):
-            raise ValueError("an HS256 key has no public half")
+            raise ValueError(
+                "an HS256 key has no public half; create one with `toolbus key create --alg EdDSA`"
+            )
         from toolbus.auth.jws import public_pem
 
         return Key(kid=self.kid, alg=self.alg, iss=self.iss, public=public_pem(self._verifier))

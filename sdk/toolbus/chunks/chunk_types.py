@@ -165,7 +165,10 @@ class FileChunk(_BaseChunk):
     def from_pieces(
         cls, pieces: AsyncIterable[bytes], name: str = "", mime_type: str | None = None
     ) -> FileChunk:
-        """Make a chunk from an async iterable of bytes, in pieces of any size; it is read once."""
+        """Make a chunk from an async iterable of bytes, in pieces of any size; it is read once.
+
+        Raises `TypeError` for any other value.
+        """
         return cls.from_source(PiecesSource(pieces), name, mime_type)
 
     @classmethod

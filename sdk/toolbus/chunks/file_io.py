@@ -81,11 +81,16 @@ class PiecesSource:
 
     Args:
         pieces: Bytes, in pieces of any size.
+
+    Raises `TypeError` if it is not an async iterable.
     """
 
     __slots__ = ("_pieces",)
 
     def __init__(self, pieces: AsyncIterable[bytes]) -> None:
+        if not isinstance(pieces, AsyncIterable):
+            kind = type(pieces).__name__
+            raise TypeError(f"the pieces of a file must be an async iterable of bytes, not {kind}")
         self._pieces: AsyncIterable[bytes] | None = pieces
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
 
@@ -18,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from toolbus.cli.error_report import report
+from toolbus.cli.option_values import require_utf8
 from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.telemetry.tracing import toolbus_version
@@ -129,7 +131,15 @@ class CommandGroup(TyperGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Import the command; from here on Ctrl-C is an exception, which the command handles."""
+        """Import the command; from here on Ctrl-C is an exception, which the command handles.
+
+        An unknown command is refused with similar ones.
+        """
+        # typer suggests only commands that are imported already.
+        near = [] if args[0] in self._installed() else get_close_matches(args[0], self._installed())
+        if near and not args[0].startswith("-"):
+            suggested = " or ".join(repr(each) for each in near)
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {suggested}?")
         found = super().resolve_command(ctx, args)
         if ctx.obj is not None:
             ctx.obj()
@@ -148,7 +158,7 @@ class CommandGroup(TyperGroup):
             return None
         if cmd_name not in self._loaded:
             self._loaded[cmd_name] = _load(entry)
-            _hide_switch_values(self._loaded[cmd_name], ctx)
+            _prepare_options(self._loaded[cmd_name], ctx)
         return self._loaded[cmd_name]
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -205,16 +215,18 @@ def _as_command(name: str, loaded: Any) -> _Command:
     return command
 
 
-def _hide_switch_values(command: Any, parent: Any) -> None:
-    """Remove `<bool>` beside switches in the help text: it looks like a value to type."""
+def _prepare_options(command: Any, parent: Any) -> None:
+    """Give all options of a command, and of those below it, what they have in common."""
     context = typer.Context(command, parent=parent)
     for each in command.get_params(context):
         _hide_switch_value(each)
+        require_utf8(each)
     for below in getattr(command, "commands", {}).values():
-        _hide_switch_values(below, context)
+        _prepare_options(below, context)
 
 
 def _hide_switch_value(option: Any) -> None:
+    """Remove `<bool>` beside a switch in the help text: it looks like a value to type."""
     if getattr(option, "is_flag", False) and option.metavar is None:
         option.metavar = ""
 

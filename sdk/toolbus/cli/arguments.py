@@ -15,6 +15,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+from toolbus.chunks.json_values import cut
 from toolbus.cli.schema_text import SchemaReader, values_of
 
 __all__ = ["Parameter", "read_any_text", "read_json", "read_parameters"]
@@ -56,7 +57,7 @@ class Parameter:
                 except ValueError:
                     continue
         raise ValueError(
-            f"{self.name}: {text[:64]!r} does not match {self.type_text}{self._advice()}"
+            f"{cut(self.name)}: {text[:64]!r} does not match {self.type_text}{self._advice()}"
         )
 
     def _advice(self) -> str:
@@ -67,7 +68,7 @@ class Parameter:
         if not kinds:
             return ""
         forms = [_WRITTEN[kind][0] for kind in kinds]
-        example = f"{self.name}={self._example(kinds[0])}"
+        example = f"{cut(self.name)}={self._example(kinds[0])}"
         return f": write {' or '.join(forms)}, for example {example}"
 
     def _example(self, kind: str) -> str:

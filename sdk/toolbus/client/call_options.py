@@ -26,6 +26,7 @@ from toolbus.errors import InvalidArguments
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [
+    "MAX_TIMEOUT_S",
     "NamedOptions",
     "ask_for_progress",
     "call_seconds",
@@ -38,7 +39,8 @@ __all__ = [
     "text_of",
 ]
 
-_MAX_TIMEOUT_S = 2**31
+MAX_TIMEOUT_S = 2**31
+"""The timeout of a call is below this number of seconds."""
 
 NamedOptions: TypeAlias = tuple[str | None, str | None, dict[str, Any] | None, str | None, bool]
 """Owner of the toolkit, principal, the caller's context, pin, and whether to retry."""
@@ -66,7 +68,7 @@ def call_seconds(value: Any) -> float:
     if value is None:
         return DEFAULT_TIMEOUT_S
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and -_MAX_TIMEOUT_S < value < _MAX_TIMEOUT_S:
+    if is_number and -MAX_TIMEOUT_S < value < MAX_TIMEOUT_S:
         return float(value)
     raise InvalidArguments("timeout_s must be a finite number of seconds")
 
@@ -76,7 +78,7 @@ def idle_ms_of(seconds: Any) -> int:
     if seconds is None:
         return 0
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if is_number and 0 < seconds < _MAX_TIMEOUT_S:
+    if is_number and 0 < seconds < MAX_TIMEOUT_S:
         return max(1, round(float(seconds) * 1000))
     raise InvalidArguments("stall_timeout_s must be a number of seconds above 0, or None")
 

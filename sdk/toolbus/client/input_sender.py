@@ -29,7 +29,7 @@ from toolbus.chunks.chunk_sequences import OutgoingBody, file_bodies
 from toolbus.chunks.chunk_types import FileChunk, as_chunk
 from toolbus.chunks.file_io import NotBytes, PathSource
 from toolbus.concurrency.thread_iterator import ThreadIterator
-from toolbus.errors import Executed, InvalidArguments, InvalidResult, TooLarge
+from toolbus.errors import Executed, InvalidArguments, InvalidResult, RoomException, TooLarge
 from toolbus.wire import Input, RequestId, pack_body
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
@@ -128,7 +128,7 @@ class InputSender:
         elif task.cancelled():
             self._on_error(RuntimeError("the input was cancelled"))
         elif error is not None:
-            self._on_error(error)
+            self._on_error(_error_of_call(error))
 
 
 # The items
@@ -205,6 +205,19 @@ async def check_readable(file: FileChunk) -> None:
     """Raise `OSError` before anything is sent if a local file cannot be read."""
     if isinstance(file.source, PathSource):
         await file.source.check()
+
+
+def _error_of_call(error: BaseException) -> BaseException:
+    """Return an error of the iterable as that of the call whose input it is.
+
+    The status of an error of another call does not hold for this one: its tool has been started by
+    the time that the iterable is, and may have run.
+    """
+    if not isinstance(error, RoomException) or error.executed == "maybe":
+        return error
+    own = type(error).__new__(type(error), *error.args)
+    vars(own).update(vars(error), executed="maybe", retryable=False)
+    return own.with_traceback(error.__traceback__)
 
 
 def _invalid_input(error: InvalidResult, executed: Executed) -> InvalidArguments:

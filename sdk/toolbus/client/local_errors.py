@@ -91,6 +91,8 @@ def request_encoding_error(error: Exception) -> RoomException:
     if isinstance(error, BadFrame) and error.close_code == _TOO_LARGE:
         message = f"besides arguments or body a request has at most {MAX_HEADER_BYTES} bytes"
         return TooLarge(message, executed="no")
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidArguments("text with a lone surrogate cannot be sent")
     return InvalidArguments(f"cannot be sent: {type(error).__name__}")
 
 

@@ -19,11 +19,13 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
+from toolbus.client.connect_errors import connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
+from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings
 from toolbus.transport.redacting_logger import RedactingLogger
@@ -47,8 +49,6 @@ _STABLE_S = 5.0
 # Limit of leaving connections with calls in flight; the oldest is dropped.
 _MAX_LEAVING = 4
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-# Another attempt fails in the same way, unless it uses another token.
-_FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
 _FINAL_CLOSES = {
     4401: "the token has expired, and a token given as a string cannot be renewed: give a file, "
     "keys or an async function instead",
@@ -310,9 +310,10 @@ class ReconnectingConnection:
         """Try to connect again. Raises PermissionDenied if no further attempt can succeed."""
         try:
             await self._connect(elsewhere=elsewhere)
-        except PermissionDenied:
+        except PermissionDenied as error:
             if not self._settings.renewable:
                 raise
+            self._log_refused(error)
         except Unavailable as error:
             _logger.info("no connection to %s yet: %s", self._settings.url, error)
         except asyncio.CancelledError:
@@ -330,6 +331,16 @@ class ReconnectingConnection:
         else:
             return True
         return False
+
+    def _log_refused(self, error: PermissionDenied) -> None:
+        ago_s = expired_for_s(unchecked_claims(self.token))
+        reason = str(error) if ago_s is None else f"{error}: it expired {round(ago_s)} s ago"
+        _logger.warning(
+            "no connection to %s yet: %s; %s is read again for each attempt: renew it",
+            self._settings.url,
+            reason,
+            self._settings.token_from,
+        )
 
     async def _connect(self, *, elsewhere: bool = False) -> None:
         # Also grows when this process restarts with an instance name that an operator chose.
@@ -374,7 +385,7 @@ class ReconnectingConnection:
         try:
             token = self.token = await settings.token()
         except OSError as error:
-            message = f"cannot read {settings.token_from}: {_reason(error)}"
+            message = f"cannot read {settings.token_from}: {_file_reason(error)}"
             raise Unavailable(message, executed="no") from error
         try:
             websocket = await connect(
@@ -394,13 +405,14 @@ class ReconnectingConnection:
                 write_limit=WRITE_LIMIT_BYTES,
                 logger=RedactingLogger(logging.getLogger("websockets.client")),
             )
-        except InvalidStatus as error:
-            raise _refused_error(error.response.status_code, token) from error
-        except (OSError, TimeoutError, InvalidHandshake, WebSocketException) as error:
-            raise self._unavailable(
-                f"cannot connect to {settings.url}: {_reason(error)}"
-            ) from error
+        except (OSError, TimeoutError, WebSocketException) as error:
+            is_first = self._current is None
+            reason = await connect_error(settings.url, error, token, is_first=is_first)
+            raise reason from None
         assert isinstance(websocket, ClientTransport)
+        if websocket.subprotocol != SUBPROTOCOL:
+            await websocket.close()
+            raise foreign_server_error(settings.url, "a websocket of another protocol")
         return websocket
 
 
@@ -413,27 +425,5 @@ def _make_websocket(connection: Connection, *args: Any, **kwargs: Any) -> Client
     return websocket
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
-
-
-def _refused_error(status: int, token: str) -> RoomException:
-    if status == 404:
-        message = "no room server of this release answers there (HTTP 404): is the URL right?"
-        return PermissionDenied(message, details={"status": status})
-    what = _FINAL_STATUSES.get(status)
-    if what == "token" and token.count(".") != 2:
-        what = "token: it is not a signed token of three parts"
-    if what is not None:
-        return PermissionDenied(f"the server refuses the {what}", details={"status": status})
-    if status == 409:
-        return Unavailable(
-            "a newer connection of this instance exists", executed="no", details={"status": 409}
-        )
-    return Unavailable(
-        f"the server accepts no connections now (HTTP {status})",
-        executed="no",
-        details={"status": status},
-    )
+def _file_reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

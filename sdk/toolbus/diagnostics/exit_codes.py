@@ -125,6 +125,7 @@ _NO_SERVER = (
     "is the server running, and is --url (TOOLBUS_URL) correct? "
     "`toolbus doctor` with the same options finds the problem"
 )
+_WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:7717"
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
 
@@ -160,8 +161,10 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
 
 def _after_unavailable(error: RoomException, _: CallTarget) -> str:
     """Distinguish an unreachable server from a server that cannot reach something itself."""
+    if "right_url" in error.details:
+        return f"use --url {error.details['right_url']} (TOOLBUS_URL)"
     if "url" in error.details:
-        return _NO_SERVER
+        return _NO_SERVER if error.retryable else _WRONG_URL
     if not error.retryable:
         return "`toolbus doctor` checks the connection to the server"
     return "retry in a moment; `toolbus doctor` checks the connection to the server"
@@ -198,6 +201,11 @@ def _after_tool_failed(error: RoomException, _: CallTarget) -> str:
     Class and code are untrusted text, so they are shown only if they are identifiers.
     """
     cause, code = (error.details.get(name) for name in ("cause", "code"))
+    if isinstance(error.details.get("refused"), dict):
+        return (
+            "that participant needs a token with the grant: `toolbus token create --allow TOOL`; "
+            "`toolbus trace` shows the refused call"
+        )
     if isinstance(code, str) and code.isidentifier():
         return (
             f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"

@@ -60,7 +60,8 @@ def argument_mapping(method: str, tool: Any, arguments: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         _refuse_two_names(method, tool, arguments)
     if not isinstance(arguments, Mapping):
-        words = f"arguments must be one mapping, not {type(arguments).__name__}"
+        form = f"{method}({shown(tool)}, {{...}})"
+        words = f"arguments must be one mapping, not {type(arguments).__name__}; write {cut(form)}"
         raise InvalidArguments(words, details={"path": "", "message": words})
     return dict(arguments)
 
@@ -117,7 +118,8 @@ def refuse_misplaced(
     """
     if len(positional) > 1:
         _refuse_two_names(method, tool, positional[0])
-        raise TypeError(f"{method} takes a tool and one mapping of arguments; options are keywords")
+        rest = ", or arguments as keywords" if method == "call" else "; options are keywords"
+        raise TypeError(f"{method} takes a tool and one mapping of arguments{rest}")
     if unknown:
         name = next(iter(unknown))
         near = get_close_matches(name, options, n=1)

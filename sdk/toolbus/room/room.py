@@ -112,7 +112,7 @@ class Room:
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None, /) -> Any: ...
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+    async def call(self, tool: str, arguments: Any = None, /, *misplaced: Any, **named: Any) -> Any:
         """Call a tool, written `toolkit.tool`, and return the plain value.
 
         Arguments are a mapping or keywords, never both: `call("words.count", text="a b")` or
@@ -122,6 +122,8 @@ class Room:
             RoomException: The call failed; `executed` says whether the tool ran.
             TypeError: The call has another form; the message shows the right one.
         """
+        if misplaced:
+            refuse_misplaced("call", tool, (arguments, *misplaced), {}, ())
         try:
             values = merged_arguments(tool, arguments, named)
             plan = self._plan(tool, values, self._core.loop.time() + DEFAULT_TIMEOUT_S)
@@ -235,8 +237,6 @@ class Room:
         **unknown: Never,
     ) -> ChunkStream:
         """Call a tool and read its chunks as they arrive.
-
-        ::
 
             async with room.stream("logs.tail", {"path": "a.log"}) as chunks:
                 async for chunk in chunks:

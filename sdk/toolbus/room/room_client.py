@@ -147,7 +147,7 @@ class RoomClient(Room):
             await parts.connection.stop()
         finally:
             parts.calls.close()
-            parts.subscriptions.end()
+            parts.subscriptions.end(None)
 
     def _make_parts(self, settings: RoomSettings) -> _Parts:
         loop = asyncio.get_running_loop()
@@ -364,8 +364,8 @@ class RoomClient(Room):
 
         `async with room.events() as events:` has subscribed once the block runs, and
         `async for event in events:` yields the events since then. Without the block it subscribes
-        when the first event is asked for. The stream ends when this participant leaves the room or
-        is removed from it; `closed` has the reason.
+        when the first event is asked for. The stream ends when this participant leaves the room. If
+        its connection ends for good otherwise, reading raises the reason, as `closed` does.
 
         Events of toolkits need the grant `use_tools`, of participants `presence`, and messages
         `messaging`.
@@ -397,7 +397,7 @@ class RoomClient(Room):
     def _on_end(self) -> None:
         if self._parts is not None:
             self._parts.registrations.end()
-            self._parts.subscriptions.end()
+            self._parts.subscriptions.end(self._parts.connection.error)
 
     async def _on_connected(self, welcome: Welcome) -> None:
         parts = self._joined

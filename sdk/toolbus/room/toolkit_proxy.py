@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Never, Protocol, TypeAlias
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import with_option_hint
 from toolbus.errors import InvalidArguments, NotFound
-from toolbus.room.call_form import INVOKE_OPTIONS, merged_arguments, own_name, refuse_unknown
+from toolbus.room.call_form import (
+    INVOKE_OPTIONS,
+    merged_arguments,
+    own_name,
+    refuse_misplaced,
+    refuse_unknown,
+)
 from toolbus.tools.call_room import StreamOptions
 from toolbus.wire import ToolkitManifest, ToolManifest
 
@@ -119,7 +125,9 @@ class ToolkitProxy:
         merged = {**self._options, **options}
         return ToolkitProxy(self._room, self._info, self._manifest, merged)
 
-    async def call(self, tool: str, arguments: Any = None, /, **named: Any) -> Any:
+    async def call(
+        self, tool: str, arguments: Any = None, /, *misplaced: Never, **named: Any
+    ) -> Any:
         """Call a tool by its own name and return the plain value, or it as the option `returns`.
 
         Arguments are a mapping or keywords, never both, as in `Room.call`.
@@ -128,6 +136,8 @@ class ToolkitProxy:
             RoomException: Why there is no value; `executed` says whether the tool ran.
         """
         full_name = f"{self._info.name}.{own_name(tool)}"
+        if misplaced:
+            refuse_misplaced("call", full_name, (arguments, *misplaced), {}, ())
         values = merged_arguments(full_name, arguments, named)
         try:
             chunk = await self._room.invoke(full_name, values, **self._options)

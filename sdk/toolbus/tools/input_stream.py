@@ -69,7 +69,7 @@ class InputStream(Generic[T]):
     `InputStream[Any]` plain values. The caller sends no faster than the tool reads. A sync tool
     reads it with `for`.
 
-    To run a tool locally, make one of a list or an async iterable of what `as_chunk` accepts::
+    To run a tool locally, make one of a list or an async iterable of what `as_chunk` accepts:
 
         await kit.execute(ToolContext(), "load", {}, InputStream([{"id": 1}, {"id": 2}]))
 

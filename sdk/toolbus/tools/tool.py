@@ -47,7 +47,7 @@ _OPTIONS = "__toolbus_tool__"
 class Tool(ToolDefinition, ABC):
     """One action of a toolkit.
 
-    A subclass defines itself by class attributes or by the constructor, and overrides `execute`::
+    A subclass defines itself by class attributes or by the constructor, and overrides `execute`:
 
         class Forecast(Tool):
             name = "forecast"

@@ -139,12 +139,53 @@ def test_flags_override_variables_and_those_the_file(toolbus: CommandLine) -> No
     assert "'from.flag'" in by_flag.err
 
 
-@pytest.mark.parametrize("text", ["hots = 1", "port = 'x'", "not toml", None])
-def test_invalid_settings_file_ends_with_2(toolbus: CommandLine, text: str | None) -> None:
-    config = toolbus.folder / "server.toml"
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hots = 1", "unknown setting 'hots'"),
+        ("not toml", "is not a TOML file"),
+        (None, "No such file"),
+        ("port = true", "port: must be a whole number"),
+        ("port = '1'", "port: must be a whole number"),
+        ("port = 99999", "port: "),
+        ("host = 5", "host: must be text"),
+        ("host = ''", "host: '' is not an address to listen on"),
+        ("drain = true", "drain: must be a number"),
+        ("drain = inf", "drain: inf is not a number of seconds from 0 to 2592000"),
+        ("metrics = true", "metrics: must be 'on' or 'off'"),
+        ("allow_query_token = 1", "allow_query_token: must be true or false"),
+        ("trusted_proxies = '10.0.0.0/8'", "trusted_proxies: must be a list of texts"),
+    ],
+)
+def test_invalid_settings_file_ends_with_2_and_names_the_setting(
+    toolbus: CommandLine, text: str | None, message: str
+) -> None:
+    config = toolbus.folder / "c.toml"
     if text is not None:
         config.write_text(text)
-    assert toolbus.run_here("serve", "--dev", "--config", str(config)).code == 2
+    outcome = toolbus.run_here("serve", "--dev", "--config", str(config), COLUMNS="500")
+    assert outcome.code == 2
+    assert f"{config}" in outcome.err
+    assert message in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "message"),
+    [
+        (["--drain", "inf"], {}, "inf is not a number of seconds from 0 to 2592000"),
+        (["--drain", "nan"], {}, "nan is not a number of seconds from 0 to 2592000"),
+        ([], {"TOOLBUS_DRAIN": "1e10"}, "10000000000.0 is not a number of seconds from 0 to"),
+        (["--host", ""], {}, "'' is not an address to listen on"),
+        (["--host", "a" * 64], {}, "is not an address to listen on"),
+        ([], {"TOOLBUS_HOME": "/dev/null"}, "TOOLBUS_HOME must name a folder"),
+    ],
+)
+def test_invalid_option_ends_the_server_with_2_before_it_listens(
+    toolbus: CommandLine, arguments: list[str], variables: dict[str, str], message: str
+) -> None:
+    outcome = toolbus.run_here("serve", "--dev", "--port", "0", *arguments, **variables)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
 
 
 # Key files

@@ -11,7 +11,7 @@ import pytest
 
 from support.clients.ending_tokens import calling
 from support.clients.raw_client import raw_participant
-from toolbus import ToolContext, Toolkit, tool
+from toolbus import ApiScope, ToolContext, Toolkit, tool
 from toolbus.errors import (
     DeadlineExceeded,
     LoopDetected,
@@ -276,6 +276,76 @@ async def test_a_host_cannot_act_with_the_rights_of_its_caller(server: TestServe
         assert denied == ["no"]
         assert await bob.call("help.fetch") == "treasure"
         assert await helper.call("vault.secret") == "treasure"
+
+
+HOST, PRINCIPAL = "the host that made a nested call", "the participant that the call is made for"
+HOSTING = {"register_public_toolkit": True, "register_private_toolkit": True}
+
+
+@tool
+async def secret() -> None:
+    """Return nothing."""
+
+
+@tool
+async def fetch(context: ToolContext) -> None:
+    """Call a tool of another owner."""
+    await context.room.invoke("vault.secret", participant="keeper")
+
+
+@pytest.mark.row(59)
+@pytest.mark.parametrize(
+    ("host", "caller", "is_public", "lacks", "named"),
+    [
+        (["vault"], calling(), True, "host", "vault.secret"),
+        (["vault"], calling(), False, "host", None),
+        (["vault"], calling(deny=["vault"]), True, "host", None),
+        ([], calling(use_tools=True, allow=["help"]), True, "principal", None),
+    ],
+)
+async def test_a_refused_nested_call_tells_the_caller_which_grant_is_missing(
+    server: TestServer, host: list[str], caller: ApiScope, is_public: bool, lacks: str, named: Any
+) -> None:
+    """ERR-9: the name of the tool is sent only to a caller that may list or call it."""
+    shared = None if is_public else ["name:helper"]
+    async with (
+        server.room("keeper") as keeper,
+        server.room("helper", api=calling(deny=host, **HOSTING)) as helper,
+        server.room("alice", api=caller) as alice,
+        keeper.host(Toolkit("vault", [secret]), public=is_public, shared_with=shared),
+        helper.host(Toolkit("help", [fetch])),
+    ):
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("help.fetch")
+    who = HOST if lacks == "host" else PRINCIPAL
+    assert caught.value.message == (
+        f"the tool raised PermissionDenied: {who} has no grant to call "
+        f"{named or 'a tool that you may not see'} (agents.call, agents.allow)"
+    )
+    refused = {"grant": "agents.call", "lacks": lacks} | ({} if named is None else {"tool": named})
+    code = {"cause": "PermissionDenied", "code": "permission_denied"}
+    assert caught.value.details == {**code, "refused": refused}
+
+
+@pytest.mark.row(59)
+async def test_the_name_of_a_refused_tool_is_not_sent_beyond_its_caller(server: TestServer) -> None:
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        return await context.room.call("help.fetch")
+
+    async with (
+        server.room("keeper") as keeper,
+        server.room("helper", api=calling(deny=["vault"], **HOSTING)) as helper,
+        server.room("one") as one,
+        server.room("alice") as alice,
+        keeper.host(Toolkit("vault", [secret])),
+        helper.host(Toolkit("help", [fetch])),
+        one.host(Toolkit("a", [outer])),
+    ):
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("a.outer")
+    assert "vault" not in f"{caught.value.message} {caught.value.details}"
+    assert caught.value.details["refused"] == {"grant": "agents.call", "lacks": "host"}
 
 
 @pytest.mark.row(59)

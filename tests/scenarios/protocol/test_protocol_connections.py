@@ -49,11 +49,14 @@ from toolbus_server.testing import TestServer, running_server
 
 async def _status(server: TestServer, path: str, headers: list[tuple[str, str]]) -> int:
     async with raw_connection(server.url) as client:
-        return (await client.upgrade(path, headers)).status
+        head = await client.upgrade(path, headers)
+    if head.status not in (414, 431):
+        assert head.headers["toolbus-protocol"] == "toolbus.v1"
+    return head.status
 
 
 async def test_each_refusal_is_the_http_answer_of_the_table() -> None:
-    """CONN-1, CONN-2, CONN-4, CONN-5."""
+    """CONN-1, CONN-2, CONN-4, CONN-5, CONN-17."""
     async with running_server() as server:
         good, elsewhere = bearer(server.token("alice")), bearer(server.token("a", room="other"))
         expected = {

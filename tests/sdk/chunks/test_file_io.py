@@ -108,6 +108,8 @@ async def test_pieces_that_are_not_bytes_cannot_be_sent() -> None:
     with pytest.raises(InvalidResult) as caught:
         await FileChunk.from_pieces(brought(b"a", "text")).read()
     assert caught.value.details["path"] == "/data"
+    with pytest.raises(TypeError, match="must be an async iterable of bytes, not list"):
+        FileChunk.from_pieces([b"a"])  # type: ignore[arg-type]
 
 
 async def test_save_that_fails_half_way_leaves_the_old_file_and_no_other(

@@ -90,6 +90,40 @@ def test_unknown_flag_is_refused(typed: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "typed",
+    [
+        "admin kick ?",
+        "builders ?",
+        "call a.b x=?",
+        "call a.b --pin ?",
+        "host ?",
+        "key create --kid ?",
+        "token create --name a --allow ?",
+        "tools ?",
+        "tools --url ws://?:1",
+    ],
+)
+def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
+    arguments = typed.replace("?", "\udcff").split()  # what Python makes of other bytes
+    result = CliRunner().invoke(make_app(), arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"{arguments[-1]!r} is not valid UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("cal", "No such command 'cal'. Did you mean 'call'?"),
+        ("tool", "No such command 'tool'. Did you mean 'tools'?"),
+        ("qqq", "No such command 'qqq'."),
+    ],
+)
+def test_unknown_command_is_refused_with_a_similar_one(typed: str, text: str) -> None:
+    result = CliRunner().invoke(make_app(), [typed], env={"COLUMNS": "200"})
+    assert (result.exit_code, text in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("module", "extra"),
     [
         ("rfc8785", "server"),
@@ -103,15 +137,36 @@ def test_extra_is_found_by_its_missing_module(module: str, extra: str | None) ->
     assert missing_extra(ModuleNotFoundError(name=module)) == extra
 
 
-def test_server_without_its_extra_names_the_extra(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("bare")
-    (folder / "rfc8785.py").write_text("raise ModuleNotFoundError('No module', name='rfc8785')")
-    outcome = CommandLine(folder, {"PYTHONPATH": str(folder)}).run("serve", "--dev", "--port", "0")
+@pytest.fixture
+def without_server_extra(tmp_path: Path) -> CommandLine:
+    """Processes that do not find a package of the extra `server`."""
+    missing = "raise ModuleNotFoundError('No module', name='rfc8785')"
+    (tmp_path / "rfc8785.py").write_text(missing)
+    return CommandLine(tmp_path, {"PYTHONPATH": str(tmp_path)})
+
+
+def test_server_without_its_extra_names_the_extra(without_server_extra: CommandLine) -> None:
+    outcome = without_server_extra.run("serve", "--dev", "--port", "0")
     assert outcome.code == 2
-    assert "rfc8785 is missing: pip install 'toolbus[server]'" in outcome.err
-    assert "Traceback" not in outcome.err
+    assert outcome.err == "toolbus serve: rfc8785 is missing: pip install 'toolbus[server]'\n"
+
+
+@pytest.mark.parametrize("module", ["toolbus_server", "toolbus_server.testing"])
+def test_import_without_the_extra_names_the_extra(
+    without_server_extra: CommandLine, module: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import {module}"],
+        env=without_server_extra.environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: the server needs rfc8785, which is not installed: "
+        "pip install 'toolbus[server]'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,6 +231,31 @@ def test_ctrl_c_while_a_command_is_imported_does_the_same(
     result = CliRunner().invoke(make_app(), ["slow"])
     assert (result.exit_code, result.stdout) == (ExitCode.CANCELLED, "")
     assert result.stderr == "toolbus: cancelled with Ctrl-C\n"
+
+
+def test_ctrl_c_that_an_import_turns_into_another_error_does_the_same(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    while True: pass\n"
+        "except KeyboardInterrupt: raise ImportError('slow')"
+    )
+    start = (
+        "from importlib.metadata import EntryPoint; import toolbus.cli.app as app;"
+        "app.entry_points = lambda group: [EntryPoint('slow', 'slow:slow', group)];"
+        "from toolbus.__main__ import main; main()"
+    )
+    with heard_interrupts():
+        done = subprocess.run(
+            [sys.executable, "-c", start, "slow"],
+            env={**CommandLine(tmp_path).environment(), "PYTHONPATH": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (5, "toolbus: cancelled with Ctrl-C\n")
 
 
 def test_installed_script_handles_ctrl_c_from_its_first_import() -> None:

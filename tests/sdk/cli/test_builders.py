@@ -78,12 +78,18 @@ def test_builders_are_printed_as_json(toolbus: CommandLine) -> None:
     assert found[0]["schema"]["required"] == ["name", "region"]
 
 
-def test_builders_without_a_grant_are_not_listed(toolbus: CommandLine) -> None:
-    agents = token(toolbus, "--preset", "agent")
-    for arguments in (["agent", "--token", agents], ["nobody"]):
-        shown = toolbus.run_here("builders", *arguments)
-        assert (shown.code, shown.out) == (0, "")
-        assert (
-            "is not in the room, or has no builders that your grant agents.builders covers"
-            in shown.err
-        )
+@pytest.mark.parametrize(
+    ("participant", "grants", "code", "text"),
+    [
+        ("agent", ["--preset", "agent"], 0, "agent has no builders that your grant"),
+        ("nobody", ["--preset", "agent"], 4, "'nobody' is not in the room, or has no builders"),
+        ("agent", ["--allow", "x"], 4, "'agent' is not in the room, or has no builders"),
+        ("nobody", ["--allow", "x"], 4, "'nobody' is not in the room, or has no builders"),
+    ],
+)
+def test_absent_participant_is_not_found_and_looks_like_one_that_is_not_visible(
+    toolbus: CommandLine, participant: str, grants: list[str], code: int, text: str
+) -> None:
+    outcome = toolbus.run_here("builders", participant, "--token", token(toolbus, *grants))
+    assert (outcome.code, outcome.out) == (code, "")
+    assert text in outcome.err

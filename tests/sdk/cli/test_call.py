@@ -326,6 +326,11 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["lab.nothing", "--token", "not a token"], "this is not a token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
+        (["lab.nothing", "--timeout", "inf"], "--timeout must be a number of seconds above 0 and"),
+        (["lab.nothing", "--url", f"ws://{'a' * 64}:1"], "is not a server address"),
+        (["n" * 100_000], "nn' is not a tool name"),
+        (["lab.nothing", *[f"{'n' * 100_000}:=1"] * 2], "nn is given twice"),
+        (["lab.nothing", f"{'n' * 100_000}:=x"], "nn:= is not JSON"),
     ],
 )
 def test_usage_errors_exit_with_2_and_a_message(
@@ -334,6 +339,7 @@ def test_usage_errors_exit_with_2_and_a_message(
     outcome = toolbus.run_here("call", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
+    assert len(outcome.err) < 1_000
     assert outcome.out == ""
 
 

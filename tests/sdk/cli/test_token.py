@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -172,11 +173,19 @@ def test_each_refusal_reason_has_a_text() -> None:
     assert set(_REASONS) == set(get_args(RefusalReason))
 
 
-def test_inspect_reads_a_file_by_its_name(toolbus: CommandLine) -> None:
+def test_inspect_reads_a_file_or_a_pipe_by_its_name(toolbus: CommandLine) -> None:
     made = toolbus.run_here("token", "create", "--name", "alice", "--preset", "user").out
-    (toolbus.folder / "alice.jwt").write_text(made)
-    place = str(toolbus.folder / "alice.jwt")
-    assert toolbus.run_here("token", "inspect", place).value["sub"] == "alice"
+    place = toolbus.folder / "a\udcff.jwt"  # names of files may have any bytes
+    place.write_text(made)
+    assert toolbus.run_here("token", "inspect", str(place)).value["sub"] == "alice"
+    reader, writer = os.pipe()
+    os.write(writer, made.encode())
+    os.close(writer)
+    try:
+        pipe = toolbus.run_here("token", "inspect", f"/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+    assert pipe.value["sub"] == "alice"
 
 
 def test_inspect_of_an_invalid_token_exits_with_2_and_does_not_repeat_it(

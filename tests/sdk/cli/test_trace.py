@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from opentelemetry.sdk.resources import Resource
+from typer.testing import CliRunner
 
+from toolbus.cli.app import make_app
 from toolbus.cli.commands.trace import TraceSchedule
 from toolbus.telemetry.otlp_exporter import OtlpExporter, ReportingExporter, SpanPipeline
 from toolbus.telemetry.tracing import Tracing
@@ -115,6 +117,15 @@ async def test_port_in_use_is_reported_in_one_line() -> None:
         assert err.decode().count("\n") == 1
         assert "--port" in err.decode()
         process.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--host", ""), ("--host", "a\udcff"), ("--port", "99999")]
+)
+def test_invalid_address_exits_with_2_and_names_the_option(option: str, value: str) -> None:
+    result = CliRunner().invoke(make_app(), ["trace", option, value])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr
 
 
 def test_complete_trace_is_due_before_an_incomplete_one() -> None:

@@ -81,10 +81,17 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (lambda room, _: room.call(DEEP), InvalidArguments, "a value of type list is not a tool name"),
     (lambda room, _: room.call(DEEP, {}, top=1), TypeError, "call(a value of type list, {...,"),
     (lambda room, _: room.invoke("words.count", DEEP, DEEP), TypeError, "one mapping of arguments"),
+    (lambda room, _: room.call("words.count", "a", 1), TypeError, "or arguments as keywords"),
+    (lambda _, proxy: proxy.call("count", "a", 1), TypeError, "or arguments as keywords"),
     (lambda _, proxy: proxy.call(DEEP), InvalidArguments, "a value of type list is not a tool"),
     (lambda _, proxy: proxy.stream(["count"]), InvalidArguments, "['count'] is not a tool name"),
     (lambda _, proxy: proxy.tool(["count"]), InvalidArguments, "['count'] is not a tool name"),
     (lambda _, proxy: proxy.with_options(timeout=5), TypeError, "did you mean timeout_s=?"),
+    (
+        lambda room, _: room.list_builders("\udcff"),
+        InvalidArguments,
+        "with a lone surrogate cannot",
+    ),
 ]
 NO_TYPES: list[Any] = [{}, "", 5, [1], "int", print, list["Missing"], DEEP]  # type: ignore[name-defined]  # noqa: F821
 
@@ -131,5 +138,6 @@ async def test_invalid_tool_name_is_answered_with_the_form(room: RoomClient, nam
 
 @pytest.mark.parametrize("arguments", [[], b"x", 7, {1, 2}, "hello"])
 async def test_arguments_that_are_no_mapping_are_invalid(room: RoomClient, arguments: Any) -> None:
-    with pytest.raises(InvalidArguments, match="arguments must be one mapping"):
+    form = r"arguments must be one mapping, not \w+; write invoke\('words.count', \{...\}\)"
+    with pytest.raises(InvalidArguments, match=form):
         await room.invoke("words.count", arguments)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolbus.chunks.json_values import shown
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError, printable
 from toolbus.errors import NotFound
@@ -66,7 +67,7 @@ def _kick(
     name = options.resolve().room
     done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
     if not done["closed"]:
-        raise NoSuchParticipant(f"no participant {participant!r} is in room {name}")
+        raise NoSuchParticipant(f"no participant {shown(participant)} is in room {name}")
     _print(options, done, f"closed {_connections(done)} of {printable(participant)}")
 
 

@@ -13,12 +13,22 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from toolbus.cli.room_options import RoomOptions, in_room, joins_a_room
+from toolbus.chunks.json_values import cut, shown
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import SchemaTree, node_lines
 from toolbus.diagnostics.exit_codes import printable
+from toolbus.errors import NotFound
 from toolbus.room.participants import BuilderInfo
 
 __all__ = ["builders"]
+
+
+class NoSuchBuilders(NotFound):
+    """The participant is absent, or offers no builders that the token covers."""
+
+    next_step = (
+        "check the name; `toolbus doctor` with the same options shows the grants of the token"
+    )
 
 
 @joins_a_room
@@ -29,17 +39,35 @@ def builders(
     ],
 ) -> None:
     """List the toolkits that a participant builds on request, with their configuration fields."""
-    found = in_room(options, lambda room: room.list_builders(participant))
+    found = in_room(options, lambda room: _builders(room, participant))
     if options.as_json:
         typer.echo(json.dumps([each.to_wire() for each in found], ensure_ascii=False))
     elif not found:
-        name = printable(participant)
         text = (
-            f"{name} is not in the room, or has no builders that your grant agents.builders covers"
+            f"{printable(cut(participant))} has no builders that your grant agents.builders covers"
         )
         typer.echo(text, err=True)
     else:
         _show(found)
+
+
+async def _builders(room: CommandRoom, participant: str) -> list[BuilderInfo]:
+    """Return the builders; none only for a participant that the grant `presence` shows.
+
+    Raises:
+        NoSuchBuilders: There are none, and this participant may be absent.
+    """
+    found = await room.list_builders(participant)
+    if found or (room.grants.presence and await _is_present(room, participant)):
+        return found
+    raise NoSuchBuilders(
+        f"{shown(participant)} is not in the room, or has no builders that your grant "
+        "agents.builders covers"
+    )
+
+
+async def _is_present(room: CommandRoom, participant: str) -> bool:
+    return any(each.name == participant for each in await room.participants())
 
 
 def _show(found: Sequence[BuilderInfo]) -> None:

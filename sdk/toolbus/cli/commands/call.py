@@ -18,6 +18,7 @@ import typer
 
 from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, EmptyChunk, FileChunk
+from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.arguments import Parameter, read_any_text, read_json, read_parameters
 from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
@@ -25,6 +26,7 @@ from toolbus.cli.json_lines import json_lines
 from toolbus.cli.output import StreamOutput, ValueOutput, progress_printer, show_explanation
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import suggest_name, suggest_tool
+from toolbus.client.call_options import MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
 from toolbus.client.chunk_stream import ChunkStream
 from toolbus.concurrency.thread_iterator import ThreadIterator
@@ -114,8 +116,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
         raise UsageError(_invalid_tool(tool, arguments or []))
-    if timeout is not None and not timeout > 0:
-        raise UsageError("--timeout must be a number of seconds above 0")
+    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,
@@ -168,7 +170,7 @@ def _read_stdin() -> bytes:
 
 
 def _invalid_tool(typed: str, arguments: Sequence[str]) -> str:
-    text = f"{typed!r} is not a tool name"
+    text = f"{shown(typed)} is not a tool name"
     if is_toolkit_name(typed) and arguments and is_tool_name(arguments[0]):
         return f"{text}: did you mean {typed}.{arguments[0]}?"
     return f"{text}: write toolkit.tool, for example clock.now"
@@ -320,7 +322,7 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
     for each in typed:
         name, sign, text = _split(each)
         if name in arguments:
-            raise UsageError(f"{name} is given twice")
+            raise UsageError(f"{cut(name)} is given twice")
         arguments[name] = (
             _read_json(name, text) if sign == ":=" else _read_text(name, text, parameters)
         )
@@ -334,14 +336,14 @@ def _read_text(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any
     try:
         return parameter.read(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{error}; {name}:=JSON sends a JSON value unchanged") from error
+        raise UsageError(f"{error}; {cut(name)}:=JSON sends a JSON value unchanged") from error
 
 
 def _read_json(name: str, text: str) -> Any:
     try:
         return read_json(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the value of {name}:= is not JSON: {error}") from error
+        raise UsageError(f"the value of {cut(name)}:= is not JSON: {error}") from error
 
 
 def _read_object(text: str) -> dict[str, Any]:

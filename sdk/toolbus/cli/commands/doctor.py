@@ -28,12 +28,18 @@ from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.cli.import_errors import error_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
+from toolbus.client.connect_errors import (
+    foreign_server_error,
+    url_with_other_scheme,
+    wrong_scheme_error,
+)
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
 from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
+from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
 
@@ -214,12 +220,24 @@ async def _check_port(context: _Context) -> str:
             "set SSL_CERT_FILE to a file with the certificate of its authority",
         ) from None
     except OSError as error:
+        await _check_scheme(url)
         raise CheckFailed(f"no response from {url}: {error.strerror or error}", start) from None
     status, _, rest = head.partition("\r\n")
     if not status.startswith("HTTP/1.1 "):
+        await _check_scheme(url)
         raise CheckFailed(f"the process at {url} is not an HTTP server", start)
+    if f"\r\n{PROTOCOL_HEADER.lower()}:" not in head.lower():
+        found = " ".join(status.split()[1:2])
+        raise CheckFailed(foreign_server_error(url, f"HTTP {found}").message, start)
     context.server_time_s = _date_of(rest)
     return f"{url} responds"
+
+
+async def _check_scheme(url: str) -> None:
+    """Raise CheckFailed if the server expects wss instead of ws, or ws instead of wss."""
+    right = await url_with_other_scheme(url)
+    if right is not None:
+        raise CheckFailed(wrong_scheme_error(url, right).message, f"use --url {right}") from None
 
 
 async def _check_ready(context: _Context) -> str:
@@ -233,7 +251,7 @@ async def _check_ready(context: _Context) -> str:
         raise CheckFailed(f"{url} does not answer /readyz", "", status="skip") from None
     status, _, rest = head.partition("\r\n")
     text = rest.partition("\r\n\r\n")[2].strip().partition("\n")[0]
-    if " 404 " in f"{status} ":
+    if " 404 " in f"{status} " and not text.startswith(("leaving", "not ready")):
         raise CheckFailed("the server, or a proxy, shows no readiness", "", status="skip")
     if " 200 " in f"{status} " and "without" not in text:
         return "accepts participants"

@@ -27,6 +27,7 @@ from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import report
 from toolbus.cli.import_errors import load_error_text
+from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
@@ -55,13 +56,20 @@ class _Visibility:
 
 
 class _HostingRoom(RoomClient):
-    """A room that prints each toolkit on stdout as soon as it can be called."""
+    """A room that prints the toolkits on stdout as soon as all of them can be called.
 
-    __slots__ = ("_as_json", "_visibility")
+    Not earlier: if one is refused, none is hosted.
+    """
 
-    def __init__(self, visibility: _Visibility, *, as_json: bool, **choices: Any) -> None:
+    __slots__ = ("_as_json", "_count", "_hosted", "_visibility")
+
+    def __init__(
+        self, visibility: _Visibility, count: int, *, as_json: bool, **choices: Any
+    ) -> None:
         super().__init__(**choices)
         self._visibility = visibility
+        self._count = count
+        self._hosted: list[str] = []
         self._as_json = as_json
 
     @asynccontextmanager
@@ -83,10 +91,16 @@ class _HostingRoom(RoomClient):
                 await stack.enter_async_context(hosted)
             except PermissionDenied as error:
                 raise self._with_private_hint(error) from None
-            facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
+            self._hosted.append(toolkit.name)
+            if len(self._hosted) == self._count:
+                self._print_hosted()
+            yield toolkit
+
+    def _print_hosted(self) -> None:
+        for name in self._hosted:
+            facts = {"toolkit": name, "room": self.room, "name": self.name}
             text = "hosting {toolkit} in room {room} as {name}".format(**facts)
             typer.echo(json.dumps(facts) if self._as_json else text)
-            yield toolkit
 
     def _with_private_hint(self, error: PermissionDenied) -> PermissionDenied:
         """Suggest --private if the token permits only private toolkits."""
@@ -142,7 +156,7 @@ def host(
         typer.Option(
             "--drain",
             help="Seconds that running calls may take to finish at shutdown. Default: 10.",
-            min=0,
+            callback=check_drain,
         ),
     ] = None,
 ) -> None:
@@ -155,7 +169,7 @@ def host(
         found = [find_toolkit(reference) for reference in toolkits]
         visibility = _Visibility(False if private else None, tuple(share) if share else None)
         choices = {"instance": instance, **options.choices()}
-        room = _HostingRoom(visibility, as_json=options.as_json, **choices)
+        room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         with GracefulShutdown(configure(_service_name(found))) as end:
             event_loop.run(_serve(options, room, end, found, drain_s))

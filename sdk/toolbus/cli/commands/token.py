@@ -216,7 +216,10 @@ def _load(path: Path) -> KeyRing:
             f"there are no keys at {path}: name a file with --keys, create one with "
             "`toolbus key create`, or start `toolbus serve --dev` once"
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        text = "name a file with --keys; the default is in TOOLBUS_HOME"
+        raise UsageError(f"cannot read the keys: {error}; {text}") from error
+    except ValueError as error:
         raise UsageError(f"cannot read the keys: {error}") from error
 
 
@@ -224,8 +227,9 @@ def _read_text(given: str) -> str:
     try:
         if given == "-":
             return sys.stdin.read(MAX_JWT_BYTES + 1).strip()
-        if given.startswith("@") or os.path.isfile(given):
-            return Path(given.removeprefix("@")).read_text(encoding="ascii").strip()
+        if given.startswith("@") or os.path.exists(given):  # a pipe too
+            with open(given.removeprefix("@"), encoding="ascii") as file:
+                return file.read(MAX_JWT_BYTES + 1).strip()
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read the token: {error}") from error
     return given.strip()

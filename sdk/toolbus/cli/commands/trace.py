@@ -8,6 +8,7 @@ SDKs send every five). If more spans arrive later, it is printed again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json as json_codec
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from toolbus.cli.option_values import check_listen_host
 from toolbus.cli.signals import stop_on_signals
 from toolbus.telemetry.viewer.receiver import MissingExtra, SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, render_lines
@@ -27,8 +29,12 @@ _USAGE = 2
 
 
 def trace(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 selects a free port.")] = 4318,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on.", callback=check_listen_host)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 selects a free port.", min=0, max=65535)
+    ] = 4318,
     json: Annotated[
         bool, typer.Option("--json", help="Print each trace as one line of JSON.")
     ] = False,
@@ -47,14 +53,15 @@ def trace(
     except KeyboardInterrupt:
         raise typer.Exit from None
     except (MissingExtra, OSError) as error:
-        typer.echo(f"toolbus trace: {_error_text(error, port)}", err=True)
+        typer.echo(f"toolbus trace: {_error_text(error, host, port)}", err=True)
         raise typer.Exit(_USAGE) from error
 
 
-def _error_text(error: ImportError | OSError, port: int) -> str:
+def _error_text(error: ImportError | OSError, host: str, port: int) -> str:
     if isinstance(error, ImportError):
         return str(error)
-    return f"cannot listen on port {port}: {error.strerror}; choose another with --port"
+    advice = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
+    return f"cannot listen on {host}, port {port}: {error.strerror}{advice}"
 
 
 @dataclass(slots=True)

@@ -3,8 +3,6 @@
 A viewer for one machine, not a collector: memory is bounded, nothing is written to disk, nothing
 is forwarded. Needs the extra `otel`, and raises `MissingExtra` without it. Runs on uvicorn.
 
-::
-
     async with SpanReceiver(port=0) as receiver:
         ...  # a process with OTEL_EXPORTER_OTLP_ENDPOINT set to receiver.endpoint
         spans = await receiver.wait_for(lambda spans: len(spans) >= 5, timeout_s=10)

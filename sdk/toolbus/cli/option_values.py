@@ -1,0 +1,63 @@
+"""Checks of option values that several commands share: seconds, addresses to listen on, text.
+
+Each check is a callback of an option or an argument: it returns the value, or raises
+`typer.BadParameter`, which names the option.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+
+from toolbus.chunks.json_values import cut
+from toolbus.settings import DRAIN_FORM, is_drain
+
+__all__ = ["check_drain", "check_listen_host", "require_utf8"]
+
+
+def check_drain(value: float | None) -> float | None:
+    """Check the seconds that running calls may take to finish."""
+    if value is None or is_drain(value):
+        return value
+    raise typer.BadParameter(f"{value} is not {DRAIN_FORM}")
+
+
+def check_listen_host(value: str) -> str:
+    """Check the form of an address to listen on; it is not looked up."""
+    try:
+        value.encode("idna")  # as a lookup does
+        is_valid = value != "" and value.isprintable()
+    except UnicodeError:
+        is_valid = False
+    if is_valid:
+        return value
+    raise typer.BadParameter(
+        f"{cut(value)!r} is not an address to listen on: write 127.0.0.1, a host name, or 0.0.0.0 "
+        "for all interfaces"
+    )
+
+
+def require_utf8(option: Any) -> None:
+    """Make an option or argument refuse text with bytes that are not UTF-8: it cannot be sent.
+
+    Paths, and text that is the name of an existing file, also after `@`, may have any bytes.
+    """
+    check = option.callback
+
+    def callback(context: Any, parameter: Any, value: Any) -> Any:
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, str):
+                _check_utf8(each)
+        return value if check is None else check(context, parameter, value)
+
+    option.callback = callback
+
+
+def _check_utf8(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        if not os.path.isfile(text.removeprefix("@")):
+            raise typer.BadParameter(f"{cut(text)!r} is not valid UTF-8") from None
