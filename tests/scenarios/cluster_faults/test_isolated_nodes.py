@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from redis.asyncio import Redis
 
 from support.clients.plain_http import numbers_at, read
 from support.clients.raw_client import raw_participant
@@ -24,7 +26,7 @@ from support.nodes.relayed import RelayedNodes, node_of, relayed_nodes
 from support.nodes.tools import add
 from support.processes.server_process import ServerProcess
 from support.redis.relay import redis_relay
-from support.redis.server import redis_server
+from support.redis.server import RedisServer, redis_server
 from support.rooms.events import until, until_hosts
 from toolbus import RoomClient, RoomException, Toolkit, tool
 from toolbus.cli.commands.doctor import check_room
@@ -209,6 +211,23 @@ class Load:
         await asyncio.wait(tasks)
 
 
+async def until_addresses_are_known(redis: RedisServer, nodes: int) -> None:
+    """Wait until each node has renewed its lease twice after all had published their address."""
+    async with Redis.from_url(redis.url) as client:
+        while await client.hlen("toolbus:addresses") < nodes:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            before = await leases(client)
+            while before.items() & (await leases(client)).items():  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+
+
+async def leases(client: Redis) -> dict[bytes, float]:
+    """Return the time at which the lease of each node expires."""
+    found: Any = await client.zrange("toolbus:nodes", 0, -1, withscores=True)
+    return dict(found)
+
+
 async def until_empty(node: ServerProcess) -> None:
     """Wait until a node has no participant."""
     while (await numbers_at(node.url))["toolbus_participants"]:  # noqa: ASYNC110 - no event
@@ -240,6 +259,7 @@ async def test_behind_a_balancer_a_node_that_alone_loses_redis_fails_only_calls_
             await stack.enter_async_context(host.host(load.toolkit(f"kit{number}")))
         callers = [await join(f"caller-{number}") for number in range(3)]
         await asyncio.gather(*(until_listed(each, f"kit{n}") for each in callers for n in range(3)))
+        await until_addresses_are_known(redis, len(nodes))
         async with load.running(callers):
             way.cut()
             await until_empty(nodes[0])
