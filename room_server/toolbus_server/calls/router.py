@@ -23,6 +23,7 @@ from toolbus.errors import (
     DeadlineExceeded,
     DuplicateCallId,
     HostLost,
+    NoHost,
     Overloaded,
     QuotaExceeded,
     RoomException,
@@ -62,7 +63,7 @@ from toolbus_server.registry.call_checks import (
     check_pin,
     check_principal,
 )
-from toolbus_server.registry.models import RegisteredToolkit
+from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.request_options import (
     STREAM_OPTION_TYPES,
     bad_option,
@@ -118,6 +119,8 @@ class Router:
         """How many calls have not ended."""
         self.is_draining = False
         """Set when the server shuts down: from then on only nested calls are accepted."""
+        self.view_is_partial = False
+        """Whether this server lacks news of other servers, so that a missing host may be there."""
         self._idle: asyncio.Event | None = None
         self.dropped = 0
         """Late, duplicate and unknown replies and cancels: counted, never fatal."""
@@ -209,8 +212,19 @@ class Router:
         if len(hosts) == 1 and tool.affinity == "none":
             return toolkit, tool, context, room.connections[hosts[0].id]
         affinity = affinity_of(tool, caller.participant, options.get("affinity"))
-        host = room.state.choose_host(toolkit, affinity)
+        host = self._choose_host(room, toolkit, affinity)
         return toolkit, tool, context, room.connections[host.id]
+
+    def _choose_host(
+        self, room: RoutedRoom, toolkit: RegisteredToolkit, affinity: str | None
+    ) -> Participant:
+        try:
+            return room.state.choose_host(toolkit, affinity)
+        except NoHost:
+            if not self.view_is_partial:
+                raise
+            message = "the host may be at a server that cannot be reached now"
+            raise Unavailable(message, executed="no", retry_after_s=_RETRY_AFTER_S) from None
 
     def _begin_span(
         self, room: RoutedRoom, call: InFlightCall, request: Call, header: dict[str, Any]

@@ -39,6 +39,7 @@ from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.accepted_connection import AcceptedConnection
 from toolbus_server.websocket.drain import drain, stop_accepting
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
+from toolbus_server.websocket.relocation import Relocation
 from toolbus_server.websocket.session import Session, SessionServices
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class RoomServer:
         administration = Administration(self.hub, actions, time.time, self.node)
         self._services = SessionServices(self.admission, administration, loop, time.time)
         self._prepare_handshakes()
+        self._relocation = Relocation(self.hub)
         if self.node is not None:
+            self.node.isolation.on_change = self._on_isolation
             await self.node.start()
         try:
             await self._listen(share_port)
@@ -154,6 +157,13 @@ class RoomServer:
             close_timeout=CLOSE_TIMEOUT_S,
             ssl=self._settings.tls,
         )
+        if self.node is not None:
+            self.node.listen(self._settings.host, self.port, is_tls=self._settings.tls is not None)
+
+    def _on_isolation(self, is_isolated: bool) -> None:
+        """Move the participants to other nodes, which have the Redis that this one has not."""
+        self.admission.is_isolated = is_isolated
+        self._relocation.set_active(is_isolated)
 
     def _prepare_handshakes(self) -> None:
         """Create what decides about connections before a session opens."""
@@ -163,9 +173,9 @@ class RoomServer:
         self._make_connection = partial(
             AcceptedConnection, quotas=self.admission.quotas, counts=counts, proxies=proxies
         )
-        make_metrics = partial(_make_metrics, self.hub, self.admission, counts)
+        make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
         self._endpoints = HttpEndpoints(
-            self.admission, make_metrics if self._settings.metrics else None
+            self.admission, make_metrics if self._settings.metrics else None, self.node
         )
 
     @property
@@ -208,6 +218,7 @@ class RoomServer:
         if self._server is None:
             return
         self.admission.draining = True
+        self._relocation.set_active(False)
         if self.node is not None:
             await self.node.drain()
         await drain(self.hub, self._settings.drain_s)
@@ -321,11 +332,13 @@ def _node_of(settings: ServerSettings, hub: Hub, actions: AdminActions) -> Node 
     return Node(hub, pool, actions, settings.node, settings.node_family)
 
 
-def _make_metrics(hub: Hub, admission: Admission, counts: ConnectionCounts) -> ServerMetrics:
+def _make_metrics(
+    hub: Hub, admission: Admission, counts: ConnectionCounts, node: Node | None
+) -> ServerMetrics:
     # Loading prometheus_client takes long, and not every server is scraped.
     from toolbus_server.websocket.metrics import ServerMetrics
 
-    return ServerMetrics(hub, admission, counts)
+    return ServerMetrics(hub, admission, counts, node)
 
 
 def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:

@@ -3,7 +3,8 @@
 `ReconnectingConnection` owns the current `Connection`; its owner handles the frames. After a loss
 it connects again with a growing epoch, so that the server replaces the old connection by the new
 one. When a server announces that it is leaving, it connects again at once, and the previous
-connection stays open until its calls have ended.
+connection stays open until its calls have ended. When a server asks to connect to another server,
+the previous connection is used until that has succeeded.
 """
 
 from __future__ import annotations
@@ -215,16 +216,17 @@ class ReconnectingConnection:
             while True:
                 assert self._current is not None
                 connection, since_s = self._current, asyncio.get_running_loop().time()
-                await connection.needs_replacement.wait()
+                has_moved = await self._until_replaced(connection)
                 self._update_backoff(asyncio.get_running_loop().time() - since_s)
-                if connection.closed.is_set():
-                    self._raise_if_final(connection.close_code)
-                    self._log_lost()
-                else:
+                if not connection.closed.is_set():
                     self._leaving[connection] = None
                     if len(self._leaving) > _MAX_LEAVING:
                         next(iter(self._leaving)).abort()
-                await self._reconnect(connection)
+                elif not has_moved:
+                    self._raise_if_final(connection.close_code)
+                    self._log_lost()
+                if not has_moved:
+                    await self._reconnect(connection)
                 if connection in self._leaving:
                     finishing = asyncio.create_task(self._finish(connection))
                     self._finishing.add(finishing)
@@ -237,6 +239,32 @@ class ReconnectingConnection:
         finally:
             self._finished.set()
             self._owner.on_ended()
+
+    async def _until_replaced(self, connection: Connection) -> bool:
+        """Wait until another connection is needed (False), or has been made on request (True)."""
+        while not connection.needs_replacement.is_set():
+            await connection.attention.wait()
+            connection.attention.clear()
+            if connection.should_move and not connection.needs_replacement.is_set():
+                connection.should_move = False
+                if await self._move(connection):
+                    return True
+        return False
+
+    async def _move(self, previous: Connection) -> bool:
+        """Try once to connect to another server, and keep the previous connection if it fails."""
+        has_moved = False
+        try:
+            has_moved = await self._try_connect(elsewhere=True)
+        except PermissionDenied as error:
+            _logger.info("no other server accepts this participant: %s", error)
+        finally:
+            if not has_moved:
+                self._current = previous
+                if not previous.closed.is_set():
+                    self.websocket = previous.websocket
+                    self._set_ready(previous)
+        return has_moved
 
     def _update_backoff(self, lasted_s: float) -> None:
         # The pauses grow for a server that accepts connections and closes them soon.
@@ -278,10 +306,10 @@ class ReconnectingConnection:
                 return
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
 
-    async def _try_connect(self) -> bool:
+    async def _try_connect(self, *, elsewhere: bool = False) -> bool:
         """Try to connect again. Raises PermissionDenied if no further attempt can succeed."""
         try:
-            await self._connect()
+            await self._connect(elsewhere=elsewhere)
         except PermissionDenied as error:
             if not self._settings.renewable:
                 raise
@@ -314,12 +342,13 @@ class ReconnectingConnection:
             self._settings.token_from,
         )
 
-    async def _connect(self) -> None:
+    async def _connect(self, *, elsewhere: bool = False) -> None:
         # Also grows when this process restarts with an instance name that an operator chose.
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
         connection = Connection(self)
-        self.websocket = await self._open(connection)
-        self._current = connection
+        websocket = await self._open(connection, elsewhere=elsewhere)
+        self._set_not_ready()  # a previous connection that still served has a successor
+        self._current, self.websocket = connection, websocket
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await connection.welcome
@@ -328,6 +357,9 @@ class ReconnectingConnection:
                 raise ConnectionError("the connection was lost")
         except (TimeoutError, ConnectionError, asyncio.CancelledError) as error:
             await self._fail_connect(connection, error)
+        self._set_ready(connection)
+
+    def _set_ready(self, connection: Connection) -> None:
         if not connection.needs_replacement.is_set():  # otherwise its server is already leaving
             self.is_ready = True
             self._ready.set()
@@ -345,10 +377,11 @@ class ReconnectingConnection:
     def _unavailable(self, message: str) -> Unavailable:
         return Unavailable(message, executed="no", details={"url": self._settings.url})
 
-    async def _open(self, connection: Connection) -> ClientTransport:
+    async def _open(self, connection: Connection, *, elsewhere: bool) -> ClientTransport:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
         query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1"
+        query += "&elsewhere=1" if elsewhere else ""
         try:
             token = self.token = await settings.token()
         except OSError as error:

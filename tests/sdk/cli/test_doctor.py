@@ -44,7 +44,7 @@ def test_every_check_is_ok(toolbus: CommandLine) -> None:
     outcome = toolbus.run("doctor")
     assert outcome.code == 0, outcome.out
     lines = [line.split()[:2] for line in outcome.out.splitlines()]
-    names = ("settings", "key", "token", "port", "clock", "room", "grants")
+    names = ("settings", "key", "token", "port", "ready", "clock", "room", "grants")
     assert lines == [["ok", name] for name in names]
 
 
@@ -174,7 +174,7 @@ def test_bad_address_is_found(toolbus: CommandLine) -> None:
     assert code == 2
     assert statuses(findings) == {
         "settings": "fail",
-        **dict.fromkeys(("key", "token", "port", "clock", "room", "grants"), "skip"),
+        **dict.fromkeys(("key", "token", "port", "ready", "clock", "room", "grants"), "skip"),
     }
 
 
@@ -182,7 +182,7 @@ def test_checks_with_the_same_requirement_share_one_line(toolbus: CommandLine) -
     outcome = toolbus.run_here("doctor", "--url", "http://x")
     assert outcome.out.splitlines()[1:] == [
         "                repair: set it with a flag, a TOOLBUS_ variable or the settings file",
-        "skip  6 more    requires settings: key, token, port, clock, room, grants",
+        "skip  7 more    requires settings: key, token, port, ready, clock, room, grants",
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from itertools import pairwise
+from math import inf
 from typing import Any, cast
 
 import pytest
@@ -156,9 +158,7 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 # Retries
 
 
-@pytest.mark.parametrize(
-    "error", [Overloaded(), QuotaExceeded(), NoHost(), Unavailable(executed="no")], ids=str
-)
+@pytest.mark.parametrize("error", [Overloaded(), QuotaExceeded(), NoHost()], ids=str)
 @virtual
 async def test_call_that_did_not_run_is_retried_with_the_same_call_id(
     error: RoomException,
@@ -184,6 +184,40 @@ async def test_at_most_three_attempts_are_made_with_growing_pauses() -> None:
 
 
 @virtual
+async def test_unavailable_server_is_waited_for_without_counting_until_the_deadline() -> None:
+    away = [Unavailable(executed="no") for _ in range(100)]
+    server = Server(*away[:15], None)
+    assert await server.call(timeout_s=30.0) == "value"
+    assert server.tries == [0] * 16
+    pauses = [later - earlier for earlier, later in pairwise(server.at)]
+    assert 0.05 <= pauses[0] <= 0.1
+    assert all(1.0 <= pause <= 2.0 for pause in pauses[5:])
+
+    server = Server(*away)
+    assert (await server.fail(timeout_s=30.0)).executed == "no"
+    assert 28.0 <= server.loop.time() - server.at[0] <= 30.0
+
+
+@virtual
+async def test_call_without_a_deadline_waits_a_minute_for_an_unavailable_server() -> None:
+    server = Server(*[Unavailable(executed="no") for _ in range(100)])
+    await server.fail(timeout_s=inf)
+    assert 58.0 <= server.loop.time() - server.at[0] <= 60.0
+
+
+@virtual
+async def test_call_that_may_have_run_waits_for_an_unavailable_server_too() -> None:
+    lost = Unavailable(executed="maybe", retryable=True, details={"digest": "d1"})
+    server = Server(lost, *[Unavailable(executed="no") for _ in range(8)], None)
+    assert await server.call(timeout_s=30.0) == "value"
+    assert server.tries == [0, *[1] * 9]
+    assert set(server.pins[1:]) == {"d1"}
+
+    server = Server(lost, *[Unavailable(executed="no") for _ in range(100)])
+    assert (await server.fail()).executed == "maybe"
+
+
+@virtual
 async def test_retry_after_of_the_error_is_respected() -> None:
     server = Server(Overloaded(retry_after_s=2.0), None)
     await server.call()
@@ -197,6 +231,13 @@ async def test_missing_host_is_retried_for_one_second_at_most() -> None:
     assert error.code == "no_host"
     assert len(server.at) == 2
     assert server.loop.time() - server.at[0] <= 1.0
+
+
+@virtual
+async def test_second_for_a_missing_host_begins_after_the_wait_for_a_server() -> None:
+    away = [Unavailable(executed="no") for _ in range(6)]
+    server = Server(*away, NoHost(), None)
+    assert await server.call() == "value"
 
 
 @virtual
@@ -227,6 +268,7 @@ NEVER = [
     Cancelled(executed="maybe"),
     HostLost(executed="maybe"),
     Unavailable(executed="maybe"),
+    Unavailable(executed="no", retryable=False),
 ]
 
 
@@ -239,7 +281,10 @@ async def test_other_errors_are_not_retried(error: RoomException) -> None:
     assert server.tries == [0]
 
 
-@pytest.mark.parametrize("error", [Overloaded(), HostLost(executed="maybe", retryable=True)])
+@pytest.mark.parametrize(
+    "error",
+    [Overloaded(), Unavailable(executed="no"), HostLost(executed="maybe", retryable=True)],
+)
 @virtual
 async def test_call_with_retry_off_is_not_retried(error: RoomException) -> None:
     server = Server(error, None)

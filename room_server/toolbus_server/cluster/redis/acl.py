@@ -19,6 +19,7 @@ __all__ = ["acl_rule", "missing_rights"]
 _KEYS = (
     "toolbus:nodes",
     "toolbus:nodes:version",
+    "toolbus:addresses",
     "toolbus:gone",
     "toolbus:tidying:*",
     "toolbus:revoked",
