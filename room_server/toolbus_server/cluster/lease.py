@@ -20,7 +20,7 @@ from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 __all__ = ["LEASES_KEY", "Lease", "LeaseExpired", "Renewal"]
 
 _SCRIPTS = {
-    "beat": ("beat",),
+    "renew_lease": ("renew_lease",),
     "enter": ("one_room", "enter"),
     "exit": ("one_room", "exit"),
     "leave": ("leave",),
@@ -30,9 +30,9 @@ _SCRIPTS = {
 """Each script with the files that it consists of."""
 LEASES_KEY = "toolbus:nodes"
 """The sorted set of leases in Redis: nodes with their incarnations, by expiry."""
-_VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:gone"
-_ADDRESSES_KEY = "toolbus:addresses"
-_CLEANUP_KEY = "toolbus:tidying"
+_VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
+_ADDRESSES_KEY = "toolbus:nodes:addresses"
+_CLEANUP_KEY = "toolbus:nodes:cleanup"
 _logger = logging.getLogger(__name__)
 
 
@@ -128,7 +128,7 @@ class Lease:
         is_first = int(not self.is_held)
         arguments = (name, incarnation, int(duration_s * 1000), self._known_version, is_first)
         keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, _ADDRESSES_KEY)
-        answer = await self._run("beat", keys, *arguments, self._family, self.address)
+        answer = await self._run("renew_lease", keys, *arguments, self._family, self.address)
         if answer[0] == 0:
             raise NameHeld(answer[1].decode(), answer[2])
         if answer[0] == 2:

@@ -82,7 +82,7 @@ class HttpEndpoints:
         if self._node is None:
             return _response(HTTPStatus.OK, "ready\n")
         is_ready, text = self._node.readiness()
-        # 404, as above: the sessions of an isolated node are about to move, and must not end before.
+        # 404, as above: the sessions of an isolated node must not end before they have moved.
         response = _response(HTTPStatus.OK if is_ready else HTTPStatus.NOT_FOUND, text)
         response.headers.update(self._node.probe_headers)
         return response

@@ -214,7 +214,7 @@ class Load:
 async def until_addresses_are_known(redis: RedisServer, nodes: int) -> None:
     """Wait until each node has renewed its lease twice after all had published their address."""
     async with Redis.from_url(redis.url) as client:
-        while await client.hlen("toolbus:addresses") < nodes:  # noqa: ASYNC110 - no event
+        while await client.hlen("toolbus:nodes:addresses") < nodes:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)
         for _ in range(2):
             before = await leases(client)

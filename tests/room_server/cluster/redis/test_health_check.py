@@ -277,7 +277,7 @@ async def test_serve_refuses_a_user_without_rights(
     await run(admin, "ACL", "SETUSER", "eve", "on", ">pw", "+@all", "~x:*")
     refused = await serve(tmp_path, f"redis://eve:pw@127.0.0.1:{redis.port}")
     assert refused.code == 2
-    assert "key toolbus:gone" in refused.err
+    assert "key toolbus:nodes:ended" in refused.err
     assert "ACL SETUSER eve on >PASSWORD" in refused.err
 
 

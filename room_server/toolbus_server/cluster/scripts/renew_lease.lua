@@ -4,8 +4,8 @@
 -- are known to have ended ('' for none): their leases end now; the URL at which other nodes reach it, or ''.
 -- Returns {0, the other node that has this name, ms until its lease expires}, {2} if the node's lease had
 -- expired, else {1, version, live nodes or false if unchanged, ended nodes to clean up after, ms until the
--- first lease expires, the addresses by node or false if unchanged}. Each ended node is returned to one node at a time: that one has the duration of
--- a lease for it.
+-- first lease expires, the addresses by node or false if unchanged}. Each ended node is returned to one node at a
+-- time: that one has the duration of a lease for it.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local id = ARGV[1] .. ' ' .. ARGV[2]
@@ -56,7 +56,7 @@ if version ~= tonumber(ARGV[4]) then
 end
 local to_clean = {}
 for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
-  if redis.call('SET', 'toolbus:tidying:' .. each, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, each) end
+  if redis.call('SET', 'toolbus:nodes:cleanup:' .. each, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, each) end
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 return {1, version, live, to_clean, first[2] - now, addresses}
