@@ -27,7 +27,6 @@ from toolbus.wire import (
     Subscribe,
     Unregister,
     pack_body,
-    unpack_body,
 )
 from toolbus_server.rooms import event_feed as feed
 from toolbus_server.testing import TestServer, running_server
@@ -367,35 +366,6 @@ async def test_events_contain_only_visible_toolkits(
             event = await anext(events)
             assert event.toolkit is not None
             assert (event.toolkit.name, event.toolkit.tools) == ("seen", ("read",))
-
-
-@pytest.mark.parametrize(
-    ("frame", "path"),
-    [
-        (ListToolkits(RequestId(1), {"cursor": "???"}), "/cursor"),
-        (ListToolkits(RequestId(1), {"cursor": "gA=="}), "/cursor"),
-        (ListToolkits(RequestId(1), {"limit": "1"}), "/limit"),
-        (ListToolkits(RequestId(1), {"search": 1}), "/search"),
-        (Describe(RequestId(1), "box", {"digest": 1}), "/digest"),
-        (Subscribe(RequestId(1), ["everything"]), "/topics"),
-        (Subscribe(RequestId(1), [["toolkits"]]), "/topics"),
-        (Register(RequestId(1), b"", {"public": 1}), "/public"),
-        (Register(RequestId(1), b"", {"public": False, "shared_with": "*"}), "/shared_with"),
-        (Register(RequestId(1), b"", {"public": False, "shared_with": ["x"]}), "/shared_with"),
-        (Register(RequestId(1), b"", {"shared_with": ["*"]}), "/shared_with"),
-        (Register(RequestId(1), b"", {"generation": 0}), "/generation"),
-    ],
-    ids=repr,
-)
-async def test_a_malformed_request_is_answered_with_the_path(
-    server: TestServer, frame: Frame, path: str
-) -> None:
-    async with raw_participant(server) as eve:
-        eve.send_frame(frame)
-        refusal = await eve.reply_to(1)
-        assert isinstance(refusal, Failed)
-        assert refusal.code == "invalid_arguments"
-        assert unpack_body(refusal.details or b"")["path"] == path
 
 
 async def test_a_participant_that_does_not_exist_owns_nothing(server: TestServer) -> None:

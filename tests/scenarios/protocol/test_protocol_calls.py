@@ -285,25 +285,6 @@ async def test_acting_for_another_needs_the_grant_and_the_other() -> None:
             assert failed.code == "permission_denied", name
 
 
-@pytest.mark.row(61)
-async def test_host_refuses_calls_beyond_its_capacity() -> None:
-    """CALL-19: this SDK's host."""
-
-    @tool
-    async def hang() -> None:
-        await asyncio.Event().wait()
-
-    async with raw_participants() as on:
-        host = on.server.room("sdk")
-        async with host, host.host(Toolkit("slow", [hang])):
-            for number in range(257):
-                on.alice.send_frame(call_of("slow.hang", number))
-            failed = await next_of(on.alice, Failed)
-            assert (failed.code, failed.executed, failed.retryable) == ("overloaded", "no", True)
-            assert failed.retry_after_ms
-            on.alice.abort()  # its calls end, so that the host can
-
-
 async def test_host_that_no_longer_serves_a_toolkit_answers_no_host() -> None:
     """CALL-19, CONN-11: it reconnected and has not registered what its older connection had."""
     async with raw_participants() as on:
