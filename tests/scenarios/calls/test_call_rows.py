@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
-from toolbus_server.testing import TestServer, running_server
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    """A server that must hold nothing of any call at the end."""
-    async with running_server() as server:
-        yield server
-        assert server.server.hub.router.in_flight == 0
+from toolbus_server.testing import TestServer
 
 
 class BlockingTools:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from toolbus.wire import Register, RequestId, pack_body
 from toolbus_server import ServerSettings
 from toolbus_server.limits import Limits
 from toolbus_server.testing import TestServer, running_server
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server(seed=7) as server:
-        yield server
 
 
 def saying(word: str, name: str = "t", **options: Any) -> Toolkit:

@@ -29,7 +29,7 @@ from toolbus.wire import (
     pack_body,
 )
 from toolbus_server.rooms import event_feed as feed
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer
 
 
 @tool
@@ -50,12 +50,6 @@ def box(name: str = "box", **options: Any) -> Toolkit:
 
 def may(**agents: Any) -> ApiScope:
     return ApiScope(agents=AgentsGrant(**agents))
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -17,13 +17,6 @@ from toolbus.wire.flow_control import MAX_CHUNK_BYTES, WINDOW_BYTES, WINDOW_CHUN
 INPUT = {"input": True}
 
 
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
-
-
 @tool
 async def numbers(rows: InputStream[int]) -> list[int]:
     return [row async for row in rows]
