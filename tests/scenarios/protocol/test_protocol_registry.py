@@ -332,22 +332,6 @@ async def test_answer_that_does_not_fit_one_frame_is_too_large() -> None:
         assert (failed.code, failed.executed) == ("too_large", "no")
 
 
-async def test_subscriber_needs_the_grant() -> None:
-    """EVENT-1."""
-    async with (
-        running_server() as server,
-        raw_participant(server, "host") as host,
-        as_agent(server, "eve", call=True) as eve,
-    ):
-        assert (await refusal(eve, Subscribe(1, ["toolkits"]))).code == "permission_denied"
-        assert await ask(host, Subscribe(2, ["toolkits"])) == {"topics": ["toolkits"]}
-        assert await ask(host, Subscribe(3, [])) == {"topics": []}
-        await ask(host, offer())
-        await ask(host, Subscribe(4, ["toolkits"]))
-        await ask(host, offer(toolkit_of("second", "x"), 5))
-        assert (await host.next_event()).data["toolkit"]["name"] == "second"
-
-
 async def test_events_report_visible_toolkits_and_count_without_gaps() -> None:
     """EVENT-2, REG-8."""
     async with (
