@@ -10,14 +10,12 @@ import pytest
 from msgspec.structs import astuple
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.raw_requests import ask
+from support.clients.raw_requests import ask, call_of
 from support.rooms.events import listed
 from toolbus import ApiScope, RoomClient, Toolkit, tool
 from toolbus.auth.grants import AgentsGrant
 from toolbus.errors import NotFound, PermissionDenied, RoomException
 from toolbus.wire import (
-    Call,
-    CallId,
     Describe,
     Failed,
     Frame,
@@ -240,15 +238,13 @@ async def test_no_request_reveals_whether_a_hidden_toolkit_exists(
     server: TestServer,
 ) -> None:
     """The answers are equal, byte for byte, before a private toolkit exists and while it exists."""
-    arguments = pack_body({})
     manifest = pack_body({"name": "box", "tools": [{"name": "read", "input_schema": {}}]})
 
     def questions(first: int) -> list[Frame]:
         ids = iter(range(first, first + 100))
 
         def call(**options: Any) -> Frame:
-            number = RequestId(next(ids))
-            return Call(number, CallId(f"c{number}"), "box", "read", 100, arguments, options)
+            return call_of("box.read", next(ids), timeout_ms=100, **options)
 
         def ask(kind: Any, *fields: Any) -> Any:
             return kind(RequestId(next(ids)), *fields)
