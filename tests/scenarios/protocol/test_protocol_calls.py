@@ -266,6 +266,8 @@ async def test_principal_must_be_allowed_too_and_cannot_be_chosen() -> None:
         for options in ({}, forged):
             failed = await refusal(on.host, call_of("vault.open", parent=got.id, **options))
             assert failed.code == "permission_denied"
+        failed = await refusal(on.host, call_of(request_id=9, parent=got.id, on_behalf_of="alice"))
+        assert (failed.code, failed.executed) == ("permission_denied", "no")
         same = call_of(request_id=8, parent=got.id, on_behalf_of="bob")
         inner = await call_through(on.host, on.host, same)
         assert unpack_body(inner.header["on_behalf_of"])[1] == "bob"
