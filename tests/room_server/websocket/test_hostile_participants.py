@@ -25,6 +25,7 @@ from support.clients.raw_checks import (
     refused,
 )
 from support.clients.raw_client import CLOSE, PING, raw_participant, websocket_frame
+from support.rooms.server_state import connection_of
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.wire import (
     Call,
@@ -97,7 +98,7 @@ async def test_call_after_a_broken_frame_reaches_no_host() -> None:
         raw_participant(server) as mallory,
     ):
         await host_slow(host)
-        (to_host,) = _connections(server, "host2")
+        to_host = connection_of(server, "host2")
         before = to_host.last_dispatch
         mallory.send(websocket_frame(b"\xc1") + websocket_frame(encode(WAIT)))
         assert await mallory.close_code() == 1007
@@ -105,13 +106,6 @@ async def test_call_after_a_broken_frame_reaches_no_host() -> None:
 
         assert server.server.hub.router.in_flight == 0
         assert to_host.last_dispatch == before
-
-
-def _connections(server: Any, name: str) -> list[Any]:
-    connections = server.server.hub.rooms["lab"].routed.connections.values()
-    return [
-        connection for connection in connections if connection.participant.identity.name == name
-    ]
 
 
 # Toolkits
@@ -174,7 +168,7 @@ async def test_caller_that_reads_nothing_affects_only_itself() -> None:
     ):
         await host_slow(host)
         mallory.stop_reading()
-        (to_mallory,) = _connections(server, "mallory")
+        to_mallory = connection_of(server, "mallory")
         number = 0
         while to_mallory.port.is_open:
             mallory.send_frame(replace(WAIT, id=number, call_id=f"call{number}"))
@@ -211,7 +205,7 @@ async def test_answers_to_a_flood_of_pings_are_limited() -> None:
     async with unharmed_server() as server, raw_participant(server) as mallory:
         mallory.stop_reading()
         flood = websocket_frame(bytes(125), opcode=PING) * 8_000
-        (to_mallory,) = _connections(server, "mallory")
+        to_mallory = connection_of(server, "mallory")
         port = to_mallory.port
         with suppress(ConnectionError):
             async with asyncio.timeout(60):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from support.processes.host_process import host_process
-from toolbus import RoomClient, ToolContext, Toolkit, tool
+from support.rooms.failures import error_of_call
+from toolbus import ToolContext, Toolkit, tool
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -18,7 +19,6 @@ from toolbus.errors import (
     InvalidArguments,
     InvalidResult,
     Overloaded,
-    RoomException,
     TooLarge,
     ToolFailed,
 )
@@ -69,14 +69,6 @@ class BlockingTools:
         self.began.clear()
 
 
-async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **arguments: Any) -> Any:
-    """Make a call without retries and return its error."""
-    toolkit, _, name = tool.partition(".")
-    with pytest.raises(RoomException) as caught:
-        await room.invoke(f"{toolkit}.{name}", arguments, timeout_s=timeout_s, retry=False)
-    return caught.value
-
-
 @pytest.mark.row(48)
 @pytest.mark.parametrize("value", [2**70, {1: 2}, {1, 2}, "\ud800", float("nan")], ids=str)
 async def test_arguments_that_cannot_travel_are_refused_before_they_do(
@@ -84,7 +76,7 @@ async def test_arguments_that_cannot_travel_are_refused_before_they_do(
 ) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        error = await failure_of(alice, "t.echo", text=value)
+        error = await error_of_call(alice, "t.echo", timeout_s=10, text=value)
         assert (type(error), error.executed) == (InvalidArguments, "no")
         assert await alice.call("t.echo", text="still here") == "still here"
 
@@ -115,7 +107,9 @@ async def test_exceptions_and_invalid_results_of_a_tool_have_executed_yes(
         host.host(Toolkit("t", [fail])),
         server.room("alice") as alice,
     ):
-        errors = {how: await failure_of(alice, "t.fail", how=how) for how in expected}
+        errors = {
+            how: await error_of_call(alice, "t.fail", timeout_s=10, how=how) for how in expected
+        }
         assert {how: type(error) for how, error in errors.items()} == expected
         assert {error.executed for error in errors.values()} == {"yes"}
         assert "secret" not in str(errors["raises"])
@@ -151,7 +145,7 @@ async def test_a_killed_host_of_an_idempotent_tool_is_followed_by_another(
         host_process(server, tmp_path / "one", hold=True) as one,
     ):
         again = asyncio.ensure_future(alice.call("work.wait_again"))
-        refused = asyncio.ensure_future(failure_of(alice, "work.wait_again"))
+        refused = asyncio.ensure_future(error_of_call(alice, "work.wait_again", timeout_s=10))
         await one.wrote("began wait_again")
         async with host_process(server, tmp_path / "two") as two:
             await one.kill()
@@ -182,7 +176,7 @@ async def test_a_cancelled_call_is_stopped_at_its_host(server: TestServer) -> No
 async def test_a_host_that_ignores_cancel_delays_no_caller(server: TestServer) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        error = await failure_of(alice, "t.ignores_cancel", timeout_s=0.1)
+        error = await error_of_call(alice, "t.ignores_cancel", timeout_s=0.1)
         assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
         async with asyncio.timeout(60):
             await tools.cancelled.wait()
@@ -213,7 +207,7 @@ async def test_a_full_host_answers_overloaded_and_keeps_running(server: TestServ
         async with asyncio.TaskGroup() as calls:
             held = [calls.create_task(alice.call("t.hold")) for _ in range(256)]
             await tools.wait_began()
-            error = await failure_of(alice, "t.echo", text="x")
+            error = await error_of_call(alice, "t.echo", timeout_s=10, text="x")
             assert (type(error), error.executed, error.retryable) == (Overloaded, "no", True)
             assert error.retry_after_s > 0
             tools.gate.set()

@@ -15,6 +15,7 @@ import pytest
 from support.processes.flow_process import Memory, command, flow_host, number_of
 from support.processes.server_process import server_process
 from support.rooms.leftovers import forget_ended
+from support.rooms.server_state import connection_of
 from toolbus import ChunkStream, RoomClient
 from toolbus.errors import ConnectionLost, HostLost, StreamStalled
 from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS
@@ -174,11 +175,7 @@ async def test_a_caller_that_reads_again_in_time_continues(tmp_path: Path) -> No
     ):
         session = slow.me.id
         readings = [asyncio.create_task(read_all(slow, to=400, size=ITEM_BYTES)) for _ in range(20)]
-        (connection,) = (
-            each
-            for each in server.server.hub.rooms["lab"].routed.connections.values()
-            if each.participant.identity.name == "slow"
-        )
+        connection = connection_of(server, "slow")
         while connection.stream_count < len(readings):
             await bob.call("flow.ping")
         proxy.to_participant = Faults(stalled=True)
