@@ -74,6 +74,7 @@ def _nested(depth: int) -> str:
 
 
 REFUSED = [
+    row(1, "empty", lambda: "", "malformed"),
     row(1, "garbage", lambda: "garbage", "malformed"),
     row(1, "signed-by-another-key", _of_another_key, "bad_signature"),
     row(2, "none", _unsigned("none"), "alg_none"),

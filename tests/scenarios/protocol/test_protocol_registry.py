@@ -184,7 +184,13 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
         answer(old, in_flight)
         assert isinstance(await alice.reply_to(1), Result)
         await ask(same, Unregister(4, "echo", True))
+        await ask(alice, Subscribe(9, ["toolkits"]))
         await ask(new, Unregister(2, "echo", True))
+        changed = await alice.next_event()
+        assert (changed.name, changed.data["toolkit"]["digest"]) == (
+            "toolkit_changed",
+            first["digest"],
+        )
         await call_through(alice, old, call_of(request_id=4))
 
 

@@ -231,6 +231,7 @@ NEVER = [
     DeadlineExceeded(executed="maybe"),
     Cancelled(executed="maybe"),
     HostLost(executed="maybe"),
+    HostLost(executed="maybe", details={"digest": "d1"}),
     Unavailable(executed="maybe"),
 ]
 
