@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -35,7 +36,7 @@ async def leaves_nothing(storm: Storm, redis: RedisServer) -> None:
         while await client.zcard("toolbus:nodes") > NODES or await client.exists(ended):  # noqa: ASYNC110 - Redis has no event for it
             await asyncio.sleep(0.1)
         await storm.processes.leave()
-        left = await client.keys("toolbus:*")
+        left: list[Any] = await client.keys("toolbus:*")
         assert [key for key in left if not key.startswith(b"toolbus:{r:")] == []
         assert all([0 < await client.pttl(key) <= RESERVED_MS for key in left])
 

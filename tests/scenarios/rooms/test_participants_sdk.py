@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,16 +21,10 @@ from toolbus.wire import (
     Failed,
     Participants,
 )
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 OFFER = {"name": "weather", "description": "Forecasts.", "schema": SCHEMA}
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server() as server:
-        yield server
 
 
 async def test_participants_see_each_other_through_the_sdk(server: TestServer) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgpack
 
+from toolbus import ApiScope
 from toolbus.wire import (
     SUBPROTOCOL,
     BadFrame,
@@ -276,3 +277,8 @@ async def raw_participant(
         assert isinstance(welcome, Welcome)
         client.welcome = welcome
         yield client
+
+
+def with_grants(server: TestServer, name: str, **grants: Any) -> Any:
+    """Join the room "lab" with these grants only."""
+    return raw_participant(server, token=server.token(name, api=ApiScope(**grants)))
