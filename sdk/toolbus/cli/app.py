@@ -33,6 +33,8 @@ _ORDER = (
     "tools",
     "builders",
     "call",
+    "lock",
+    "stubs",
     "watch",
     "trace",
     "token",
