@@ -57,7 +57,6 @@ shop = Toolkit("shop", [order, list_all, tail, call], description="A shop.")
 CLASS = '''
 class Shop(TypedToolkitProxy):
     """A shop."""
-
     # call is a name of every proxy: await shop.call("call", {...})
 
     async def list(self, *, str: int) -> Any:
@@ -80,7 +79,6 @@ class Shop(TypedToolkitProxy):
     def tail(self, *, path: str = "a") -> ChunkStream:
         """Tail."""
 
-
 class ShopOrderItem(TypedDict):
     sku: str
     count: NotRequired[int]
@@ -102,13 +100,13 @@ async def main(room: RoomClient) -> None:
     untyped = await room.toolkit("shop")
     print(await untyped.list(str="x"))
 """
-WRONG = {
-    'shop.order(items=[{"sku": 1}], kind="new")': "[typeddict-item]",
-    'shop.order(items=[], kind="third")': "[arg-type]",
-    "shop.list()": "[call-arg]",
-    "shop.orders()": "[call-arg]",
-    'shop.list(str="x")': "[arg-type]",
-}
+WRONG = [
+    'shop.order(items=[{"sku": 1}], kind="new")',
+    'shop.order(items=[], kind="third")',
+    "shop.list()",
+    "shop.orders()",
+    'shop.list(str="x")',
+]
 
 
 def test_stub_of_a_hosted_toolkit_is_checked_by_mypy(tmp_path: Path) -> None:
@@ -185,7 +183,7 @@ def test_schema_becomes_an_annotation(schema: dict[str, Any], annotation: str) -
     defs = {"Point": POINT, "Alias": ALIAS, "Tree": tree, **DOUBLING}
     root = {"properties": {"it": schema}, "required": ["it"], "$defs": defs}
     text = stub_of({"name": "go", "input_schema": root})
-    assert f"    async def go(self, *, it: {annotation}) -> Any:" in text.splitlines()
+    assert f"    async def go(self, *, it: {annotation}) -> Any: ..." in text.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -299,6 +297,12 @@ def test_wide_and_deep_schemas_have_bounded_stubs() -> None:
 def test_order_of_schema_and_tools_does_not_change_the_stub() -> None:
     fields = {"b": {"type": "string"}, "a": {"type": "integer"}, "c": POINT}
     turned = dict(reversed(fields.items()))
-    first = [{"name": "x", "input_schema": {"properties": fields}}, {"name": "y"}]
-    second = [{"name": "y"}, {"name": "x", "input_schema": {"properties": turned}}]
+    first: list[dict[str, Any]] = [
+        {"name": "x", "input_schema": {"properties": fields}},
+        {"name": "y"},
+    ]
+    second: list[dict[str, Any]] = [
+        {"name": "y"},
+        {"name": "x", "input_schema": {"properties": turned}},
+    ]
     assert stub_of(*first) == stub_of(*second)

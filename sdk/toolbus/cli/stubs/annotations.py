@@ -109,8 +109,10 @@ class Names:
             if written in used and (module != "builtins" or written != name):
                 alias = name if written == name else f"{name} as {written}"
                 by_module.setdefault(module, []).append(alias)
-        order = sorted(by_module, key=lambda module: (module == "toolbus", module))
-        return [f"from {module} import {', '.join(by_module[module])}" for module in order]
+        lines = [f"from {each} import {', '.join(by_module[each])}" for each in sorted(by_module)]
+        own = [line for line in lines if line.startswith("from toolbus ")]
+        others = [line for line in lines if line not in own]
+        return [*others, *([""] if own and others else []), *own]
 
 
 class Annotations:

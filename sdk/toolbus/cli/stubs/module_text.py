@@ -1,7 +1,7 @@
 """Writes the stub module of a toolkit: a class with one typed method for each tool.
 
-The class is a `TypedToolkitProxy`, so that `words: Words = await room.toolkit("words")` is typed. Equal
-definitions of one owner give equal text.
+The class is a `TypedToolkitProxy`, so that `words: Words = await room.toolkit("words")` is typed.
+Equal definitions of one owner give equal text.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
     class_name = names.add_class(camel_case(info.name))
     variable = info.name.replace("-", "_")
     lines = [f"class {class_name}({names.use('TypedToolkitProxy')}):"]
-    lines += docstring(manifest.description, "    ") or ['    """No description."""']
+    lines += docstring(manifest.description, "    ") or ([] if methods else ["    ..."])
     for tool in tools:
         if reason := _unusable(tool.name):
             call = f'await {variable}.call("{tool.name}", {{...}})'
-            lines += ["", f"    # {tool.name} {reason}: {call}"]
+            lines += [f"    # {tool.name} {reason}: {call}"]
     for tool in methods:
-        lines += ["", *_method(tool, class_name, names)]
+        lines += [*([""] if len(lines) > 1 else []), *_method(tool, class_name, names)]
     for each in names.typed_dicts:
-        lines += ["", "", *each.lines(names)]
+        lines += ["", *each.lines(names)]
     head = _header(info, class_name, variable)
     imports = names.import_lines("\n".join(lines))
-    return "\n".join([*head, "", *imports, "", "", *lines, ""])
+    return "\n".join([*head, "", *imports, "", *lines, ""])
 
 
 def _header(info: ToolkitInfo, class_name: str, variable: str) -> list[str]:
@@ -81,12 +81,13 @@ def _method(tool: ToolManifest, class_name: str, names: Names) -> list[str]:
         if tool.output_schema is not None:
             annotations = Annotations(tool.output_schema, names, prefix)
             returns = annotations.of(tool.output_schema, "result")
-    line = f"    {start} {tool.name}({', '.join(['self', *parameters])}) -> {returns}:"
-    lines = [line]
-    if len(line) > _MAX_LINE:
-        inner = [f"        {each}," for each in ("self", *parameters)]
-        lines = [f"    {start} {tool.name}(", *inner, f"    ) -> {returns}:"]
-    return lines + (docstring(_description(tool), "        ") or ['        """No description."""'])
+    description = docstring(_description(tool), "        ")
+    end = ":" if description else ": ..."
+    line = f"    {start} {tool.name}({', '.join(['self', *parameters])}) -> {returns}{end}"
+    if len(line) <= _MAX_LINE:
+        return [line, *description]
+    inner = [f"        {each}," for each in ("self", *parameters)]
+    return [f"    {start} {tool.name}(", *inner, f"    ) -> {returns}{end}", *description]
 
 
 def _parameters(schema: dict[str, Any], annotations: Annotations) -> Iterator[str]:
