@@ -105,7 +105,7 @@ def test_check_and_locked_commands_refuse_a_changed_definition(toolbus: CommandL
     [
         (("lock", "--check"), 2, "the lock file toolbus.lock does not exist"),
         (("call", "words.count", "--locked", "no.lock"), 2, "the lock file no.lock does not exist"),
-        (("host", "kits:words", "--locked", "no.lock"), 2, "the lock file no.lock does not exist"),
+        (("host", "clock", "--locked", "no.lock"), 2, "the lock file no.lock does not exist"),
         (("lock", "word"), 4, "toolkit word not found"),
         (("lock", "--file", "no/toolbus.lock"), 2, "cannot write no/toolbus.lock"),
     ],
