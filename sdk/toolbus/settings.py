@@ -62,7 +62,9 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset({"url", "room", "token_file", "keys", "name", "instance", "drain"})
+_FILE_SETTINGS = frozenset(
+    {"url", "room", "token_file", "keys", "name", "instance", "drain", "lock"}
+)
 
 
 class BadTokenSource(TypeError):
@@ -87,6 +89,8 @@ class RoomSettings:
     """The source of the token, and the setting that names it; for error messages."""
     drain_s: float = DEFAULT_DRAIN_S
     """Seconds that running calls may take to finish when a host stops."""
+    lock: Path | None = None
+    """The lock file that all calls are checked by."""
 
     @classmethod
     def resolve(
@@ -132,6 +136,7 @@ class RoomSettings:
             renewable=renewable,
             token_from=origin,
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
+            lock=Path(lock) if (lock := found.text("lock")) else None,
         )
 
 

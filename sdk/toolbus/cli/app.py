@@ -34,6 +34,8 @@ _ORDER = (
     "tools",
     "builders",
     "call",
+    "lock",
+    "stubs",
     "watch",
     "trace",
     "token",

@@ -320,7 +320,7 @@ async def _check_room(context: _Context) -> str:
     try:
         async with (
             asyncio.timeout(2 * _TIMEOUT_S),
-            RoomClient(**context.options.choices()) as room,
+            RoomClient(**context.options.choices(), locked=False) as room,
         ):
             context.joined = True
             return f"joined {room.room} as {room.name}"

@@ -28,7 +28,7 @@ from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import report
 from toolbus.cli.import_errors import load_error_text
 from toolbus.cli.option_values import check_drain
-from toolbus.cli.room_options import RoomOptions, joins_a_room
+from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code
@@ -128,7 +128,7 @@ class NotPublic(PermissionDenied):
 
 
 @joins_a_room
-def host(
+def host(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     toolkits: Annotated[
         list[str],
@@ -159,6 +159,7 @@ def host(
             callback=check_drain,
         ),
     ] = None,
+    locked: Locked = None,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
     if share and not private:
@@ -168,7 +169,8 @@ def host(
     with _reporting_cancel(as_json=options.as_json):
         found = [find_toolkit(reference) for reference in toolkits]
         visibility = _Visibility(False if private else None, tuple(share) if share else None)
-        choices = {"instance": instance, **options.choices()}
+        lock = read_lock(options.resolve(), locked)
+        choices = {"instance": instance, "locked": lock, **options.choices()}
         room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         with GracefulShutdown(configure(_service_name(found))) as end:
