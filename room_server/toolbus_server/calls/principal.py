@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from toolbus.auth.grants import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied
 from toolbus_server.calls.call_state import Connection, RoutedRoom
 from toolbus_server.limits import Limits
@@ -58,7 +59,10 @@ def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Partic
         return None
     # Only a caller that may act for the name learns whether such a participant is connected.
     if not caller.participant.rights.may_act_for(name):
-        raise PermissionDenied(f"no grant to act for {name[:64]!r} (agents.act_for)")
+        raise PermissionDenied(
+            f"no grant to act for {name[:64]!r} (agents.act_for)",
+            details={"grant": f"agents.act_for={name[:MAX_NAME_CHARS]}"},
+        )
     principal = room.state.participant_named(name)
     if principal is None:
         several = room.state.participants_named(name)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from toolbus.auth.grants import is_participant_name, is_tool_name, is_toolkit_name
 from toolbus.chunks.json_values import shown
 from toolbus.client.call_options import is_time
+from toolbus.diagnostics.exit_codes import grant_command
 from toolbus.errors import (
     ConnectionLost,
     NotFound,
@@ -110,8 +111,9 @@ class RequiredToolkit:
         """Wait until it is hosted; append what each check finds to be missing to `checks`."""
         if not room.grants.agents.use_tools:
             missing = checks[-1].text if checks else f"toolkit {self._label} is not known"
-            text = f"{missing}, and waiting for it needs the grant use_tools"
-            raise PermissionDenied(text)
+            grant = "agents.use_tools"
+            text = f"{missing}, and waiting for it needs the grant {grant}"
+            raise PermissionDenied(f"{text}: `{grant_command(grant)}`", details={"grant": grant})
         # Only toolkits: a subscriber of messages would be counted as their receiver.
         async with room.events(["toolkits"]) as events:
             while not isinstance(found := await self._check_again(room), ToolkitProxy):

@@ -14,12 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Annotated, Any, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 __all__ = [
+    "GRANTS",
     "MAX_NAME_CHARS",
     "ROOM_NAME",
     "TOOLKIT_NAME",
@@ -300,6 +302,19 @@ class ApiScope:
 
 
 _SCOPES: TypeAdapter[ApiScope] = TypeAdapter(ApiScope)
+
+
+def _has_values(kind: type) -> dict[str, bool]:
+    return {each.name: isinstance(each.default, tuple) for each in fields(kind)}
+
+
+GRANTS: MappingProxyType[str, bool] = MappingProxyType(
+    {
+        **{f"agents.{name}": values for name, values in _has_values(AgentsGrant).items()},
+        **{name: values for name, values in _has_values(ApiScope).items() if name != "agents"},
+    }
+)
+"""Every grant by its name, such as `agents.call`, and whether it has values: patterns or names."""
 
 
 def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:

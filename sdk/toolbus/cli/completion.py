@@ -8,12 +8,14 @@ from typing import Any
 
 import typer
 
+from toolbus.auth.grants import GRANTS
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import PRESETS
 
 __all__ = [
     "TOOLKITS",
+    "complete_grant",
     "complete_installed",
     "complete_name",
     "complete_owner",
@@ -47,6 +49,13 @@ def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of an owner of toolkits."""
     return _matching((each.owner for each in _visible_toolkits(ctx)), incomplete)
+
+
+def complete_grant(incomplete: str) -> list[str]:
+    """Complete the name of a grant, with `=` where it has a value."""
+    return _matching(
+        (f"{name}=" if values else name for name, values in GRANTS.items()), incomplete
+    )
 
 
 def complete_preset(incomplete: str) -> list[str]:

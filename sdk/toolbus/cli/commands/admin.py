@@ -30,7 +30,10 @@ class NoSuchParticipant(NotFound):
 
 @admin.callback()
 def _admin() -> None:
-    """Administer rooms; needs a token with the grant admin, for example from --preset full."""
+    """Administer rooms.
+
+    Needs the grant admin (`toolbus token create --name NAME --grant admin`).
+    """
 
 
 @admin.command("rooms")

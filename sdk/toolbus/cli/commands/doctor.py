@@ -314,7 +314,7 @@ async def _check_grants(context: _Context) -> str:
     if agents.deny:
         tools += f" but not {', '.join(agents.deny)}"
     names = "" if tuple(agents.register) == ("*",) else f" named {', '.join(agents.register)}"
-    may = {
+    may = {  # without approve and answer, which have no effect yet
         f"list {tools}": agents.use_tools,
         f"call {tools}": agents.call,
         f"host public toolkits{names}": agents.register_public_toolkit,
@@ -326,14 +326,13 @@ async def _check_grants(context: _Context) -> str:
         "pass on its trace context (trace)": scope.trace,
         "observe calls (observe)": scope.observe,
         "administer rooms (admin)": scope.admin,
-        f"approve {', '.join(scope.approve)}": scope.approve,
-        f"answer {', '.join(scope.answer)}": scope.answer,
     }
     granted = [text for text, given in may.items() if given]
     if not granted:
         raise CheckFailed(
             "the token permits only to join the room",
-            "`toolbus token create` with --preset host, agent, user or full, or with --allow",
+            "`toolbus token create` with --preset host, agent, user or full, with --allow, or "
+            "with --grant",
         )
     text = f"may {'; '.join(granted)}"
     return text if context.joined else f"no room was joined; by its token it {text}"
