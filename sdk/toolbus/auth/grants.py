@@ -346,6 +346,13 @@ class ToolRights:
         """Whether it may list and inspect this tool."""
         return self._grant.use_tools and self._covers(toolkit, tool)
 
+    def may_hide(self, toolkit: str) -> bool:
+        """Whether `allow` and `deny` do not let it see and call every tool of this toolkit."""
+        denied = (_parts(pattern)[0] for pattern in self._grant.deny)
+        return not self._allow.covers_toolkit(toolkit) or any(
+            re.fullmatch(_glob(each), toolkit) is not None for each in denied
+        )
+
     def may_register(self, toolkit: str, public: bool) -> bool:
         """Whether it may register a toolkit of this name, public or private."""
         grant = self._grant
