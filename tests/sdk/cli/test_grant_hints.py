@@ -44,6 +44,8 @@ def token(toolbus: CommandLine, *grants: str) -> str:
         ("watch --once", "--allow sums", "--grant observe"),
         ("admin rooms", "--allow sums", "--grant admin"),
         ("tools", "--grant messaging", "--grant agents.use_tools"),
+        ("participants", "--allow sums", "--grant presence"),
+        ("send --all note", "--allow sums", "--grant messaging"),
         ("tools sums", "--grant agents.use_tools --deny sums", "--allow sums"),
         ("call sums.add a=1", "--grant messaging", "--allow sums.add"),
         ("call sums.add a=1 --on-behalf-of bob", "--allow sums", "--grant agents.act_for=bob"),
