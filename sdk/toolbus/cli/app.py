@@ -38,6 +38,7 @@ _ORDER = (
     "listen",
     "watch",
     "trace",
+    "context",
     "token",
     "key",
     "admin",

@@ -70,7 +70,8 @@ class _Parts:
 class RoomClient(Room):
     """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
 
-    Arguments win over `TOOLBUS_*` variables, and these over the settings file. After a lost
+    Arguments win over `TOOLBUS_*` variables, these over the context in use, and that over the
+    settings file. After a lost
     connection it reconnects, and its toolkits are registered again. The token is renewed before it
     expires.
 
@@ -88,12 +89,13 @@ class RoomClient(Room):
         name: The participant's name, if this process mints its own tokens.
         instance: Distinguishes replicas of one identity: printable text of at most 128 characters;
             random unless given.
+        context: The name of a context of `toolbus context`; its settings win over variables.
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
     """
 
     __slots__ = ("_choices", "_parts", "_settings", "_tracing")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the promised signature
         self,
         url: str | None = None,
         *,
@@ -101,10 +103,11 @@ class RoomClient(Room):
         token: Token | None = None,
         name: str | None = None,
         instance: str | None = None,
+        context: str | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self._choices = {"url": url, "room": room, "token": token, "name": name}
-        self._choices["instance"] = instance
+        self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
         self._parts: _Parts | None = None
         self._settings: RoomSettings | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import ssl
 import time
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
-from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
+from toolbus.settings import RoomSettings, is_loopback
 
 __all__ = ["Finding", "check_room", "doctor"]
 
@@ -128,7 +127,10 @@ async def _check_settings(context: _Context) -> str:
         raise CheckFailed(
             mistake.message, "set it with a flag, a TOOLBUS_ variable or the settings file"
         ) from None
-    return f"{context.target.url}, room {context.target.room}"
+    text = f"{context.target.url}, room {context.target.room}"
+    if context.target.context is None:
+        return text
+    return f"{text}, context {context.target.context}"
 
 
 async def _check_key(context: _Context) -> str:
@@ -140,16 +142,11 @@ async def _check_key(context: _Context) -> str:
         if context.options.token and context.options.name:
             repair = "omit --token or --name"
         raise CheckFailed(mistake.message, repair) from None
-    if context.options.token or any(
-        os.environ.get(name) for name in ("TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE")
-    ):
-        return "not needed: a token is given"
-    named = os.environ.get("TOOLBUS_KEYS")
-    path = Path(named) if named else home_of(os.environ) / DEV_KEYS_FILE
+    path = context.settings.keys
+    if path is None:
+        return f"not needed: {context.settings.token_from} is given"
     if not path.exists():
-        if named:
-            raise CheckFailed(f"{path} does not exist", f"`toolbus key create --out {path}`")
-        return "a token or keys are named in the settings file"
+        raise CheckFailed(f"{path} does not exist", f"`toolbus key create --out {path}`")
     try:
         signing = KeyRing.load(path).signing_key
     except (OSError, ValueError) as error:

@@ -196,9 +196,9 @@ async def _serve(
     drain_s: float | None,
 ) -> None:
     settings = options.resolve()
-    await read_token(settings)
     try:
         async with explain_refusal(settings):
+            await read_token(settings)
             await serve_toolkits(toolkits, room, drain_s, end=end)
     except InvalidOffer as error:
         raise UsageError(str(error)) from error
