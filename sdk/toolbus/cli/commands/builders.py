@@ -32,7 +32,7 @@ _GRANT_STEP = (
 class NoSuchBuilders(NotFound):
     """The participant is absent, or offers no builders that the token covers."""
 
-    next_step = f"check the name; {_GRANT_STEP}"
+    next_step: str = f"check the name; {_GRANT_STEP}"
 
 
 @joins_a_room
