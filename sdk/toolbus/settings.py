@@ -1,9 +1,10 @@
 """The settings of a participant: server, room, name and token.
 
-Each setting comes from the first of: an argument, a `TOOLBUS_*` variable, the TOML file that
-`TOOLBUS_CONFIG` names (else `config.toml` in `TOOLBUS_HOME`), the default. Variables and files are
-read when `resolve` is called, never at import. The token is read or minted for every connection, so
-that files and keys may change meanwhile.
+Each setting comes from the first of: an argument, a `TOOLBUS_*` variable, the context in use, the
+TOML file that `TOOLBUS_CONFIG` names (else `config.toml` in `TOOLBUS_HOME`), the default. A context
+that is chosen by an argument or by `TOOLBUS_CONTEXT` stands above the variables. Variables and
+files are read when `resolve` is called, never at import. The token is read or minted for every
+connection, so that files and keys may change meanwhile.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import inspect
 import os
 import secrets
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 from toolbus.auth.grants import ApiScope, is_room_name
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import ParticipantToken
+from toolbus.contexts import CONTEXT_SETTINGS, Contexts
 
 __all__ = [
     "DEFAULT_DRAIN_S",
@@ -34,6 +36,8 @@ __all__ = [
     "BadTokenSource",
     "RoomSettings",
     "Token",
+    "check_room",
+    "check_url",
     "home_of",
     "is_drain",
     "is_loopback",
@@ -62,9 +66,8 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset(
-    {"url", "room", "token_file", "keys", "name", "instance", "drain", "lock"}
-)
+_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain", "lock"})
+_CREDENTIALS = ("token", "token_file", "keys")
 
 
 class BadTokenSource(TypeError):
@@ -91,9 +94,13 @@ class RoomSettings:
     """Seconds that running calls may take to finish when a host stops."""
     lock: Path | None = None
     """The lock file that all calls are checked by."""
+    keys: Path | None = None
+    """The key file that tokens are minted from; None for a given token."""
+    context: str | None = None
+    """The context that the server, the room or the token comes from; None if there is none."""
 
     @classmethod
-    def resolve(
+    def resolve(  # noqa: PLR0913 - an argument for each setting
         cls,
         *,
         url: str | None = None,
@@ -101,6 +108,7 @@ class RoomSettings:
         token: Token | None = None,
         name: str | None = None,
         instance: str | None = None,
+        context: str | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> RoomSettings:
         """Combine arguments, variables and the file.
@@ -113,30 +121,32 @@ class RoomSettings:
                 argument `token`, which contains a name; variables or files may set a token.
             instance: A name for this replica, of at most 128 printable characters; random by
                 default.
+            context: The name of a context, which stands above the variables.
             environ: The variables; those of the process by default.
 
         Raises:
             ValueError: A setting is missing or malformed; the message tells what to do.
         """
-        _check_texts(url=url, room=room, name=name, instance=instance)
-        found = _Sources(os.environ if environ is None else environ)
+        _check_texts(url=url, room=room, name=name, instance=instance, context=context)
+        found = _Sources(os.environ if environ is None else environ, context)
         address = url or found.text("url") or DEFAULT_URL
-        _check_url(address)
         room_name = room or found.text("room") or "main"
-        if not is_room_name(room_name):
-            raise ValueError(
-                f"{room_name[:200]!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
-            )
-        source, renewable, origin = _token_source(token, name, room_name, address, found)
+        with found.naming_context(None if url else "url"):
+            check_url(address)
+        with found.naming_context(None if room else "room"):
+            check_room(room_name)
+        source = _token_source(token, name, room_name, address, found)
         return cls(
             url=address.rstrip("/"),
             room=room_name,
             instance=_checked_instance(instance or found.text("instance")),
-            token=source,
-            renewable=renewable,
-            token_from=origin,
+            token=source.read,
+            renewable=source.renewable,
+            token_from=source.origin,
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
             lock=Path(lock) if (lock := found.text("lock")) else None,
+            keys=source.keys,
+            context=found.used_context,
         )
 
 
@@ -156,13 +166,84 @@ def is_loopback(url: str) -> bool:
     return urlsplit(url).hostname in _LOOPBACK
 
 
-class _Sources:
-    """The variables and the file."""
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The settings of one place; empty text counts as not set."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    values: Mapping[str, Any]
+    place: str
+    """How messages name a setting of this place: text with `{name}` or `{variable}`."""
+    context: str | None = None
+
+    def origin(self, name: str) -> str:
+        return self.place.format(name=name, variable=f"TOOLBUS_{name.upper()}")
+
+
+class _Sources:
+    """The variables, the context and the settings file, in the order in which they apply.
+
+    Args:
+        environ: The variables.
+        context: The context that an argument chooses.
+    """
+
+    def __init__(self, environ: Mapping[str, str], context: str | None) -> None:
         self.environ = environ
         self.home = home_of(environ)
-        self._file = self._read_file()
+        self.used_context: str | None = None
+        """The context, once a setting was read from it."""
+        chosen = context or environ.get("TOOLBUS_CONTEXT")
+        names = (*_FILE_SETTINGS, "token")
+        variables = {name: environ.get(f"TOOLBUS_{name.upper()}", "") for name in names}
+        variables["token"] = variables["token"].strip()
+        if chosen:
+            variables = {name: variables[name] for name in ("instance", "drain", "lock")}
+        file = _Source(self._read_file(), "{name} in the settings file")
+        order = [_Source(variables, "{variable}"), *self._contexts(chosen)]
+        self._order: list[_Source] = [*(reversed(order) if chosen else order), file]
+
+    def _contexts(self, chosen: str | None) -> list[_Source]:
+        """Return the context that is chosen, else the one in use, else none."""
+        contexts = Contexts.load(self.home)
+        name = chosen or contexts.in_use
+        if name is None:
+            return []
+        try:
+            settings = contexts.get(name)
+        except ValueError as error:
+            if chosen:
+                raise
+            step = "`toolbus context use NAME`, or `toolbus context use --none`"
+            raise ValueError(f"the context in use is missing: {error}; {step}") from None
+        return [_Source(settings, f"{{name}} of context {name}", name)]
+
+    def credentials(self) -> _Source | None:
+        """Return the first source that has a token, a token file or keys."""
+        for source in self._order:
+            if any(source.values.get(name) for name in _CREDENTIALS):
+                return source
+        return None
+
+    @contextmanager
+    def naming_context(self, name: str | None) -> Iterator[None]:
+        """Name the context in a ValueError about a setting that comes from it."""
+        try:
+            yield
+        except ValueError as error:
+            source = None if name is None else self._find(name)[1]
+            if source is None or name is None or source.context is None:
+                raise
+            raise ValueError(f"{source.origin(name)}: {error}") from None
+
+    def _find(self, name: str) -> tuple[Any, _Source]:
+        for source in self._order:
+            if value := source.values.get(name):
+                self._note(source)
+                return value, source
+        return self._order[-1].values.get(name), self._order[-1]
+
+    def _note(self, source: _Source) -> None:
+        self.used_context = source.context or self.used_context
 
     def _read_file(self) -> dict[str, Any]:
         named = self.environ.get("TOOLBUS_CONFIG")
@@ -185,24 +266,30 @@ class _Sources:
 
     def text(self, name: str) -> str | None:
         """Read a setting that is text."""
-        value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name)
+        value, source = self._find(name)
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"{self.origin(name)} must be text")
+            raise ValueError(f"{source.origin(name)} must be text")
+        return value
+
+    def text_of(self, source: _Source, name: str) -> str | None:
+        """Read a setting that is text from one source."""
+        value = source.values.get(name)
+        if not value:
+            return None
+        if not isinstance(value, str):
+            raise ValueError(f"{source.origin(name)} must be text")
+        self._note(source)
         return value
 
     def seconds(self, name: str, default: float) -> float:
         """Read a setting that is a number of seconds."""
-        value = self.environ.get(f"TOOLBUS_{name.upper()}") or self._file.get(name, default)
+        value, source = self._find(name)
+        value = default if value is None else value
         with suppress(ValueError):
             value = float(value) if isinstance(value, str) else value
         if not is_drain(value):
-            raise ValueError(f"{self.origin(name)} must be {DRAIN_FORM}")
+            raise ValueError(f"{source.origin(name)} must be {DRAIN_FORM}")
         return float(value)
-
-    def origin(self, name: str) -> str:
-        """Return the source of a setting, for messages."""
-        variable = f"TOOLBUS_{name.upper()}"
-        return variable if self.environ.get(variable) else f"{name} in the settings file"
 
 
 def _check_texts(**given: object) -> None:
@@ -223,7 +310,16 @@ def _checked_instance(instance: str | None) -> str:
     return instance
 
 
-def _check_url(url: str) -> None:
+def check_room(room: str) -> None:
+    """Raise ValueError for anything but the name of a room."""
+    if not is_room_name(room):
+        raise ValueError(
+            f"{room[:200]!r} is not a room name: 1 to 63 of a-z 0-9 -, no - at either end"
+        )
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError for anything but a server address: `ws://HOST:PORT` or `wss://HOST:PORT`."""
     try:
         parts = urlsplit(url)
         well_formed = parts.scheme in {"ws", "wss"} and bool(parts.hostname) and parts.port != 0
@@ -240,40 +336,57 @@ def _check_url(url: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _TokenSource:
+    """Where tokens come from."""
+
+    read: Callable[[], Awaitable[str]]
+    origin: str
+    """For messages."""
+    renewable: bool = True
+    keys: Path | None = None
+
+
 def _token_source(
     token: Token | None, name: str | None, room: str, url: str, found: _Sources
-) -> tuple[Callable[[], Awaitable[str]], bool, str]:
-    if token is not None and name:
-        raise ValueError(f"a token contains a name: give either the token or the name {name!r}")
-    origin = "the token file" if isinstance(token, os.PathLike) else "the token"
-    if isinstance(token, str) and _is_file(token):
-        raise ValueError(f"{token} is a file: write token=Path({token!r})")
-    if token is None:
-        token = found.environ.get("TOOLBUS_TOKEN", "").strip() or None
-        if isinstance(token, str) and _is_file(token):
-            raise ValueError(f"TOOLBUS_TOKEN is a file: set TOOLBUS_TOKEN_FILE={token} instead")
-    if token is None and (path := found.text("token_file")):
-        token, origin = Path(path), f"the token ({found.origin('token_file')})"
+) -> _TokenSource:
     if token is not None:
-        return *_given(token), origin
-    name = name or found.text("name")
-    keys_path = found.text("keys")
-    if keys_path:
-        if not name:
-            raise ValueError(
-                f"{found.origin('keys')} mints tokens and needs a participant name: set"
-                " TOOLBUS_NAME, --name of a command, or name= in a program"
-            )
-        source = _minting(Path(keys_path), name, room, ApiScope.host_default())
-        return source, True, f"the keys ({found.origin('keys')})"
+        if name:
+            raise ValueError(f"a token contains a name: give either the token or the name {name!r}")
+        if isinstance(token, str) and _is_file(token):
+            raise ValueError(f"{token} is a file: write token=Path({token!r})")
+        origin = "the token file" if isinstance(token, os.PathLike) else "the token"
+        return _given(token, origin)
+    source = found.credentials()
+    if source is not None:
+        return _configured(source, name, room, found)
     dev_keys = found.home / DEV_KEYS_FILE
     if is_loopback(url) and dev_keys.exists():
-        source = _minting(dev_keys, name or _user_name(), room, ApiScope.full())
-        return source, True, "the development key"
+        minted_for = name or found.text("name") or _user_name()
+        return _minting(dev_keys, minted_for, room, ApiScope.full(), "the development key")
     raise ValueError(
         "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
         "or start a local server with `toolbus serve --dev`"
     )
+
+
+def _configured(source: _Source, name: str | None, room: str, found: _Sources) -> _TokenSource:
+    """Return the token source of a variable, the context or the settings file."""
+    if token := found.text_of(source, "token"):
+        if _is_file(token):
+            raise ValueError(f"TOOLBUS_TOKEN is a file: set TOOLBUS_TOKEN_FILE={token} instead")
+        return _given(token, "the token")
+    if path := found.text_of(source, "token_file"):
+        return _given(Path(path), f"the token ({source.origin('token_file')})")
+    keys, name = found.text_of(source, "keys"), name or found.text("name")
+    assert keys is not None
+    if not name:
+        raise ValueError(
+            f"{source.origin('keys')} mints tokens and needs a participant name: set"
+            " TOOLBUS_NAME, --name of a command, or name= in a program"
+        )
+    origin = f"the keys ({source.origin('keys')})"
+    return _minting(Path(keys), name, room, ApiScope.host_default(), origin)
 
 
 def _is_file(token: str) -> bool:
@@ -290,25 +403,25 @@ def _user_name() -> str:
         ) from None
 
 
-def _given(token: Token) -> tuple[Callable[[], Awaitable[str]], bool]:
+def _given(token: Token, origin: str) -> _TokenSource:
     if isinstance(token, str):
         text = token.strip()
 
         async def the_text() -> str:
             return text
 
-        return the_text, False
+        return _TokenSource(the_text, origin, renewable=False)
     if isinstance(token, os.PathLike):
         path = Path(token)
 
         async def the_file() -> str:
             return (await asyncio.to_thread(path.read_text, encoding="ascii")).strip()
 
-        return the_file, True
+        return _TokenSource(the_file, origin)
     if not callable(token):
         text = "token= must be a token, the path of its file, or an async function"
         raise ValueError(f"{text}, not {type(token).__name__}")
-    return _text_from(token), True
+    return _TokenSource(_text_from(token), origin)
 
 
 def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
@@ -326,11 +439,11 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
     return the_answer
 
 
-def _minting(path: Path, name: str, room: str, api: ApiScope) -> Callable[[], Awaitable[str]]:
+def _minting(path: Path, name: str, room: str, api: ApiScope, origin: str) -> _TokenSource:
     async def mint() -> str:
         key = (await asyncio.to_thread(KeyRing.load, path)).signing_key
         if key is None:
             raise ValueError(f"{path} has no key that can sign")
         return ParticipantToken(name=name, room=[room], api=api).to_jwt(key)
 
-    return mint
+    return _TokenSource(mint, origin, keys=path)

@@ -72,6 +72,91 @@ async def test_name_and_token_as_arguments_are_refused(tmp_path: Path) -> None:
     settings_with(tmp_path, TOOLBUS_NAME="bob")
 
 
+CONTEXTS = """
+in_use = "lab"
+[context.lab]
+url = "ws://lab:1"
+token_file = "lab.jwt"
+[context.own]
+url = "ws://own:2"
+room = "attic"
+keys = "own.toml"
+name = "ann"
+[context.bare]
+room = "cellar"
+"""
+VARIABLES = {"TOOLBUS_URL": "ws://var:3", "TOOLBUS_ROOM": "hall", "TOOLBUS_TOKEN_FILE": "var.jwt"}
+KEYS = {"TOOLBUS_KEYS": "var.toml", "TOOLBUS_NAME": "bob"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "expected"),
+    [
+        ({}, {}, ("ws://lab:1", "files", "token_file of context lab", "lab")),
+        ({"TOOLBUS_ROOM": "hall"}, {}, ("ws://lab:1", "hall", "token_file of context lab", "lab")),
+        (VARIABLES, {}, ("ws://var:3", "hall", "TOOLBUS_TOKEN_FILE", None)),
+        (KEYS, {}, ("ws://lab:1", "files", "TOOLBUS_KEYS", "lab")),
+        (
+            {**VARIABLES, "TOOLBUS_TOKEN": "t", "TOOLBUS_CONTEXT": "lab"},
+            {},
+            ("ws://lab:1", "files", "token_file of context lab", "lab"),
+        ),
+        (VARIABLES, {"context": "own"}, ("ws://own:2", "attic", "keys of context own", "own")),
+        (
+            {"TOOLBUS_CONTEXT": "lab"},
+            {"context": "own", "room": "roof"},
+            ("ws://own:2", "roof", "keys of context own", "own"),
+        ),
+        (
+            {**VARIABLES, **KEYS},
+            {"context": "bare"},
+            ("ws://files:4", "cellar", "token_file in the settings file", "bare"),
+        ),
+    ],
+)
+def test_setting_comes_from_the_first_source_that_has_it(
+    tmp_path: Path,
+    variables: dict[str, str],
+    options: dict[str, Any],
+    expected: tuple[str, str, str, str | None],
+) -> None:
+    (tmp_path / "contexts.toml").write_text(CONTEXTS, encoding="utf-8")
+    config = 'url = "ws://files:4"\nroom = "files"\ntoken_file = "file.jwt"\n'
+    (tmp_path / "config.toml").write_text(config, encoding="utf-8")
+    environ = {"TOOLBUS_HOME": str(tmp_path), **variables}
+    found = RoomSettings.resolve(environ=environ, **options)
+    assert (found.url, found.room, found.context) == (*expected[:2], expected[3])
+    assert expected[2] in found.token_from
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "message"),
+    [
+        ("in_use = 1", None, "in_use must be text"),
+        ("[context.lab", None, r"contexts\.toml: it is not a TOML file: .* delete it and add the"),
+        ("[context.lab]\ntoken = 'x'", None, "context lab: unknown setting 'token'"),
+        ("[context.lab]\nroom = 5", None, "context lab: room must be text"),
+        ("[kontext.lab]", None, "unknown setting 'kontext'"),
+        ("in_use = 'lab'", None, "the context in use is missing: .*`toolbus context use --none`"),
+        ("[context.lab]\nroom = 'a'", "lap", "no context 'lap' in .*: did you mean lab"),
+        (None, "lab", "no context 'lab' in .*: `toolbus context list` lists them"),
+        (
+            "in_use = 'lab'\n[context.lab]\nurl = 'x'",
+            None,
+            "url of context lab: 'x' is not a server",
+        ),
+    ],
+)
+def test_broken_contexts_are_refused_with_the_file_and_what_to_do(
+    tmp_path: Path, text: str | None, context: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / "contexts.toml").write_text(text, encoding="utf-8")
+    environ = {"TOOLBUS_HOME": str(tmp_path)}
+    with pytest.raises(ValueError, match=message):
+        RoomSettings.resolve(token="t", context=context, environ=environ)
+
+
 async def nothing() -> None: ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from toolbus.auth.grants import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus.wire import Call
 from toolbus_server.calls.call_state import Connection, RoutedRoom
@@ -59,7 +60,10 @@ def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Partic
         return None
     # Only a caller that may act for the name learns whether such a participant is connected.
     if not caller.participant.rights.may_act_for(name):
-        raise PermissionDenied(f"no grant to act for {name[:64]!r} (agents.act_for)")
+        raise PermissionDenied(
+            f"no grant to act for {name[:64]!r} (agents.act_for)",
+            details={"grant": f"agents.act_for={name[:MAX_NAME_CHARS]}"},
+        )
     principal = room.state.participant_named(name)
     if principal is None:
         several = room.state.participants_named(name)
@@ -77,7 +81,7 @@ def complete_refusal(
     tool, if that caller may list or call it.
     """
     options = request.options or {}
-    if "grant" not in error.details or "parent" not in options:
+    if "lacks" not in error.details or "parent" not in options:
         return
     parent = caller.dispatched.get(options["parent"])
     if parent is None:

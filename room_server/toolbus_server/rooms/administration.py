@@ -123,7 +123,9 @@ class Administration:
             InvalidArguments: There is no such action, or an option is missing or malformed.
         """
         if not admin.scope.admin:
-            raise PermissionDenied("no grant to administer rooms (admin)")
+            raise PermissionDenied(
+                "no grant to administer rooms (admin)", details={"grant": "admin"}
+            )
         action = self._actions.get(request.action)
         if action is None:
             raise bad_option("action", f"must be one of {', '.join(self._actions)}")

@@ -79,7 +79,9 @@ class ParticipantRequests:
             InvalidArguments: An option has a wrong type, or the cursor is invalid.
         """
         if not connection.participant.scope.presence:
-            raise PermissionDenied("no grant to list participants (presence)")
+            raise PermissionDenied(
+                "no grant to list participants (presence)", details={"grant": "presence"}
+            )
         count = page_limit(request.options)
         position = read_cursor(request.options, (str, str))
         page: list[dict[str, Any]] = []
@@ -154,7 +156,9 @@ class ParticipantRequests:
 
     def _check_message(self, connection: Connection, request: Send) -> None:
         if not connection.participant.scope.messaging:
-            raise PermissionDenied("no grant to send messages (messaging)")
+            raise PermissionDenied(
+                "no grant to send messages (messaging)", details={"grant": "messaging"}
+            )
         if _MESSAGE_NAME.fullmatch(request.name) is None:
             raise bad_option("name", "must be 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
         if len(request.body) > _MAX_MESSAGE_BYTES:

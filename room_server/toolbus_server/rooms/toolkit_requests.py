@@ -160,7 +160,11 @@ class ToolkitRequests:
             "%r may not register the %s toolkit %s", participant.identity.name, kind, name
         )
         message = f"no grant to register the {kind} toolkit {name}".rstrip()
-        return PermissionDenied(f"{message} (agents.register_{kind}_toolkit)")
+        grant = f"agents.register_{kind}_toolkit"
+        if getattr(participant.scope.agents, f"register_{kind}_toolkit"):
+            grant = f"agents.register={name}"
+        text = f"{message} ({grant.partition('=')[0]})"
+        return PermissionDenied(text, details={"grant": grant})
 
     def unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
         """Unregister a toolkit."""
@@ -239,7 +243,10 @@ class ToolkitRequests:
             if is_covered is None:
                 raise bad_option("topics", f"must be among {sorted(TOPICS)}")
             if not is_covered(connection.participant.scope):
-                raise PermissionDenied(f"no grant to subscribe to {topic} ({TOPIC_GRANTS[topic]})")
+                grant = TOPIC_GRANTS[topic]
+                raise PermissionDenied(
+                    f"no grant to subscribe to {topic} ({grant})", details={"grant": grant}
+                )
         if request.topics:
             visible = self._room.state.visible_toolkits(connection.participant, after=None)
             feed.start(request.topics, visible if "toolkits" in request.topics else ())
@@ -253,7 +260,9 @@ class ToolkitRequests:
 
 def _need_use_tools(connection: Connection) -> None:
     if not connection.participant.scope.agents.use_tools:
-        raise PermissionDenied("no grant to list toolkits (agents.use_tools)")
+        raise PermissionDenied(
+            "no grant to list toolkits (agents.use_tools)", details={"grant": "agents.use_tools"}
+        )
 
 
 def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:

@@ -204,7 +204,9 @@ def read_configs(
             raise _invalid(f"{path}/name", f"{wanted[name].path} already requests {name}")
         if patterns is not None and not patterns.covers_toolkit(name):
             text = f"{path}: no grant for builder {_shown(name)}"
-            raise PermissionDenied(text, details={"path": path, "message": text})
+            grant = f"agents.builders={name}"
+            details = {"path": path, "message": text, "grant": grant}
+            raise PermissionDenied(text, details=details)
         if name not in known:
             raise _no_builder(name, path, known)
         wanted[name] = ToolkitRequest(path, known[name], _read(known[name], entry, path))

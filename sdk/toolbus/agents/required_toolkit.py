@@ -12,9 +12,10 @@ from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
-from toolbus.auth.grants import is_participant_name, is_tool_name, is_toolkit_name
+from toolbus.auth.grants import ToolRights, is_participant_name, is_tool_name, is_toolkit_name
 from toolbus.chunks.json_values import shown
 from toolbus.client.call_options import is_time
+from toolbus.diagnostics.exit_codes import grant_command
 from toolbus.errors import (
     ConnectionLost,
     NotFound,
@@ -83,10 +84,11 @@ class RequiredToolkit:
 
         Raises:
             NotFound: It was not hosted in time; names what is missing and what is available.
-            PermissionDenied: It is hosted, but none of its tools is visible to this participant;
-                or it is not, and the grant to receive its events is missing.
+            PermissionDenied: The grants cover none of its tools, or not all that are required; or
+                it is not hosted, and the grant to receive its events is missing.
             Unavailable: The server did not reply in time, or the room is closed.
         """
+        self._check_grants(room)
         seconds = REQUIRED_TIMEOUT_S if self.timeout_s is None else self.timeout_s
         checks: list[_Missing] = []
         try:
@@ -106,12 +108,28 @@ class RequiredToolkit:
             raise Unavailable(text, executed="no")
         raise await self._not_found(room, checks[-1], seconds)
 
+    def _check_grants(self, room: RoomClient) -> None:
+        """Refuse required tools that the server would hide from this participant."""
+        rights = ToolRights(room.grants.agents)
+        hidden = [
+            f"{self.name}.{tool}"
+            for tool in self.tools or ()
+            if not (rights.may_see(self.name, tool) or rights.may_call(self.name, tool))
+        ]
+        if hidden:
+            text = f"the grants of the token do not cover {_names(hidden)}"
+            flags = " ".join(f"--allow {name}" for name in hidden[:_MAX_LISTED])
+            command = f"toolbus token create --name NAME {flags}"
+            details = {"grant": f"agents.allow={hidden[0]}"}
+            raise PermissionDenied(f"{text}: `{command}`", details=details)
+
     async def _wait(self, room: RoomClient, checks: list[_Missing]) -> ToolkitProxy:
         """Wait until it is hosted; append what each check finds to be missing to `checks`."""
         if not room.grants.agents.use_tools:
             missing = checks[-1].text if checks else f"toolkit {self._label} is not known"
-            text = f"{missing}, and waiting for it needs the grant use_tools"
-            raise PermissionDenied(text)
+            grant = "agents.use_tools"
+            text = f"{missing}, and waiting for it needs the grant {grant}"
+            raise PermissionDenied(f"{text}: `{grant_command(grant)}`", details={"grant": grant})
         # Only toolkits: a subscriber of messages would be counted as their receiver.
         async with room.events(["toolkits"]) as events:
             while not isinstance(found := await self._check_again(room), ToolkitProxy):

@@ -127,8 +127,9 @@ class Turn:
     the room are made on its behalf: by the turn, by a builder, and by a local tool through
     `context.room`. That needs the grant `act_for`, and the sender must be connected. A local tool
     gets the same context as a remote one: the agent is its `caller`, the sender its
-    `on_behalf_of`. Tools that the grants of the room's own token do not let it call are hidden,
-    including local ones.
+    `on_behalf_of`. The grants of the room's own token limit the tools of required toolkits: those
+    that it may not call are left out, and a line in the log names them, or the patterns that may
+    hide some. They do not limit local tools.
 
     Without a message the agent acts for itself, with all its grants. Then JSON written by others
     is refused: `tools` are configs that this program made.
@@ -303,28 +304,39 @@ class Turn:
             self._taken.add(toolkit.name)
 
     def _list(self, here: Sequence[InProcessToolkit], proxies: Sequence[ToolkitProxy]) -> None:
-        rights = ToolRights(self._room.grants.agents)
         always = len(self._always)
         for local in here[:always]:
-            self._add(rights, local.manifest, partial(self._run_here, local))
+            self._add(local.manifest, local.manifest.tools, partial(self._run_here, local))
         for needed, proxy in zip(self._required, proxies, strict=True):
             run = partial(self._run_elsewhere, needed, proxy.info.digest)
-            self._add(rights, proxy.manifest, run, only=needed.tools)
+            self._add(proxy.manifest, self._callable(needed, proxy.manifest), run)
         for local in here[always:]:
-            self._add(rights, local.manifest, partial(self._run_here, local))
+            self._add(local.manifest, local.manifest.tools, partial(self._run_here, local))
 
-    def _add(
-        self,
-        rights: ToolRights,
-        manifest: ToolkitManifest,
-        run: _Run,
-        *,
-        only: Sequence[str] | None = None,
-    ) -> None:
-        for tool in manifest.tools:
-            if rights.may_call(manifest.name, tool.name) and (not only or tool.name in only):
-                shown = TurnTool.of(manifest, tool)
-                self._entries[shown.name] = _Entry(shown, partial(run, tool.name))
+    def _callable(self, needed: RequiredToolkit, manifest: ToolkitManifest) -> list[ToolManifest]:
+        """Return the tools of a required toolkit that may be called; log which may not."""
+        grant = self._room.grants.agents
+        rights = ToolRights(grant)
+        wanted = [each for each in manifest.tools if not needed.tools or each.name in needed.tools]
+        found = [each for each in wanted if rights.may_call(manifest.name, each.name)]
+        if len(found) < len(wanted):
+            names = ", ".join(each.name for each in wanted if each not in found)
+            _logger.warning(
+                "the turn leaves out tools of %s that its token may list but not call: %s "
+                "(agents.call)",
+                *(manifest.name, names),
+            )
+        elif not needed.tools and rights.may_hide(manifest.name):
+            _logger.info(
+                "the token of the turn may hide tools of %s (agents.allow: %s; agents.deny: %s)",
+                *(manifest.name, ", ".join(grant.allow), ", ".join(grant.deny) or "none"),
+            )
+        return found
+
+    def _add(self, manifest: ToolkitManifest, tools: Iterable[ToolManifest], run: _Run) -> None:
+        for tool in tools:
+            shown = TurnTool.of(manifest, tool)
+            self._entries[shown.name] = _Entry(shown, partial(run, tool.name))
 
     # Running
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Annotated, Any, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 __all__ = [
+    "GRANTS",
     "MAX_NAME_CHARS",
     "ROOM_NAME",
     "TOOLKIT_NAME",
@@ -302,6 +304,19 @@ class ApiScope:
 _SCOPES: TypeAdapter[ApiScope] = TypeAdapter(ApiScope)
 
 
+def _has_values(kind: type) -> dict[str, bool]:
+    return {each.name: isinstance(each.default, tuple) for each in fields(kind)}
+
+
+GRANTS: MappingProxyType[str, bool] = MappingProxyType(
+    {
+        **{f"agents.{name}": values for name, values in _has_values(AgentsGrant).items()},
+        **{name: values for name, values in _has_values(ApiScope).items() if name != "agents"},
+    }
+)
+"""Every grant by its name, such as `agents.call`, and whether it has values: patterns or names."""
+
+
 def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:
     return {each.name: claims[each.name] for each in fields(kind) if each.name in claims}
 
@@ -330,6 +345,13 @@ class ToolRights:
     def may_see(self, toolkit: str, tool: str) -> bool:
         """Whether it may list and inspect this tool."""
         return self._grant.use_tools and self._covers(toolkit, tool)
+
+    def may_hide(self, toolkit: str) -> bool:
+        """Whether `allow` and `deny` do not let it see and call every tool of this toolkit."""
+        denied = (_parts(pattern)[0] for pattern in self._grant.deny)
+        return not self._allow.covers_toolkit(toolkit) or any(
+            re.fullmatch(_glob(each), toolkit) is not None for each in denied
+        )
 
     def may_register(self, toolkit: str, public: bool) -> bool:
         """Whether it may register a toolkit of this name, public or private."""

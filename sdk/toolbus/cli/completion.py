@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Any
 
 import typer
 
+from toolbus.auth.grants import GRANTS
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room
+from toolbus.contexts import Contexts
 from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.settings import PRESETS
+from toolbus.settings import PRESETS, home_of
 
 __all__ = [
     "TOOLKITS",
+    "complete_context",
+    "complete_grant",
     "complete_installed",
     "complete_name",
     "complete_owner",
@@ -25,7 +30,7 @@ __all__ = [
 TOOLKITS = "toolbus.toolkits"
 """The entry point group of toolkits."""
 _TIMEOUT_S = 2.0
-_ROOM_FLAGS = ("url", "room", "token", "name")
+_ROOM_FLAGS = ("url", "room", "token", "name", "context")
 
 
 def complete_tool(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -53,6 +58,21 @@ def complete_toolkit(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of an owner of toolkits."""
     return _matching((each.owner for each in _visible_toolkits(ctx)), incomplete)
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """Complete the name of a context."""
+    try:
+        return _matching(Contexts.load(home_of(os.environ)).named, incomplete)
+    except Exception:  # a traceback would disturb the shell
+        return []
+
+
+def complete_grant(incomplete: str) -> list[str]:
+    """Complete the name of a grant, with `=` where it has a value."""
+    return _matching(
+        (f"{name}=" if values else name for name, values in GRANTS.items()), incomplete
+    )
 
 
 def complete_preset(incomplete: str) -> list[str]:

@@ -53,6 +53,7 @@ class RoomOptions:
     room: str | None = None
     token: str | None = field(default=None, repr=False)
     name: str | None = None
+    context: str | None = None
     as_json: bool = False
 
     def choices(self) -> dict[str, Any]:
@@ -61,7 +62,14 @@ class RoomOptions:
         Raises:
             UsageError: The token is a file name without `@`.
         """
-        return {"url": self.url, "room": self.room, "token": self._token(), "name": self.name}
+        token = self._token()
+        return {
+            "url": self.url,
+            "room": self.room,
+            "token": token,
+            "name": self.name,
+            "context": self.context,
+        }
 
     def _token(self) -> Token | None:
         if self.token is not None and self.token.startswith("@"):
@@ -79,7 +87,7 @@ class RoomOptions:
 
     def resolve_room(self) -> RoomSettings:
         """Resolve server and room; a token is not needed. Raises UsageError."""
-        return resolve_settings(url=self.url, room=self.room, token="not yet")
+        return resolve_settings(url=self.url, room=self.room, token="not yet", context=self.context)
 
 
 def _flag(name: str, kind: Any, default: Any, flag: str, text: str) -> inspect.Parameter:
@@ -100,6 +108,13 @@ _FLAGS = (
         "The token, or @FILE to read it from a file. [TOOLBUS_TOKEN_FILE]",
     ),
     _flag("name", str | None, None, "--name", "Your name, if your token is created from a key."),
+    _flag(
+        "context",
+        str | None,
+        None,
+        "--context",
+        "Name of a context, which overrides variables: see `toolbus context`. [TOOLBUS_CONTEXT]",
+    ),
     _flag("json", bool, False, "--json", "Print values and errors as JSON."),
 )
 
@@ -186,13 +201,14 @@ def in_room(
 
     async def join() -> T:
         settings = options.resolve()
-        await read_token(settings)
         async with (
-            asyncio.timeout(timeout_s),
             explain_refusal(settings),
-            CommandRoom(**options.choices(), locked=read_lock(settings, locked)) as room,
+            asyncio.timeout(timeout_s),
         ):
-            return await work(room)
+            await read_token(settings)
+            lock = read_lock(settings, locked)
+            async with CommandRoom(**options.choices(), locked=lock) as room:
+                return await work(room)
 
     with recorded("toolbus-cli"):
         return asyncio.run(join())

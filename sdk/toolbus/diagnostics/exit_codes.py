@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
+from toolbus.auth.grants import GRANTS, MAX_NAME_CHARS
 from toolbus.errors import InvalidArguments, RoomException
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "UsageError",
     "exit_code",
     "failure_lines",
+    "grant_command",
     "printable",
 ]
 
@@ -145,17 +147,41 @@ _AFTER_CLOSE = MappingProxyType(
 _UNAUTHORIZED, _REPLACED = 401, 409
 
 
+def grant_command(grant: str) -> str:
+    """Return the command that creates a token with a grant, written as `--grant` takes it."""
+    return f"toolbus token create --name NAME --grant {shlex.quote(grant)}"
+
+
+def _command_for_grant(grant: object) -> str | None:
+    """Return the command for the grant that an error names; None if there is no such grant."""
+    if not isinstance(grant, str) or not grant.isprintable():
+        return None
+    name, _, value = grant.partition("=")
+    is_known = name in GRANTS and GRANTS[name] == bool(value) and len(value) <= MAX_NAME_CHARS
+    return grant_command(grant) if is_known else None
+
+
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
         return "on_behalf_of must be the name of exactly one participant in the room"
+    # A call needs two grants, agents.call and agents.allow: `--allow` gives both.
+    named = None if "lacks" in error.details else error.details.get("grant")
+    if (command := _command_for_grant(named)) is not None:
+        doctor = "`toolbus doctor` with the same options shows the grants of your token"
+        return f"create a token with this grant: `{command}`; {doctor}"
     create = "`toolbus token create` creates a new one"
     if error.details.get("status") == _UNAUTHORIZED:
         doctor = "`toolbus doctor` with the same options"
         return f"{doctor} shows what is wrong with the token; {create}"
     is_join_error = not {"status", "close_code"}.isdisjoint(error.details)
-    if target.tool and not target.principal and not is_join_error:
-        command = f"`toolbus token create --name NAME --allow {target.quoted_name}`"
-        create = f"{command} creates one that may call this tool"
+    if target.toolkit and not target.principal and not is_join_error:
+        name, use = (
+            (target.quoted_name, "call this tool")
+            if target.tool
+            else (shlex.quote(target.toolkit), "see and call its tools")
+        )
+        command = f"`toolbus token create --name NAME --allow {name}`"
+        create = f"{command} creates one that may {use}"
     return f"`toolbus doctor` with the same options shows the grants of the token; {create}"
 
 

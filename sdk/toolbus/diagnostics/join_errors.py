@@ -14,7 +14,7 @@ from typing import Any
 from toolbus.auth.grants import matches_room
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.errors import PermissionDenied
+from toolbus.errors import PermissionDenied, Unavailable
 from toolbus.settings import RoomSettings
 
 __all__ = [
@@ -92,9 +92,10 @@ async def read_token(settings: RoomSettings) -> str:
     try:
         token = await settings.token()
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {settings.token_from}: {_error_text(error)}") from error
+        text = f"cannot read {settings.token_from}: {_error_text(error)}"
+        raise UsageError(text, details={"token_from": settings.token_from}) from error
     if _JWT.fullmatch(token) is None or token.count(".") != 2:
-        raise UsageError(_INVALID_TOKEN)
+        raise UsageError(_INVALID_TOKEN, details={"token_from": settings.token_from})
     return token
 
 
@@ -152,10 +153,24 @@ def token_rooms(claims: dict[str, Any]) -> list[str]:
 async def explain_refusal(settings: RoomSettings) -> AsyncIterator[None]:
     """Replace the server's refusal of a token with a more precise error, where there is one.
 
+    An error of joining names the context that the settings come from.
+
     Raises:
         TokenExpired: The token has expired.
         WrongRoom: The token is for other rooms.
     """
+    try:
+        async with _explain_token(settings):
+            yield
+    except (PermissionDenied, Unavailable, UsageError) as error:
+        is_of_joining = not {"status", "close_code", "url", "token_from"}.isdisjoint(error.details)
+        if is_of_joining and settings.context is not None:
+            error.message = f"context {settings.context}: {error.message}"
+        raise
+
+
+@asynccontextmanager
+async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
     try:
         yield
     except PermissionDenied as refusal:

@@ -73,7 +73,8 @@ class _Parts:
 class RoomClient(Room):
     """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
 
-    Arguments win over `TOOLBUS_*` variables, and these over the settings file. After a lost
+    Arguments win over `TOOLBUS_*` variables, these over the context in use, and that over the
+    settings file. After a lost
     connection it reconnects, and its toolkits are registered again. The token is renewed before it
     expires.
 
@@ -91,6 +92,7 @@ class RoomClient(Room):
         name: The participant's name, if this process mints its own tokens.
         instance: Distinguishes replicas of one identity: printable text of at most 128 characters;
             random unless given.
+        context: The name of a context of `toolbus context`; its settings win over variables.
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
         locked: A `LockFile` or the path of one: toolkits that are not in it, or differ from it, are
             refused with `DefinitionChanged`. False is no lock file, whatever the settings say.
@@ -106,11 +108,12 @@ class RoomClient(Room):
         token: Token | None = None,
         name: str | None = None,
         instance: str | None = None,
+        context: str | None = None,
         tracing: Tracing | None = None,
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
     ) -> None:
         self._choices = {"url": url, "room": room, "token": token, "name": name}
-        self._choices["instance"] = instance
+        self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
         self._locked = locked
         self._parts: _Parts | None = None

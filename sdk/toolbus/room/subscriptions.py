@@ -87,7 +87,9 @@ class Subscriptions:
     def _check_calls(self) -> None:
         """Raise PermissionDenied if a newer token no longer grants `observe`."""
         if not self._may_observe():
-            raise PermissionDenied("no grant to observe calls (observe)")
+            raise PermissionDenied(
+                "no grant to observe calls (observe)", details={"grant": "observe"}
+            )
 
     @asynccontextmanager
     async def _reading(

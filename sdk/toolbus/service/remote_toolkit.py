@@ -188,9 +188,9 @@ async def _serve(
 async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown) -> None:
     """Check settings and token before connecting, so that their errors have clear messages."""
     settings = resolve_settings()
-    await read_token(settings)
     try:
         async with explain_refusal(settings):
+            await read_token(settings)
             await serve_toolkits([toolkit], end=end)
     except (InvalidOffer, InvalidLockFile) as error:
         raise UsageError(str(error)) from error

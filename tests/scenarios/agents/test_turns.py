@@ -21,6 +21,7 @@ from toolbus import (
 from toolbus.errors import (
     InvalidArguments,
     NotFound,
+    PermissionDenied,
     Unavailable,
 )
 from toolbus_server.testing import room_of
@@ -91,20 +92,47 @@ async def test_each_turn_sees_what_its_own_message_asked_for() -> None:
             assert names(third) == []
 
 
-async def test_tools_that_the_rooms_own_grants_do_not_allow_are_hidden() -> None:
-    grant = AgentsGrant(use_tools=True, call=True, allow=("greeter", "notes"), deny=("*.insult",))
+async def test_grants_of_the_rooms_token_limit_remote_tools_and_no_local_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "toolbus.agents.turn")
+    grant = AgentsGrant(use_tools=True, call=True, allow=("greeter",), deny=("*.insult",))
     diary: list[str] = []
-    notes = Toolkit("notes", [Recorded("write", diary), Recorded("insult", diary)])
     async with agent_and_host(greeter(), api=ApiScope(agents=grant)) as (_, agent):
         async with Turn(
             agent,
-            always=[notes, Toolkit("secret", [Recorded("read", diary)])],
+            always=[Toolkit("notes", [Recorded("write", diary), Recorded("insult", diary)])],
             required=[RequiredToolkit("greeter")],
+            builders=[Diary("extra", diary)],
+            tools=[ToolkitConfig(name="extra")],
         ) as turn:
-            assert names(turn) == ["notes.write", "greeter.greet"]
-            for hidden in ("notes.insult", "secret.read", "greeter.insult"):
-                with pytest.raises(NotFound):
-                    await turn.call(hidden)
+            local = ["notes.write", "notes.insult", "extra.extra"]
+            assert names(turn) == [*local[:2], "greeter.greet", *local[2:]]
+            for name in local:
+                assert await turn.call(name) == f"{name.partition('.')[2]} for agent"
+            with pytest.raises(NotFound):
+                await turn.call("greeter.insult")
+    text = "may hide tools of greeter (agents.allow: greeter; agents.deny: *.insult)"
+    assert [text in each for each in caplog.messages].count(True) == 1
+
+
+async def test_hidden_tools_of_a_required_toolkit_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for grant, tools, text in (
+        (AgentsGrant(use_tools=True), None, "may list but not call: greet, insult (agents.call)"),
+        (AgentsGrant(use_tools=True), ["greet"], "may list but not call: greet (agents.call)"),
+    ):
+        caplog.clear()
+        async with agent_and_host(greeter(), api=ApiScope(agents=grant)) as (_, agent):
+            async with Turn(agent, required=[RequiredToolkit("greeter", tools)]) as turn:
+                assert names(turn) == []
+        assert [text in each for each in caplog.messages].count(True) == 1
+    denied = AgentsGrant(use_tools=True, call=True, deny=("*.insult",))
+    async with agent_and_host(greeter(), api=ApiScope(agents=denied)) as (_, agent):
+        turn = Turn(agent, required=[RequiredToolkit("greeter", ["greet", "insult"])])
+        with pytest.raises(PermissionDenied, match=r"not cover greeter\.insult: .*--allow greeter"):
+            await turn.__aenter__()
 
 
 # Names

@@ -40,7 +40,7 @@ def test_every_command_has_a_section_with_its_options(hooks: ModuleType) -> None
     assert sections == group.list_commands(None)
     assert "### toolbus token create" in text
     assert "| `--port` | Port to listen on; 0 takes a free one. | `7717` |" in text
-    assert text.count("| `--url` |") == 1
+    assert text.count("| `--context` |") == 1
 
 
 def test_every_module_is_listed_with_a_sentence(hooks: ModuleType) -> None:

@@ -8,14 +8,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from support.processes.command_line import CommandLine
+from toolbus.auth.grants import GRANTS, ApiScope
 from toolbus.auth.keys import Key, KeyRing
 from toolbus.auth.tokens import ParticipantToken, RefusalReason, VerifiedToken
 from toolbus.cli.commands.token import _REASONS, read_duration_s
+
+FULL = ApiScope.full().to_claims()
+SWITCHES = [name for name, has_values in GRANTS.items() if not has_values]
+ALL = {name: True for name in SWITCHES if "." not in name}
+ALL_AGENTS = {name.removeprefix("agents."): True for name in SWITCHES if "." in name}
 
 
 @pytest.fixture
@@ -55,6 +61,39 @@ def test_allow_narrows_a_preset(toolbus: CommandLine) -> None:
     assert scope.agents.allow == ("weather",)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--grant observe", {"observe": True}),
+        (
+            "--grant agents.act_for=* --grant agents.register=my*",
+            {"agents": {"act_for": ["*"], "register": ["my*"]}},
+        ),
+        ("--grant approve=files.* --grant approve=db", {"approve": ["files.*", "db"]}),
+        (
+            "--allow words --grant agents.allow=clock --deny clock.now --grant agents.deny=words.x",
+            {
+                "agents": {
+                    "use_tools": True,
+                    "call": True,
+                    "allow": ["words", "clock"],
+                    "deny": ["clock.now", "words.x"],
+                }
+            },
+        ),
+        (
+            "--preset full --grant agents.act_for=bob --grant agents.register=my*",
+            {**FULL, "agents": {**FULL["agents"], "act_for": ["*", "bob"], "register": ["my*"]}},
+        ),
+        (" ".join(f"--grant {name}" for name in SWITCHES), {**ALL, "agents": ALL_AGENTS}),
+    ],
+)
+def test_grants_are_added_to_the_other_flags(
+    toolbus: CommandLine, arguments: str, expected: dict[str, Any]
+) -> None:
+    assert verified(toolbus, *arguments.split()).api.to_claims() == expected
+
+
 def test_rooms_role_and_lifetime_are_set_by_flags(toolbus: CommandLine) -> None:
     token = verified(
         toolbus, *("--preset", "user", "--room", "lab-*", "--room", "main"), "--role", "bot"
@@ -77,6 +116,15 @@ def test_rooms_role_and_lifetime_are_set_by_flags(toolbus: CommandLine) -> None:
         (["--preset", "user", "--ttl", "soon"], "'soon' is not a duration"),
         (["--preset", "user", "--room", "A B"], "A B"),
         (["--allow", "a.b.c"], "a.b.c"),
+        (["--grant", "obsrve"], "no grant 'obsrve': did you mean observe?"),
+        (["--grant", "call"], "did you mean agents.call?"),
+        (["--grant", "actfor=bob"], "did you mean agents.act_for?"),
+        (["--grant", "zzz"], "the grants are admin, agents.act_for, agents.allow"),
+        (["--grant", "observe=yes"], "observe has no value: write --grant observe"),
+        (["--grant", "approve"], "approve has patterns of tools: write for example --grant app"),
+        (["--grant", "agents.act_for="], "has names of participants"),
+        (["--grant", "approve=a,b"], "its own --grant: --grant approve=a --grant ..."),
+        (["--grant", "agents.register=a.b"], "'a.b' is not a toolkit pattern"),
         (["--preset", "user", "--keys", "nowhere.toml"], "toolbus key create"),
     ],
 )

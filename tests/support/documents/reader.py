@@ -12,7 +12,7 @@ from support.documents.terminals import Service, Terminals
 from support.rooms.events import next_toolkit_event
 from toolbus import RoomClient
 
-_SERVICES = ("toolbus serve", "toolbus host", "toolbus trace")
+_SERVICES = ("toolbus serve", "toolbus host", "toolbus trace", "toolbus listen")
 _TRACE_PORT = "4318"
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from toolbus.chunks.json_values import shown
+from toolbus.cli.columns import show_columns
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError, printable
 from toolbus.errors import NotFound
@@ -30,7 +30,10 @@ class NoSuchParticipant(NotFound):
 
 @admin.callback()
 def _admin() -> None:
-    """Administer rooms; needs a token with the grant admin, for example from --preset full."""
+    """Administer rooms.
+
+    Needs the grant admin (`toolbus token create --name NAME --grant admin`).
+    """
 
 
 @admin.command("rooms")
@@ -42,7 +45,7 @@ def _rooms(options: RoomOptions) -> None:
         typer.echo(json.dumps(rooms, ensure_ascii=False))
         return
     rows = [_COLUMNS, *([str(each[column]) for column in _COLUMNS] for each in rooms)]
-    _show(rows)
+    show_columns(rows)
 
 
 async def _all_rooms(room: CommandRoom) -> list[dict[str, Any]]:
@@ -98,10 +101,3 @@ def _connections(done: dict[str, Any]) -> str:
 
 def _print(options: RoomOptions, facts: dict[str, Any], text: str) -> None:
     typer.echo(json.dumps(facts) if options.as_json else text)
-
-
-def _show(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())

@@ -16,19 +16,23 @@ from rich.text import Text
 from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import SchemaTree, node_lines
-from toolbus.diagnostics.exit_codes import printable
+from toolbus.diagnostics.exit_codes import grant_command, printable
 from toolbus.errors import NotFound
 from toolbus.room.participants import BuilderInfo
 
 __all__ = ["builders"]
 
 
+_GRANT_STEP = (
+    "`toolbus doctor` with the same options shows the grants of the token; "
+    f"`{grant_command('agents.builders=*')}` creates one for all builders"
+)
+
+
 class NoSuchBuilders(NotFound):
     """The participant is absent, or offers no builders that the token covers."""
 
-    next_step = (
-        "check the name; `toolbus doctor` with the same options shows the grants of the token"
-    )
+    next_step: str = f"check the name; {_GRANT_STEP}"
 
 
 @joins_a_room
@@ -44,7 +48,8 @@ def builders(
         typer.echo(json.dumps([each.to_wire() for each in found], ensure_ascii=False))
     elif not found:
         text = (
-            f"{printable(cut(participant))} has no builders that your grant agents.builders covers"
+            f"{printable(cut(participant))} has no builders that your grant agents.builders "
+            f"covers\n  next: {_GRANT_STEP}"
         )
         typer.echo(text, err=True)
     else:

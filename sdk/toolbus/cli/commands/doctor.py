@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import ssl
 import time
@@ -38,7 +37,7 @@ from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
-from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
+from toolbus.settings import RoomSettings, is_loopback
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
@@ -135,7 +134,10 @@ async def _check_settings(context: _Context) -> str:
         raise CheckFailed(
             mistake.message, "set it with a flag, a TOOLBUS_ variable or the settings file"
         ) from None
-    return f"{context.target.url}, room {context.target.room}"
+    text = f"{context.target.url}, room {context.target.room}"
+    if context.target.context is None:
+        return text
+    return f"{text}, context {context.target.context}"
 
 
 async def _check_key(context: _Context) -> str:
@@ -147,16 +149,11 @@ async def _check_key(context: _Context) -> str:
         if context.options.token and context.options.name:
             repair = "omit --token or --name"
         raise CheckFailed(mistake.message, repair) from None
-    if context.options.token or any(
-        os.environ.get(name) for name in ("TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE")
-    ):
-        return "not needed: a token is given"
-    named = os.environ.get("TOOLBUS_KEYS")
-    path = Path(named) if named else home_of(os.environ) / DEV_KEYS_FILE
+    path = context.settings.keys
+    if path is None:
+        return f"not needed: {context.settings.token_from} is given"
     if not path.exists():
-        if named:
-            raise CheckFailed(f"{path} does not exist", f"`toolbus key create --out {path}`")
-        return "a token or keys are named in the settings file"
+        raise CheckFailed(f"{path} does not exist", f"`toolbus key create --out {path}`")
     try:
         signing = KeyRing.load(path).signing_key
     except (OSError, ValueError) as error:
@@ -358,7 +355,7 @@ async def _check_grants(context: _Context) -> str:
     if agents.deny:
         tools += f" but not {', '.join(agents.deny)}"
     names = "" if tuple(agents.register) == ("*",) else f" named {', '.join(agents.register)}"
-    may = {
+    may = {  # without approve and answer, which have no effect yet
         f"list {tools}": agents.use_tools,
         f"call {tools}": agents.call,
         f"host public toolkits{names}": agents.register_public_toolkit,
@@ -370,14 +367,13 @@ async def _check_grants(context: _Context) -> str:
         "pass on its trace context (trace)": scope.trace,
         "observe calls (observe)": scope.observe,
         "administer rooms (admin)": scope.admin,
-        f"approve {', '.join(scope.approve)}": scope.approve,
-        f"answer {', '.join(scope.answer)}": scope.answer,
     }
     granted = [text for text, given in may.items() if given]
     if not granted:
         raise CheckFailed(
             "the token permits only to join the room",
-            "`toolbus token create` with --preset host, agent, user or full, or with --allow",
+            "`toolbus token create` with --preset host, agent, user or full, with --allow, or "
+            "with --grant",
         )
     text = f"may {'; '.join(granted)}"
     return text if context.joined else f"no room was joined; by its token it {text}"

@@ -31,7 +31,7 @@ from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
-from toolbus.diagnostics.exit_codes import UsageError, exit_code
+from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
@@ -118,9 +118,9 @@ class NotPublic(PermissionDenied):
         error: The server's error.
     """
 
-    next_step = (
+    next_step: str = (
         "this token permits private toolkits: add --private, and --share to show them to others; "
-        "`toolbus token create --preset host` creates a token for public toolkits"
+        f"`{grant_command('agents.register_public_toolkit')}` creates a token for public toolkits"
     )
 
     def __init__(self, error: PermissionDenied) -> None:
@@ -211,9 +211,9 @@ async def _serve(
     drain_s: float | None,
 ) -> None:
     settings = options.resolve()
-    await read_token(settings)
     try:
         async with explain_refusal(settings):
+            await read_token(settings)
             await serve_toolkits(toolkits, room, drain_s, end=end)
     except InvalidOffer as error:
         raise UsageError(str(error)) from error

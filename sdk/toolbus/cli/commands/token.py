@@ -9,7 +9,7 @@ import shlex
 import stat
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -25,8 +25,9 @@ from toolbus.auth.tokens import (
     RefusalReason,
     TokenRefused,
 )
-from toolbus.cli.completion import complete_preset
+from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting
+from toolbus.cli.grant_options import add_grants, read_grants
 from toolbus.cli.import_errors import error_text
 from toolbus.diagnostics.exit_codes import UsageError, printable
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
@@ -99,6 +100,15 @@ _Deny = Annotated[
     list[str] | None,
     typer.Option(help="Tools that may be neither seen nor called; overrides --allow. Repeatable."),
 ]
+_Grants = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[=VALUE]",
+        help="A further grant, for example observe or agents.act_for='*'; one value each. "
+        "Repeatable.",
+        autocompletion=complete_grant,
+    ),
+]
 _Ttl = Annotated[str, typer.Option(help="Lifetime, for example 90s, 15m or 1h; at most 1d.")]
 _JsonErrors = Annotated[bool, typer.Option("--json", help="Print errors as JSON.")]
 
@@ -110,6 +120,7 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
     preset: _Preset = None,
     allow: _Allow = None,
     deny: _Deny = None,
+    grant: _Grants = None,
     role: Annotated[str, typer.Option(help="Role of the participant, visible to others.")] = "user",
     ttl: _Ttl = "1h",
     keys: _KeysFlag = None,
@@ -123,7 +134,8 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             key = ring.signing_key
             if key is None:
                 raise ValueError("none of these keys can sign: they are public keys")
-            scope = _scope(preset, tuple(allow or ()), tuple(deny or ()))
+            grants = _merge_patterns(read_grants(grant or ()), allow or (), deny or ())
+            scope = add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
             typer.echo(made.to_jwt(key, ttl_s=_read_ttl_s(ttl)))
         except ValueError as error:
@@ -158,18 +170,28 @@ def _inspect(
         typer.echo(printable(json_codec.dumps(claims, ensure_ascii=False, indent=2)))
 
 
-def _scope(preset: str | None, allow: tuple[str, ...], deny: tuple[str, ...]) -> ApiScope:
-    if preset is None and not allow:
+def _merge_patterns(
+    grants: dict[str, tuple[str, ...]], allow: Sequence[str], deny: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Add the patterns of --allow and --deny; --allow implies to list and to call."""
+    merged = dict(grants)
+    if allow:
+        merged |= {"agents.use_tools": (), "agents.call": ()}
+    for name, patterns in (("agents.allow", allow), ("agents.deny", deny)):
+        if patterns:
+            merged[name] = (*patterns, *merged.get(name, ()))
+    return merged
+
+
+def _preset(preset: str | None, *, has_grants: bool) -> ApiScope:
+    if preset is None and not has_grants:
         raise ValueError(
-            f"a token needs grants: --preset {', '.join(PRESETS)}, or --allow 'toolkit.*', or both"
+            f"a token needs grants: --preset {', '.join(PRESETS)}, --allow 'toolkit.*', "
+            "or --grant NAME"
         )
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"preset {preset!r} does not exist: use one of {', '.join(PRESETS)}")
-    scope = ApiScope() if preset is None else PRESETS[preset]()
-    changes: dict[str, Any] = {"deny": deny} if deny else {}
-    if allow:
-        changes |= {"allow": allow, "use_tools": True, "call": True}
-    return replace(scope, agents=replace(scope.agents, **changes))
+    return ApiScope() if preset is None else PRESETS[preset]()
 
 
 def read_duration_s(text: str) -> float:

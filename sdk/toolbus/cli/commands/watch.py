@@ -53,7 +53,8 @@ def watch(
 ) -> None:
     """Show the participants, toolkits and calls of a room until Ctrl-C.
 
-    Needs the grant observe. Rates and percentiles cover the last 10 s.
+    Needs the grant observe (`toolbus token create --name NAME --grant observe`). Rates and
+    percentiles cover the last 10 s.
     """
     if not _MIN_INTERVAL_S <= interval <= _MAX_S:
         raise UsageError("--interval must be a number of seconds from 0.1 to 86400")

@@ -1,0 +1,72 @@
+"""`toolbus participants`: lists who is in a room, and what each of them hosts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from toolbus.chunks.json_values import cut
+from toolbus.cli.columns import show_columns
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.errors import PermissionDenied
+from toolbus.room.participants import ParticipantInfo
+
+__all__ = ["participants"]
+
+_COLUMNS = ("name", "role", "toolkits", "since", "attributes")
+_Hosted = Mapping[str, Sequence[str]]
+
+
+@joins_a_room
+def participants(options: RoomOptions) -> None:
+    """List the participants of a room, with a line for each connection.
+
+    Needs the grant presence; with agents.use_tools it also shows the toolkits that each name hosts,
+    as far as you can see them. The connection of this command is one of the lines.
+    """
+    listed, hosted = in_room(options, _list)
+    if options.as_json:
+        facts = [_facts(each, hosted) for each in listed]
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        show_columns([_COLUMNS, *(_row(each, hosted) for each in listed)])
+
+
+async def _list(room: CommandRoom) -> tuple[list[ParticipantInfo], _Hosted | None]:
+    """Return the participants, and the toolkits by owner; None without the grant for them."""
+    listed = await room.participants()
+    hosted: dict[str, list[str]] = defaultdict(list)
+    try:
+        async for toolkit in room.toolkits():
+            if toolkit.hosts:
+                hosted[toolkit.owner].append(toolkit.name)
+    except PermissionDenied:
+        return listed, None
+    return listed, hosted
+
+
+def _row(each: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
+    toolkits = "-" if hosted is None else ", ".join(hosted.get(each.name, ())) or "none"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.since))
+    attributes = " ".join(
+        f"{cut(name)}={cut(json.dumps(value, ensure_ascii=False))}"
+        for name, value in each.attributes.items()
+    )
+    return each.name, each.role, toolkits, since, attributes
+
+
+def _facts(each: ParticipantInfo, hosted: _Hosted | None) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "role": each.role,
+        "toolkits": None if hosted is None else list(hosted.get(each.name, ())),
+        "since": each.since,
+        "attributes": dict(each.attributes),
+        "issuer": each.issuer,
+        "id": each.id,
+    }

@@ -1,0 +1,83 @@
+"""`toolbus send`: sends one message to a participant, or to all others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.chunks.json_values import shown
+from toolbus.cli.arguments import read_json
+from toolbus.cli.commands.call import read_arguments
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.errors import NotFound
+
+__all__ = ["send"]
+
+_FORM = "write `toolbus send NAME KIND [BODY]`, or `toolbus send --all KIND [BODY]`"
+
+
+class NoReceiver(NotFound):
+    """No participant has the name of the receiver."""
+
+    next_step = "`toolbus participants` lists the participants"
+
+
+@joins_a_room
+def send(
+    options: RoomOptions,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME KIND [BODY]...",
+            help="The receiver, the kind of message, and the body: one JSON value, or name=value "
+            "and name:=JSON, as in `toolbus call`. With --all, without NAME.",
+        ),
+    ],
+    to_all: Annotated[
+        bool, typer.Option("--all", help="Send it to all other participants.")
+    ] = False,
+) -> None:
+    """Send a message, and print how many connections it was written to.
+
+    Needs the grant messaging. Only connections that subscribe to messages receive it, such as
+    `toolbus listen`. Nothing is stored. Exit code 4: there is no participant of this name.
+    """
+    before = 1 if to_all else 2
+    if len(words) < before:
+        raise UsageError(_FORM)
+    to = None if to_all else words[0]
+    kind, body = words[before - 1], _read_body(words[before:])
+    delivered = in_room(options, lambda room: _send(room, to, kind, body))
+    if options.as_json:
+        typer.echo(json.dumps({"delivered": delivered}))
+        return
+    typer.echo(f"sent to {delivered} connection{'' if delivered == 1 else 's'}")
+    if not delivered:
+        receiver = "no other participant" if to is None else f"no connection of {shown(to)}"
+        typer.echo(f"{printable(receiver)} subscribes to messages now", err=True)
+
+
+async def _send(room: CommandRoom, to: str | None, kind: str, body: Any) -> int:
+    if to is None:
+        return await room.broadcast(kind, body)
+    try:
+        return await room.send(to, kind, body)
+    except NotFound as error:
+        text = f"no participant named {shown(to)} is in room {room.room}"
+        raise NoReceiver(text, details=error.details) from None
+
+
+def _read_body(typed: Sequence[str]) -> Any:
+    """Return the body: none, one JSON value, or an object of arguments. Raises UsageError."""
+    if not typed:
+        return None
+    if len(typed) == 1:
+        try:
+            return read_json(typed[0])
+        except (ValueError, RecursionError):
+            pass
+    return read_arguments(tuple(typed), {})

@@ -1,0 +1,112 @@
+"""`toolbus participants`, `send` and `listen`, each as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from support.processes.command_line import CommandLine, Running
+
+TOOLS = """
+from toolbus import Toolkit, tool
+
+@tool
+async def add(a: int, b: int = 1) -> int:
+    return a + b
+
+sums = Toolkit("sums", [add])
+"""
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    folder = tmp_path_factory.mktemp("messages")
+    (folder / "sum_tools.py").write_text(TOOLS, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("sum_tools:sums", "--name", "bob"):
+            yield there
+
+
+@contextmanager
+def listening(toolbus: CommandLine, name: str, *options: str) -> Iterator[Running]:
+    with toolbus.start("listen", "--name", name, *options) as running:
+        assert running.process.stderr is not None
+        expected = f"listening as {name} in room main  (Ctrl-C to stop)\n"
+        assert running.process.stderr.readline() == expected
+        yield running
+
+
+def token(toolbus: CommandLine, *grants: str) -> str:
+    return toolbus.run_here("token", "create", "--name", "eve", *grants).out.strip()
+
+
+def test_participants_are_listed_with_their_toolkits(toolbus: CommandLine) -> None:
+    shown = toolbus.run("participants", "--name", "ann")
+    assert (shown.code, shown.err) == (0, "")
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert rows[0] == ["name", "role", "toolkits", "since", "attributes"]
+    assert [row[:3] for row in rows[1:]] == [["ann", "user", "none"], ["bob", "user", "sums"]]
+    facts = toolbus.value_here("participants", "--json", "--name", "ann")[1]
+    assert {name: facts[name] for name in ("name", "role", "toolkits", "attributes")} == {
+        "name": "bob",
+        "role": "user",
+        "toolkits": ["sums"],
+        "attributes": {},
+    }
+    without = token(toolbus, "--grant", "presence")
+    assert toolbus.value_here("participants", "--json", "--token", without)[0]["toolkits"] is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "body"),
+    [
+        ([], None),
+        (['{"a": [1]}'], {"a": [1]}),
+        (['"good day"'], "good day"),
+        (["text=good day", "n:=2"], {"text": "good day", "n": 2}),
+    ],
+)
+def test_listener_receives_the_body_as_it_was_typed(
+    toolbus: CommandLine, typed: list[str], body: object
+) -> None:
+    with listening(toolbus, "liz", "--json") as listener:
+        sent = toolbus.run_here("send", "liz", "note", *typed, "--name", "ann")
+        assert (sent.code, sent.out, sent.err) == (0, "sent to 1 connection\n", "")
+        got = json.loads(listener.line())
+        assert (got["kind"], got["from"]["name"], got["direct"]) == ("note", "ann", True)
+        assert got["body"] == body
+        assert listener.end(signal.SIGINT).code == 0
+
+
+def test_broadcast_reaches_every_listener_and_kinds_are_filtered(toolbus: CommandLine) -> None:
+    with listening(toolbus, "liz") as all_kinds, listening(toolbus, "max", "--kind", "b") as only_b:
+        for kind in ("a", "b"):
+            sent = toolbus.run("send", "--all", kind, "x=\x1b\n", "--json")
+            assert json.loads(sent.out) == {"delivered": 2}, sent.err
+        lines = [all_kinds.line(), all_kinds.line(), only_b.line()]
+        assert [line.split()[1] for line in lines] == ["a", "b", "b"]
+        assert lines[2].rstrip().endswith('to all: {"x": "\\u001b\\n"}')
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "text"),
+    [
+        (["nobody", "note"], 4, "no participant named 'nobody' is in room main"),
+        (["bob"], 2, "write `toolbus send NAME KIND [BODY]`"),
+        (["bob", "note", "word"], 2, "'word' is not an argument: write name=value"),
+        (["bob", "no note"], 2, "must be 1 to 64 of A-Z"),
+        (["bob", "note"], 0, "no connection of 'bob' subscribes to messages now"),
+    ],
+)
+def test_message_without_a_receiver_or_a_valid_form_is_explained(
+    toolbus: CommandLine, typed: list[str], code: int, text: str
+) -> None:
+    sent = toolbus.run_here("send", *typed)
+    assert sent.code == code
+    assert text in sent.err
