@@ -7,7 +7,7 @@ DEMO := $(VENV)/.ready-demo
 DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-redis soak check format docs docs-serve bench bench-check clean
+.PHONY: help setup demo test test-all test-redis soak check format docs docs-serve bench bench-check clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +32,15 @@ demo: $(DEMO) ## real calls on real data between a server and three hosts, in un
 test: $(READY) ## every test, in four processes side by side; ARGS=-n0 for one
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-all: ## every test on each Python of this machine, each in a virtual environment of its own
+	@PYTHON=$(PYTHON) .ci/test-all $(ARGS)
+
 test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9 and 8, Redis 7 and 8
 	@PYTHONPATH=tests $(BIN)/python -m support.redis.matrix $(ARGS)
+
+.PHONY: jaeger
+jaeger: ## build Jaeger with Go, into the user's cache or ARGS=FOLDER
+	@deploy/jaeger/build.sh $(ARGS)
 
 soak: $(READY) ## the tests that take many minutes and gigabytes
 	@$(BIN)/python -m pytest -m soak $(ARGS)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from support.pytest_plugins.missing_parts import messages_of_missing
+from support.pytest_plugins.missing_parts import tests_not_verified
 from support.pytest_plugins.running_order import in_running_order
 from support.redis.server import RedisServer, redis_server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--not-verified-to",
+        metavar="FILE",
+        help="write the tests that are NOT VERIFIED into a file: `pytest @FILE` runs them",
+    )
 
 
 def pytest_configure() -> None:
@@ -38,12 +47,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = in_running_order(items)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    missing = messages_of_missing(terminalreporter.stats.get("skipped", ()))
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    missing = tests_not_verified(terminalreporter.stats.get("skipped", ()))
     if missing:
         terminalreporter.section("not verified", yellow=True)
-        for text in missing:
+        for text in dict.fromkeys(missing.values()):
             terminalreporter.line(text, yellow=True)
+    file: str | None = config.getoption("--not-verified-to")
+    if file is not None:
+        Path(file).write_text("".join(f"{test}\n" for test in missing), encoding="utf-8")
 
 
 @pytest.fixture

@@ -1,14 +1,22 @@
 import asyncio
 
-from shop import shop
-from toolbus import RoomClient
+from toolbus import RemoteToolkit, RoomClient, tool
 from toolbus_toolkits.clock import clock
+
+
+@tool
+async def greet(name: str) -> str:
+    """Greet a person."""
+    return f"Hello, {name}"
+
+
+greeter = RemoteToolkit(name="greeter", tools=[greet])
 
 
 async def main() -> None:
     async with RoomClient(name="services") as room:
-        await shop.start(room)  # a RemoteToolkit can also be started and stopped
-        await shop.stop()
+        await greeter.start(room)  # a RemoteToolkit can also be started and stopped
+        await greeter.stop()
 
         async with room.host(clock(), public=False):  # as long as the block runs
             noon = "2026-03-01T12:00:00+00:00"

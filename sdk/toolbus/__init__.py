@@ -83,6 +83,10 @@ if TYPE_CHECKING:
         EventStream,
         RoomEvent,
     )
+    from toolbus.room.lock_file import (
+        LockedToolkit,
+        LockFile,
+    )
     from toolbus.room.participants import (
         BuilderInfo,
         Message,
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
     from toolbus.room.toolkit_proxy import (
         ToolkitInfo,
         ToolkitProxy,
+        TypedToolkitProxy,
     )
     from toolbus.service.remote_toolkit import (
         RemoteToolkit,
@@ -150,6 +155,8 @@ __all__ = [
     "Key",
     "KeyRing",
     "LinkChunk",
+    "LockFile",
+    "LockedToolkit",
     "LoopDetected",
     "Message",
     "NoHost",
@@ -182,6 +189,7 @@ __all__ = [
     "ToolkitProxy",
     "Turn",
     "TurnTool",
+    "TypedToolkitProxy",
     "Unavailable",
     "builder_infos",
     "make_toolkits",
@@ -258,6 +266,10 @@ _MODULES = {
         "EventStream",
         "RoomEvent",
     ),
+    "toolbus.room.lock_file": (
+        "LockFile",
+        "LockedToolkit",
+    ),
     "toolbus.room.participants": (
         "BuilderInfo",
         "Message",
@@ -268,6 +280,7 @@ _MODULES = {
     "toolbus.room.toolkit_proxy": (
         "ToolkitInfo",
         "ToolkitProxy",
+        "TypedToolkitProxy",
     ),
     "toolbus.service.remote_toolkit": ("RemoteToolkit",),
     "toolbus.tools.context": ("ToolContext",),

@@ -209,7 +209,8 @@ class ToolFailed(RoomException):
     """The tool's function started and raised an exception.
 
     A tool raises it to send its own message: `ToolFailed("no such account", retryable=False)`. The
-    text of any other exception stays at the host; only its class is sent, in `details["cause"]`.
+    text of any other exception stays at the host; its class is sent, in `details["cause"]`. If the
+    server refused a call of the tool, `details["refused"]` has the missing grant.
     """
 
     code = "tool_failed"

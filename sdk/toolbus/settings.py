@@ -66,7 +66,7 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain"})
+_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain", "lock"})
 _CREDENTIALS = ("token", "token_file", "keys")
 
 
@@ -96,6 +96,8 @@ class RoomSettings:
     """The key file that tokens are minted from; None for a given token."""
     context: str | None = None
     """The context that the server, the room or the token comes from; None if there is none."""
+    lock: Path | None = None
+    """The lock file that all calls are checked by."""
 
     @classmethod
     def resolve(  # noqa: PLR0913 - an argument for each setting
@@ -144,6 +146,7 @@ class RoomSettings:
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
             keys=source.keys,
             context=found.used_context,
+            lock=Path(lock) if (lock := found.text("lock")) else None,
         )
 
 
@@ -194,7 +197,7 @@ class _Sources:
         variables = {name: environ.get(f"TOOLBUS_{name.upper()}", "") for name in names}
         variables["token"] = variables["token"].strip()
         if chosen:
-            variables = {name: variables[name] for name in ("instance", "drain")}
+            variables = {name: variables[name] for name in ("instance", "drain", "lock")}
         file = _Source(self._read_file(), "{name} in the settings file")
         order = [_Source(variables, "{variable}"), *self._contexts(chosen)]
         self._order: list[_Source] = [*(reversed(order) if chosen else order), file]

@@ -181,6 +181,17 @@ async def test_stopped_demo_ends_what_it_started() -> None:
     assert still_running(pids) == []
 
 
+async def test_killed_demo_leaves_no_process() -> None:
+    async with running_demo() as process:
+        started = [
+            psutil.Process(pid) for pid in printed_pids(await read_until(process, "listens"))
+        ]
+        process.kill()
+        _, living = await asyncio.to_thread(psutil.wait_procs, started, timeout=60)
+    assert len(started) == 4
+    assert living == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_any_signal_to_stop_ends_the_demo_and_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals

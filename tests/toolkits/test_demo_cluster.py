@@ -130,6 +130,31 @@ async def test_redis_that_does_not_start_fails_the_scene_with_its_last_output(
     await redis.end()
 
 
+async def test_redis_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text(
+        f"#!/bin/sh\necho $$ >{tmp_path}/pid\necho Ready to accept connections\nexec sleep 600\n"
+    )
+    program.chmod(0o755)
+    start = (
+        "import asyncio, os, pathlib\n"
+        "from toolbus_toolkits.demo.redis_process import RedisProcess\n"
+        "async def main():\n"
+        f"    await RedisProcess({str(program)!r}, pathlib.Path({str(tmp_path)!r})).start()\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", start)
+    async with asyncio.timeout(60):
+        await killed.wait()
+    try:
+        redis = psutil.Process(int((tmp_path / "pid").read_text()))
+        await asyncio.to_thread(redis.wait, 60)
+    except psutil.NoSuchProcess:
+        pass
+    assert killed.returncode == -9
+
+
 async def test_balancer_chooses_the_server_with_the_fewest_connections_and_skips_a_dead_one() -> (
     None
 ):

@@ -9,14 +9,13 @@ they apply to this machine.
 from __future__ import annotations
 
 import csv
-import os
 import re
 import shutil
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -64,7 +63,6 @@ _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
 _LONGEST_LICENCE = 80
 
-_NO_FILE = os.stat_result((0,) * 10)
 _FIELD, _RECORD = "\x1f", "\x1e"
 _DPKG_FIELDS = (
     "Package",
@@ -99,7 +97,7 @@ class Package:
     """None where the package states none, or a long text."""
     summary: str | None = None
     files: int | None = None
-    """How many files it recorded; None where there is no record."""
+    """How many of the files that it recorded exist; None where there is no record."""
     size_bytes: int | None = None
     """The size of those files now; None where there is no record, or no time to measure."""
     dependencies: tuple[Dependency, ...] = field(default=())
@@ -236,15 +234,16 @@ def _is_one_line(licence: str) -> bool:
 def _measured(distribution: Distribution, ends_at: float) -> tuple[int | None, int | None]:
     if time.monotonic() >= ends_at:
         return None, None
-    files = _attempt(lambda: distribution.files, None)
-    if not files:
+    recorded = _attempt(lambda: distribution.files, None)
+    if recorded is None:
         return None, None
-    size_bytes = 0
-    for file in files:
+    sizes: list[int] = []
+    for file in recorded:  # from Python 3.12 on these exist, before that some may be missing
         if time.monotonic() >= ends_at:
-            return len(files), None
-        size_bytes += _attempt(Path(file.locate()).stat, _NO_FILE).st_size
-    return len(files), size_bytes
+            return None, None
+        with suppress(*_BROKEN_METADATA):
+            sizes.append(Path(file.locate()).stat().st_size)
+    return len(sizes), sum(sizes)
 
 
 def _python_dependencies(distribution: Distribution) -> tuple[Dependency, ...]:

@@ -56,6 +56,9 @@ _REPLACED = Refusal(409, 4409, "This instance has a connection with this or a la
 _BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n")
 _TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
 _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
+_NOT_ELSEWHERE = Refusal(
+    503, None, "This is not another server, or it cannot reach the others: stay where you are.\n"
+)
 _DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
 
@@ -79,6 +82,8 @@ class _Request(NamedTuple):
     epoch: int
     token: str
     reads_chunks: bool
+    elsewhere: bool
+    """Whether it is refused where this instance has a connection already."""
 
 
 class _Refused(Exception):
@@ -141,6 +146,8 @@ class Admission:
         """The keys whose tokens are accepted; replaced as a whole."""
         self.draining = False
         """Set when the server shuts down: from then on every connection is refused."""
+        self.is_isolated = False
+        """Whether this node has no Redis and others have: nothing moves here from another one."""
         self.quotas: ConnectionQuotas = ConnectionQuotas(
             settings.max_per_address, settings.max_per_identity, settings.max_per_room
         )
@@ -181,6 +188,8 @@ class Admission:
             raise _Refused(_WRONG_ROOM, "wrong_room")
         identity = Identity(token.issuer, token.name)
         current = self._epoch_of(request.room, identity, request.instance)
+        if request.elsewhere and (current is not None or self.is_isolated):
+            raise _Refused(_NOT_ELSEWHERE, "not_elsewhere")
         if current is not None and request.epoch <= current:
             raise _Refused(_REPLACED, "old_epoch")
         if current is None:  # a newer connection of an instance replaces one that is counted
@@ -228,7 +237,8 @@ class Admission:
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
         reads_chunks = query.get("chunks", [""])[0] == "1"
         instance, epoch = _checked_instance(instance), _checked_epoch(query)
-        return _Request(parts[2], instance, epoch, token, reads_chunks)
+        elsewhere = query.get("elsewhere", [""])[0] == "1"
+        return _Request(parts[2], instance, epoch, token, reads_chunks, elsewhere)
 
     def _verify(self, jwt: str) -> VerifiedToken:
         try:

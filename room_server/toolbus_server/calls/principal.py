@@ -1,4 +1,4 @@
-"""The principal, depth and deadline of a call, from the server's own tables.
+"""The principal, depth and deadline of a call, from the server's own tables; nested refusals.
 
 Nothing that a frame claims is trusted: a parent call must be in flight on the caller's connection.
 """
@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import MAX_NAME_CHARS
-from toolbus.errors import LoopDetected, PermissionDenied
+from toolbus.errors import LoopDetected, PermissionDenied, RoomException
+from toolbus.wire import Call
 from toolbus_server.calls.call_state import Connection, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.models import Participant
 
-__all__ = ["ROOT_CONTEXT", "CallContext", "call_context"]
+__all__ = ["ROOT_CONTEXT", "CallContext", "call_context", "complete_refusal"]
 
 
 class CallContext(NamedTuple):
@@ -69,3 +70,25 @@ def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Partic
         reason = "several identities here are named" if several else "no participant here is named"
         raise PermissionDenied(f"{reason} {name[:64]!r}", details={"on_behalf_of": name[:64]})
     return principal
+
+
+def complete_refusal(
+    room: RoutedRoom, caller: Connection, request: Call, error: RoomException
+) -> None:
+    """Add to the refusal of a nested call what the caller of its parent may know (ERR-9).
+
+    That is who lacks the grant: the host that made the call, or the principal; and the name of the
+    tool, if that caller may list or call it.
+    """
+    options = request.options or {}
+    if "lacks" not in error.details or "parent" not in options:
+        return
+    parent = caller.dispatched.get(options["parent"])
+    if parent is None:
+        return
+    if error.details["lacks"] == "caller":
+        error.details["lacks"] = "host"
+    informed, owner = parent.caller.participant, options.get("participant")
+    toolkit = room.state.resolve(caller.participant, request.toolkit, owner)
+    if toolkit.is_visible_to(informed) and informed.may_read(toolkit.name, request.tool):
+        error.details["tool"] = f"{toolkit.name}.{request.tool}"

@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from math import ceil, inf
+from time import time_ns
 from typing import Any, TypeAlias
 
 from toolbus.concurrency.timers import ROUNDING_MS, Deadlines
@@ -22,6 +23,7 @@ from toolbus.errors import (
     DeadlineExceeded,
     DuplicateCallId,
     HostLost,
+    NoHost,
     Overloaded,
     QuotaExceeded,
     RoomException,
@@ -46,7 +48,12 @@ from toolbus.wire import (
     failed,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
-from toolbus_server.calls.principal import ROOT_CONTEXT, CallContext, call_context
+from toolbus_server.calls.principal import (
+    ROOT_CONTEXT,
+    CallContext,
+    call_context,
+    complete_refusal,
+)
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -56,7 +63,7 @@ from toolbus_server.registry.call_checks import (
     check_pin,
     check_principal,
 )
-from toolbus_server.registry.models import RegisteredToolkit
+from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.request_options import (
     STREAM_OPTION_TYPES,
     bad_option,
@@ -112,6 +119,8 @@ class Router:
         """How many calls have not ended."""
         self.is_draining = False
         """Set when the server shuts down: from then on only nested calls are accepted."""
+        self.view_is_partial = False
+        """Whether this server lacks news of other servers, so that a missing host may be there."""
         self._idle: asyncio.Event | None = None
         self.dropped = 0
         """Late, duplicate and unknown replies and cancels: counted, never fatal."""
@@ -162,11 +171,12 @@ class Router:
         is_recorded: bool,
     ) -> None:
         self._count(error)
+        complete_refusal(room, caller, request, error)
+        if not is_recorded:  # before the reply: its span must not end after the caller's
+            self._telemetry.refuse_call(room, caller.participant, request, error)
         caller.port.send_message(encode(failed(request.id, error)))
         if room.monitor is not None:
             room.monitor.call_refused(caller, request, error)
-        if not is_recorded:
-            self._telemetry.refuse_call(room, caller.participant, request, error)
 
     def route(
         self,
@@ -202,8 +212,19 @@ class Router:
         if len(hosts) == 1 and tool.affinity == "none":
             return toolkit, tool, context, room.connections[hosts[0].id]
         affinity = affinity_of(tool, caller.participant, options.get("affinity"))
-        host = room.state.choose_host(toolkit, affinity)
+        host = self._choose_host(room, toolkit, affinity)
         return toolkit, tool, context, room.connections[host.id]
+
+    def _choose_host(
+        self, room: RoutedRoom, toolkit: RegisteredToolkit, affinity: str | None
+    ) -> Participant:
+        try:
+            return room.state.choose_host(toolkit, affinity)
+        except NoHost:
+            if not self.view_is_partial:
+                raise
+            message = "the host may be at a server that cannot be reached now"
+            raise Unavailable(message, executed="no", retry_after_s=_RETRY_AFTER_S) from None
 
     def _begin_span(
         self, room: RoutedRoom, call: InFlightCall, request: Call, header: dict[str, Any]
@@ -317,14 +338,16 @@ class Router:
             return
         if isinstance(reply, Result):
             # It fits the caller's frame too: no request id packs into more bytes than a dispatch
-            # id. Sent first, so that the caller can go on while the tables are updated.
+            # id. Sent first, so that the caller can go on while the tables are updated; the span
+            # ends before that, or it would end after the caller's.
+            ended_ns = None if call.span is None else time_ns()
             call.caller.port.send_message(encode(Result(call.request_id, reply.body)))
             self.succeeded += 1
             self._end(call)
             if call.monitor is not None:
                 call.monitor.call_ended(call, None)
             if call.span is not None:
-                call.span.end()
+                call.span.end(at_ns=ended_ns)
         else:
             error = exception_of(reply)
             if call.streams is not None and self.streams.has_sent(call.streams):
@@ -379,11 +402,11 @@ class Router:
     def _fail(self, call: InFlightCall, error: RoomException) -> None:
         self._count(error)
         self._end(call)
+        if call.span is not None:  # before the reply, as in `answer`
+            call.span.end(error)
         call.caller.port.send_message(encode(failed(call.request_id, error)))
         if call.monitor is not None:
             call.monitor.call_ended(call, error)
-        if call.span is not None:
-            call.span.end(error)
 
     def _end(self, call: InFlightCall) -> None:
         call.ended = True

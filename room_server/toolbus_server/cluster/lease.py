@@ -20,9 +20,9 @@ from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 __all__ = ["LEASES_KEY", "Lease", "LeaseExpired", "Renewal"]
 
 _SCRIPTS = {
-    "beat": ("beat",),
+    "renew_lease": ("renew_lease",),
     "enter": ("one_room", "enter"),
-    "exit": ("exit",),
+    "exit": ("one_room", "exit"),
     "leave": ("leave",),
     "publish_change": ("one_room", "publish_change"),
     "rooms": ("rooms",),
@@ -30,8 +30,9 @@ _SCRIPTS = {
 """Each script with the files that it consists of."""
 LEASES_KEY = "toolbus:nodes"
 """The sorted set of leases in Redis: nodes with their incarnations, by expiry."""
-_VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:gone"
-_CLEANUP_KEY = "toolbus:tidying"
+_VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
+_ADDRESSES_KEY = "toolbus:nodes:addresses"
+_CLEANUP_KEY = "toolbus:nodes:cleanup"
 _logger = logging.getLogger(__name__)
 
 
@@ -48,6 +49,8 @@ class Renewal(NamedTuple):
     """Nodes without a lease whose published state this node has to withdraw."""
     next_expiry_s: float
     """Seconds until the first lease expires, if it is not renewed."""
+    addresses: dict[str, str] | None
+    """The URLs of all nodes that have one, by node with its incarnation; None if unchanged."""
 
 
 class Lease:
@@ -66,6 +69,8 @@ class Lease:
         """Expiry by the loop's clock; never later than other nodes can notice it."""
         self.is_held = False
         """Whether this incarnation has had a lease; an expiry does not change it."""
+        self.address = ""
+        """The URL at which other nodes reach this one, or "": published with the next renewal."""
         self.redis: RedisClient = redis
         """The connection to Redis, up or down."""
         self._loop = asyncio.get_running_loop()
@@ -122,19 +127,22 @@ class Lease:
         name, incarnation = self.node_id.rsplit(" ", 1)
         is_first = int(not self.is_held)
         arguments = (name, incarnation, int(duration_s * 1000), self._known_version, is_first)
-        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY)
-        answer = await self._run("beat", keys, *arguments, self._family)
+        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, _ADDRESSES_KEY)
+        answer = await self._run("renew_lease", keys, *arguments, self._family, self.address)
         if answer[0] == 0:
             raise NameHeld(answer[1].decode(), answer[2])
         if answer[0] == 2:
             raise LeaseExpired
         self.is_held = True
         self.ends_at = begins_at + duration_s
-        live_nodes = None
+        live_nodes = addresses = None
         if answer[2] is not None:
             self._known_version = answer[1]
             live_nodes = set(map(_decode_id, answer[2]))
-        return Renewal(live_nodes, list(map(_decode_id, answer[3])), answer[4] / 1000)
+            flat = map(_decode_id, answer[5])
+            addresses = dict(zip(flat, flat, strict=True))
+        ended_nodes = list(map(_decode_id, answer[3]))
+        return Renewal(live_nodes, ended_nodes, answer[4] / 1000, addresses)
 
     def on_echo(self) -> None:
         """Record that the inbox received the last renewal: it is subscribed at the same Redis."""
@@ -158,7 +166,8 @@ class Lease:
         Raises:
             RedisUnavailable: There was no answer, or there is no lease.
         """
-        await self.script("leave", (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, rooms_key), self.node_id)
+        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, rooms_key, _ADDRESSES_KEY)
+        await self.script("leave", keys, self.node_id)
 
 
 def _decode_id(node: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import secrets
@@ -17,11 +18,19 @@ from redis.asyncio.connection import ConnectionPool
 
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.inbound_calls import InboundCalls
+from toolbus_server.cluster.isolation import (
+    ALONE_TEXT,
+    ISOLATED_TEXT,
+    NODE_HEADER,
+    READY_TEXT,
+    Isolation,
+)
 from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired
 from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
 from toolbus_server.cluster.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.cluster.redis_outage import RedisOutage
 from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
 from toolbus_server.cluster.replication_codec import unpack_delta
@@ -45,6 +54,8 @@ _START_S = 2.0
 """Seconds that the start waits for Redis."""
 _RECONNECT_GRACE_S = 1.0
 """Seconds after a lost connection in which the node expects to be connected again."""
+_SETTLE_S = 5.0
+"""Seconds after an outage in which other nodes may not have published their participants again."""
 _BUG_BACKOFF_S = 1.0
 _EXPIRY_MARGIN_S = 0.02
 _ECHO_PREFIX = b"B"
@@ -90,6 +101,14 @@ class Node:
         self.sessions: Iterator[int] = count(1)
         """Numbers for sessions with other nodes."""
         self._run_task: asyncio.Task[None] | None = None
+        self.outage: RedisOutage = RedisOutage(self._loop.time)
+        """The time without Redis."""
+        self.isolation: Isolation = Isolation(self.name)
+        """Whether other nodes have Redis meanwhile."""
+        self.probe_headers: dict[str, str] = {NODE_HEADER: self.name}
+        """Headers of the answer to a readiness probe."""
+        self._settling: asyncio.TimerHandle | None = None
+        self._listens_at: tuple[str, str, int] | None = None
         self._next_expiry_s = 0.0
         self._grace_ends_at = 0.0
         self.is_joined = asyncio.Event()
@@ -131,6 +150,28 @@ class Node:
             await self.stop()
             raise
 
+    def listen(self, host: str, port: int, *, is_tls: bool) -> None:
+        """Publish where this server listens, with the next heartbeat.
+
+        Other nodes that lose Redis ask there whether this one has it. If the server listens on all
+        addresses, the one towards Redis is published.
+        """
+        self._listens_at = ("https" if is_tls else "http", host, port)
+
+    def _address(self) -> str:
+        if self._listens_at is None:
+            return ""
+        scheme, host, port = self._listens_at
+        host = host if _is_own_address(host) else self._redis.local_host
+        text = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{text}:{port}" if host else ""
+
+    def readiness(self) -> tuple[bool, str]:
+        """Return whether participants should connect here, and why not as a constant text."""
+        if self.has_lease():
+            return True, READY_TEXT
+        return (False, ISOLATED_TEXT) if self.isolation.is_isolated else (True, ALONE_TEXT)
+
     async def drain(self) -> None:
         """Publish that this node is draining.
 
@@ -141,6 +182,9 @@ class Node:
 
     async def stop(self) -> None:
         """Leave the cluster: other nodes withdraw at once what this one published."""
+        self.isolation.end()
+        if self._settling is not None:
+            self._settling.cancel()
         await self._rooms.wait_for_exits(_STOP_S)
         with suppress(RedisUnavailable, TimeoutError):
             async with asyncio.timeout(_STOP_S):
@@ -227,6 +271,9 @@ class Node:
             await self._join()
         self.is_joined.set()
         self._claim.granted()
+        self.outage.ended()
+        self.isolation.end()
+        self._settling = self._loop.call_later(_SETTLE_S, self._settled)
         self._rooms.reload_all()
         self._rooms.clean_up(self.node_id)
         while True:
@@ -242,6 +289,9 @@ class Node:
         await self._heartbeat()
         await self._admin.synchronize()
 
+    def _settled(self) -> None:
+        self._hub.router.view_is_partial = False
+
     def has_lease(self) -> bool:
         """Whether this node is connected to Redis, and its lease has not expired."""
         return self._redis.is_connected and self._loop.time() < self.lease.ends_at
@@ -255,11 +305,19 @@ class Node:
         """End all calls with other nodes: no message of them can arrive any more."""
         if self.is_joined.is_set():
             self._grace_ends_at = self._loop.time() + _RECONNECT_GRACE_S
+            self.isolation.begin()
+            self._hub.router.view_is_partial = True
+        if self._settling is not None:
+            self._settling.cancel()
         self.is_joined.clear()
         self.lease.on_disconnected()
         for peer in self._peers.values():
             peer.on_disconnected()
         self._rooms.invalidate()
+
+    def on_unavailable(self, reason: str) -> None:
+        """Record that there is no Redis."""
+        self.outage.failed(reason)
 
     def on_inbox(self, data: bytes) -> None:
         """Handle a delta of a room, a batch of another node, or the echo of a renewal."""
@@ -284,11 +342,15 @@ class Node:
     async def _heartbeat(self) -> None:
         """Renew the lease, and wait for the echo. Raises what closes the connection."""
         known = self._live_nodes | self._peers.keys()
+        self.lease.address = self._address()
         renewal = await self.lease.renew(LEASE_S)
         self._next_expiry_s = renewal.next_expiry_s
         if renewal.live_nodes is not None:
             self._live_nodes = renewal.live_nodes
             self._reinstate(self._ended.keys() & renewal.live_nodes)
+        if renewal.addresses is not None:
+            renewal.addresses.pop(self.node_id, None)
+            self.isolation.addresses = renewal.addresses
         self._mark_ended(known - self._live_nodes)
         for ended in renewal.ended_nodes:
             self._rooms.clean_up(ended)
@@ -328,6 +390,14 @@ class Node:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.error("a task of node %s failed with a bug", self.name, exc_info=error)
+
+
+def _is_own_address(host: str) -> bool:
+    """Whether a server that listens on `host` is reached there, not at each of its addresses."""
+    try:
+        return not ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name, which other nodes may not know
+        return False
 
 
 def _heartbeat_timeout_s() -> float:

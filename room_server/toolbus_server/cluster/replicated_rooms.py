@@ -185,7 +185,7 @@ class ReplicatedRooms:
 
     async def _leave(self, replica: ReplicatedRoom) -> None:
         lease = self._lease()
-        keys = (*_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
+        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
         if replica.loading is not None:  # which waits for the exit before this one
             await asyncio.wait([replica.loading])
         await replica.wait_until_published()

@@ -26,7 +26,8 @@ def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> T
     if tool is None:
         raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
     if not caller.may_call(toolkit.name, name):
-        raise PermissionDenied(f"no grant to call {toolkit.name}.{name}")
+        details = {"grant": "agents.call", "lacks": "caller"}
+        raise PermissionDenied(f"no grant to call {toolkit.name}.{name}", details=details)
     return tool
 
 
@@ -57,7 +58,8 @@ def check_principal(principal: Participant, toolkit: RegisteredToolkit, tool: st
     So no host can be used as a confused deputy. Raises PermissionDenied.
     """
     if not principal.may_call(toolkit.name, tool):
-        raise PermissionDenied(f"{principal.identity.name} has no grant for {toolkit.name}.{tool}")
+        message = f"{principal.identity.name} has no grant for {toolkit.name}.{tool}"
+        raise PermissionDenied(message, details={"grant": "agents.call", "lacks": "principal"})
 
 
 def check_pin(toolkit: RegisteredToolkit, pin: str) -> None:

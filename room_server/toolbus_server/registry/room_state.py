@@ -81,6 +81,8 @@ class RoomState:
         self._by_order: dict[tuple[str, bool, str, str], RegisteredToolkit] = {}
         self._last_generations: dict[Identity, int] = {}
         self._reserved: dict[Identity, set[RegisteredToolkit]] = {}
+        self.reserved_count = 0
+        """How many names are reserved."""
 
     # Participants
 
@@ -132,6 +134,7 @@ class RoomState:
     def _reserve(self, toolkit: RegisteredToolkit) -> None:
         toolkit.reservation = Reservation(toolkit)
         self._reserved.setdefault(toolkit.owner, set()).add(toolkit)
+        self.reserved_count += 1
 
     def restore_reservation(
         self, owner: Identity, generation: Generation, *, public: bool
@@ -170,6 +173,7 @@ class RoomState:
             toolkit.reservation = None
             reserved = self._reserved[toolkit.owner]
             reserved.discard(toolkit)
+            self.reserved_count -= 1
             if not reserved:
                 del self._reserved[toolkit.owner]
 

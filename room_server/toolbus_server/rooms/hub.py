@@ -1,7 +1,8 @@
 """The rooms of one server: participants join, replace an older connection, and leave.
 
-A room begins with its first participant and ends with its last. Knows nothing of sockets: a
-connection has a `MessagePort`.
+A room begins with its first participant and ends with its last. If names are reserved in it then,
+it is parked until the last of them is free or a participant joins; of several nodes, Redis keeps
+the names. Knows nothing of sockets: a connection has a `MessagePort`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from toolbus_server.rooms.fair_scheduler import FairScheduler
 from toolbus_server.rooms.participant_requests import ParticipantRequests
 from toolbus_server.rooms.toolkit_requests import ToolkitRequests
 
-__all__ = ["ConnectedSession", "Hub", "OpenRoom"]
+__all__ = ["MAX_PARKED_NAMES", "ConnectedSession", "Hub", "OpenRoom"]
+
+MAX_PARKED_NAMES = 65_536
+"""Reserved names in rooms without participants; with more, the longest parked room is removed."""
 
 
 class ConnectedSession(Protocol):
@@ -49,7 +53,7 @@ class OpenRoom:
     sessions: dict[tuple[Identity, str], ConnectedSession] = field(default_factory=dict)
     """The sessions at this node, by identity and instance."""
     has_ended: bool = False
-    """Whether its last participant of this node has left."""
+    """Whether it is removed: its last participant has left, and no name is reserved in it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +89,10 @@ class Hub:
         self.limits = limits
         self.router = Router(loop, limits, telemetry)
         self.rooms: dict[str, OpenRoom] = {}
+        """Those that have participants."""
+        self._parked: dict[str, OpenRoom] = {}
+        """Those that have only reserved names, the longest parked first."""
+        self._parked_names = 0
         self.scheduler: FairScheduler = FairScheduler(loop)
         """Sends the events of all rooms."""
         self.denied = 0
@@ -106,7 +114,7 @@ class Hub:
         """Find a room, or open it; the caller then has to join it or to `drop` it."""
         open_room = self.rooms.get(name)
         if open_room is None:
-            open_room = self.rooms[name] = self._open(name)
+            open_room = self.rooms[name] = self._unpark(name) or self._open(name)
         return open_room
 
     def join(self, name: str, session: ConnectedSession) -> OpenRoom:
@@ -175,12 +183,12 @@ class Hub:
         participant.reserves_names = reserve
         self._remove(open_room, connection)
         _publish_change(open_room, participant)
+        self._reserve_names(open_room, changes)
         if not open_room.sessions:
             self._close(open_room)
             return
         open_room.feeds.publish_participant(participant, was_present=True)
         open_room.feeds.publish(changes)
-        self._reserve_names(open_room, changes)
 
     def drop(self, name: str) -> None:
         """Close a room that was opened for a participant that did not join it."""
@@ -190,12 +198,36 @@ class Hub:
 
     def _close(self, open_room: OpenRoom) -> None:
         del self.rooms[open_room.routed.state.name]
-        open_room.has_ended = True
         self.denied += open_room.toolkit_requests.denied
+        open_room.toolkit_requests.denied = 0
         if open_room.routed.replication is not None:
             open_room.routed.replication.room_closed()
+            open_room.has_ended = True
+        elif open_room.routed.state.reserved_count:
+            self._park(open_room)
+        else:
+            open_room.has_ended = True
         if self._empty is not None and not self.rooms:
             self._empty.set()
+
+    def _park(self, open_room: OpenRoom) -> None:
+        """Keep a room whose last participant has left for the names that are reserved in it."""
+        state = open_room.routed.state
+        self._parked[state.name] = open_room
+        self._parked_names += state.reserved_count
+        while self._parked_names > MAX_PARKED_NAMES:
+            self._end_parked(next(iter(self._parked)))
+
+    def _unpark(self, name: str) -> OpenRoom | None:
+        open_room = self._parked.pop(name, None)
+        if open_room is not None:
+            self._parked_names -= open_room.routed.state.reserved_count
+        return open_room
+
+    def _end_parked(self, name: str) -> None:
+        open_room = self._unpark(name)
+        if open_room is not None:
+            open_room.has_ended = True
 
     # Participants of other nodes
 
@@ -246,7 +278,7 @@ class Hub:
     def _reserve_names(
         self, open_room: OpenRoom, changes: list[ToolkitChange], left_s: float | None = None
     ) -> None:
-        """Set a timer for each reserved name; the reservations of a room end with it."""
+        """Set a timer for each reserved name."""
         for change in changes:
             if change.toolkit.reservation is not None:
                 reserved = _ReservedName(open_room, change.toolkit.reservation)
@@ -254,8 +286,12 @@ class Hub:
                 self._reservations.add(self._loop.time() + kept_s, reserved)
 
     def _release(self, reserved: _ReservedName) -> None:
-        room = reserved.room
-        room.feeds.publish(room.routed.state.release(reserved.reservation))
+        room, state = reserved.room, reserved.room.routed.state
+        room.feeds.publish(state.release(reserved.reservation))
+        if self._parked.get(state.name) is room:
+            self._parked_names -= 1
+            if not state.reserved_count:
+                self._end_parked(state.name)
 
     def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
         open_room.feeds.remove(connection.participant)

@@ -18,6 +18,7 @@ from websockets.http11 import Request, Response
 from toolbus_server.access.admission import Admission
 
 if TYPE_CHECKING:
+    from toolbus_server.cluster.node import Node
     from toolbus_server.websocket.metrics import ServerMetrics
 
 __all__ = ["HttpEndpoints"]
@@ -34,15 +35,18 @@ class HttpEndpoints:
         admission: Tells whether the server is draining.
         make_metrics: Creates the metrics at the first scrape, so that a server that is never
             scraped does not load `prometheus_client`; None if metrics are off.
+        node: Tells whether this node of a cluster is isolated; None for a single server.
     """
 
     def __init__(
         self,
         admission: Admission,
         make_metrics: Callable[[], ServerMetrics] | None,
+        node: Node | None = None,
     ) -> None:
         self._admission = admission
         self._make_metrics = make_metrics
+        self._node = node
         self._metrics: ServerMetrics | None = None
         self._answers: MappingProxyType[str, Callable[[Request], Response]] = MappingProxyType(
             {
@@ -69,9 +73,18 @@ class HttpEndpoints:
 
     def _readiness(self, _: Request) -> Response:
         if not self._admission.draining:
+            return self._cluster_readiness()
+        # 404 and not 503: haproxy (`http-check disable-on-404`) then sends no new connections, and
+        # keeps existing ones. For other balancers and Kubernetes both mean not ready.
+        return _response(HTTPStatus.NOT_FOUND, "leaving\n")
+
+    def _cluster_readiness(self) -> Response:
+        if self._node is None:
             return _response(HTTPStatus.OK, "ready\n")
-        response = _response(HTTPStatus.SERVICE_UNAVAILABLE, "leaving\n")
-        response.headers["Retry-After"] = "1"
+        is_ready, text = self._node.readiness()
+        # 404, as above: the sessions of an isolated node must not end before they have moved.
+        response = _response(HTTPStatus.OK if is_ready else HTTPStatus.NOT_FOUND, text)
+        response.headers.update(self._node.probe_headers)
         return response
 
     def _metrics_response(self, _: Request) -> Response:

@@ -7,6 +7,7 @@ room, a participant or a tool, so that no text of an untrusted party becomes a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,6 +20,9 @@ from toolbus_server.access.admission import Admission
 from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.calls.router import OTHER_CODE
 from toolbus_server.rooms.hub import Hub, OpenRoom
+
+if TYPE_CHECKING:
+    from toolbus_server.cluster.node import Node
 
 __all__ = ["ServerMetrics"]
 
@@ -33,12 +37,20 @@ class ServerMetrics(Collector):
         hub: The rooms and the calls in flight.
         admission: Counts refused connections.
         counts: Counts of the connections.
+        node: The part in a cluster; None for a single server.
     """
 
-    def __init__(self, hub: Hub, admission: Admission, counts: ConnectionCounts) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        admission: Admission,
+        counts: ConnectionCounts,
+        node: Node | None = None,
+    ) -> None:
         self._hub = hub
         self._admission = admission
         self._counts = counts
+        self._node = node
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -49,6 +61,8 @@ class ServerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the current numbers."""
         yield from self._gauges()
+        if self._node is not None:
+            yield from _cluster_gauges(self._node)
         yield from self._call_counters()
         yield from self._connection_counters()
 
@@ -89,6 +103,20 @@ class ServerMetrics(Collector):
             "Connections closed because they did not read.",
             self._counts.slow_consumers,
         )
+
+
+def _cluster_gauges(node: Node) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "toolbus_redis_up", "1 while this node has its lease in Redis, else 0.", node.has_lease()
+    )
+    yield GaugeMetricFamily(
+        "toolbus_redis_outage_seconds", "Time without Redis so far.", node.outage.lasts_s
+    )
+    yield GaugeMetricFamily(
+        "toolbus_node_isolated",
+        "1 while this node has no Redis and another node has, else 0.",
+        node.isolation.is_isolated,
+    )
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:

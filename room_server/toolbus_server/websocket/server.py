@@ -27,7 +27,7 @@ from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
 )
-from toolbus.wire import SUBPROTOCOL
+from toolbus.wire import PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
 from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.access.join_rate_limiter import JoinRateLimiter
@@ -39,6 +39,7 @@ from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.accepted_connection import AcceptedConnection
 from toolbus_server.websocket.drain import drain, stop_accepting
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
+from toolbus_server.websocket.relocation import Relocation
 from toolbus_server.websocket.session import Session, SessionServices
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class RoomServer:
         administration = Administration(self.hub, actions, time.time, self.node)
         self._services = SessionServices(self.admission, administration, loop, time.time)
         self._prepare_handshakes()
+        self._relocation = Relocation(self.hub)
         if self.node is not None:
+            self.node.isolation.on_change = self._on_isolation
             await self.node.start()
         try:
             await self._listen(share_port)
@@ -139,6 +142,7 @@ class RoomServer:
             self._settings.port,
             reuse_port=share_port or None,
             process_request=self._process_request,
+            process_response=_name_protocol,
             create_connection=self._make_connection,  # type: ignore[arg-type]  # a factory, as its documentation allows
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             select_subprotocol=_select_subprotocol,
@@ -153,6 +157,13 @@ class RoomServer:
             close_timeout=CLOSE_TIMEOUT_S,
             ssl=self._settings.tls,
         )
+        if self.node is not None:
+            self.node.listen(self._settings.host, self.port, is_tls=self._settings.tls is not None)
+
+    def _on_isolation(self, is_isolated: bool) -> None:
+        """Move the participants to other nodes, which have the Redis that this one has not."""
+        self.admission.is_isolated = is_isolated
+        self._relocation.set_active(is_isolated)
 
     def _prepare_handshakes(self) -> None:
         """Create what decides about connections before a session opens."""
@@ -162,9 +173,9 @@ class RoomServer:
         self._make_connection = partial(
             AcceptedConnection, quotas=self.admission.quotas, counts=counts, proxies=proxies
         )
-        make_metrics = partial(_make_metrics, self.hub, self.admission, counts)
+        make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
         self._endpoints = HttpEndpoints(
-            self.admission, make_metrics if self._settings.metrics else None
+            self.admission, make_metrics if self._settings.metrics else None, self.node
         )
 
     @property
@@ -207,6 +218,7 @@ class RoomServer:
         if self._server is None:
             return
         self.admission.draining = True
+        self._relocation.set_active(False)
         if self.node is not None:
             await self.node.drain()
         await drain(self.hub, self._settings.drain_s)
@@ -320,11 +332,18 @@ def _node_of(settings: ServerSettings, hub: Hub, actions: AdminActions) -> Node 
     return Node(hub, pool, actions, settings.node, settings.node_family)
 
 
-def _make_metrics(hub: Hub, admission: Admission, counts: ConnectionCounts) -> ServerMetrics:
+def _make_metrics(
+    hub: Hub, admission: Admission, counts: ConnectionCounts, node: Node | None
+) -> ServerMetrics:
     # Loading prometheus_client takes long, and not every server is scraped.
     from toolbus_server.websocket.metrics import ServerMetrics
 
-    return ServerMetrics(hub, admission, counts)
+    return ServerMetrics(hub, admission, counts, node)
+
+
+def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:
+    """Mark the response as one of a toolbus server (CONN-17)."""
+    response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
 
 
 def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:

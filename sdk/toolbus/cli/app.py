@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
 
@@ -33,6 +34,8 @@ _ORDER = (
     "tools",
     "builders",
     "call",
+    "lock",
+    "stubs",
     "participants",
     "send",
     "listen",
@@ -134,7 +137,15 @@ class CommandGroup(TyperGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Import the command; from here on Ctrl-C is an exception, which the command handles."""
+        """Import the command; from here on Ctrl-C is an exception, which the command handles.
+
+        An unknown command is refused with similar ones.
+        """
+        # typer suggests only commands that are imported already.
+        near = [] if args[0] in self._installed() else get_close_matches(args[0], self._installed())
+        if near and not args[0].startswith("-"):
+            suggested = " or ".join(repr(each) for each in near)
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {suggested}?")
         found = super().resolve_command(ctx, args)
         if ctx.obj is not None:
             ctx.obj()

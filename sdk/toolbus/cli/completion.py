@@ -24,6 +24,7 @@ __all__ = [
     "complete_owner",
     "complete_preset",
     "complete_tool",
+    "complete_toolkit",
 ]
 
 TOOLKITS = "toolbus.toolkits"
@@ -47,6 +48,11 @@ def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
         for each in _visible_toolkits(ctx)
     )
     return _matching((name for several in names for name in several), incomplete)
+
+
+def complete_toolkit(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a toolkit."""
+    return _matching((each.name for each in _visible_toolkits(ctx)), incomplete)
 
 
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -89,7 +95,7 @@ def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
         return [each async for each in room.toolkits()]
 
     try:
-        return in_room(RoomOptions(**flags), toolkits, timeout_s=_TIMEOUT_S)
+        return in_room(RoomOptions(**flags), toolkits, timeout_s=_TIMEOUT_S, locked=False)
     except Exception:  # a traceback would disturb the shell
         return []
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import typer
 
@@ -21,16 +21,28 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.suggestions import FirstToolkits
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
+from toolbus.room.lock_file import InvalidLockFile, LockFile
+from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import RoomSettings, Token
 from toolbus.telemetry.tracing import recorded
 from toolbus.wire import ListToolkits
 
-__all__ = ["CommandRoom", "RoomOptions", "in_room", "joins_a_room"]
+__all__ = ["CommandRoom", "Locked", "RoomOptions", "in_room", "joins_a_room", "read_lock"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Locked: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--locked",
+        metavar="FILE",
+        help="Refuse toolkits that this lock file does not have so. [TOOLBUS_LOCK]",
+    ),
+]
+"""The option `--locked` of commands that call tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,12 @@ class CommandRoom(RoomClient):
         """Whether the connection is open; a lost connection is reopened automatically."""
         return self._joined.connection.is_ready
 
+    @property
+    def lock(self) -> LockFile | None:
+        """The lock file that calls are checked by, if there is one."""
+        caller = self._core.caller
+        return caller.lock if isinstance(caller, LockedCaller) else None
+
     async def first_toolkits(self) -> FirstToolkits:
         """Return the first page of the toolkit list."""
         body = await self._core.caller.request(ListToolkits, {})
@@ -145,11 +163,27 @@ class CommandRoom(RoomClient):
         return FirstToolkits(listed, body["cursor"] is None)
 
 
+def read_lock(
+    settings: RoomSettings, locked: Path | Literal[False] | None
+) -> LockFile | Literal[False]:
+    """Read the lock file of an option, else of the settings; False if there is none.
+
+    Raises:
+        UsageError: It is missing or malformed.
+    """
+    path = settings.lock if locked is None else locked
+    try:
+        return LockFile.load(path) if path else False
+    except InvalidLockFile as error:
+        raise UsageError(str(error)) from error
+
+
 def in_room(
     options: RoomOptions,
     work: Callable[[CommandRoom], Awaitable[T]],
     *,
     timeout_s: float | None = None,
+    locked: Path | Literal[False] | None = None,
 ) -> T:
     """Join a room, run a function there, and leave.
 
@@ -157,8 +191,10 @@ def in_room(
         options: The flags.
         work: The function.
         timeout_s: Time limit for all of it.
+        locked: The lock file; by default that of the settings. False is none.
 
     Raises:
+        UsageError: The lock file is missing or malformed.
         RoomException: The room cannot be joined, or the function raised it.
         TimeoutError: It took longer than `timeout_s`.
     """
@@ -170,7 +206,8 @@ def in_room(
             asyncio.timeout(timeout_s),
         ):
             await read_token(settings)
-            async with CommandRoom(**options.choices()) as room:
+            lock = read_lock(settings, locked)
+            async with CommandRoom(**options.choices(), locked=lock) as room:
                 return await work(room)
 
     with recorded("toolbus-cli"):

@@ -119,6 +119,18 @@ class Caller:
             self._pending.remove(request)
         return decode_reply(result)
 
+    async def describe(self, toolkit: str, participant: str | None) -> dict[str, Any]:
+        """Request the description of a toolkit, record it for retries, and return it.
+
+        Args:
+            toolkit: The toolkit's name.
+            participant: The name of an owner, or None, as in a call.
+        """
+        options = {} if participant is None else {"participant": participant}
+        body = await self.request(Describe, toolkit, options)
+        self.retries.record_description((toolkit, participant), body)
+        return body
+
     async def call(self, plan: CallPlan, read: Callable[[bytes], Any] = read_chunk) -> Any:
         """Make a call and return its result.
 

@@ -2,7 +2,7 @@
 
 There may be several at a time: while a server drains, calls that began on the connection to it
 continue there, and new calls use another one. `ReconnectingConnection` chooses the connection; this
-module interprets only the welcome and the notice that the server is leaving.
+module interprets only the welcome, and the notices that ask for another connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolbus.wire import BadFrame, Notice, Welcome, decode_from_server
 __all__ = ["Connection", "ConnectionOwner", "Handlers"]
 
 _logger = logging.getLogger(__name__)
-_LEAVING = "leaving"
+_LEAVING, _MOVE = "leaving", "move"
 
 Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]
 """Handlers by frame type; other frames are ignored. A handler must not raise."""
@@ -55,6 +55,10 @@ class Connection:
         """Set when the connection is closed."""
         self.needs_replacement: asyncio.Event = asyncio.Event()
         """Set when another connection is needed: this one is closed, or its server is leaving."""
+        self.should_move: bool = False
+        """Whether the server asks to connect to another server, and serves this one meanwhile."""
+        self.attention: asyncio.Event = asyncio.Event()
+        """Set when `needs_replacement` or `should_move` is."""
         self.websocket: ClientTransport | None = None
         """Set when the websocket is created; kept after it is closed."""
         self.is_ready: bool = False
@@ -92,7 +96,11 @@ class Connection:
         if notice.name == _LEAVING:
             if not self.needs_replacement.is_set():
                 self.needs_replacement.set()
+                self.attention.set()
                 self._owner.on_leaving(self)
+        elif notice.name == _MOVE:
+            self.should_move = True
+            self.attention.set()
         elif self._notice_handler is not None:
             self._notice_handler(notice)
 
@@ -101,6 +109,7 @@ class Connection:
         self.is_ready = False
         self.closed.set()
         self.needs_replacement.set()
+        self.attention.set()
         if self.welcome.done():
             self._owner.on_lost(self)
         else:

@@ -3,7 +3,8 @@
 `ReconnectingConnection` owns the current `Connection`; its owner handles the frames. After a loss
 it connects again with a growing epoch, so that the server replaces the old connection by the new
 one. When a server announces that it is leaving, it connects again at once, and the previous
-connection stays open until its calls have ended.
+connection stays open until its calls have ended. When a server asks to connect to another server,
+the previous connection is used until that has succeeded.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
+from toolbus.client.connect_errors import connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
+from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings
 from toolbus.transport.redacting_logger import RedactingLogger
@@ -46,8 +49,6 @@ _STABLE_S = 5.0
 # Limit of leaving connections with calls in flight; the oldest is dropped.
 _MAX_LEAVING = 4
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-# Another attempt fails in the same way, unless it uses another token.
-_FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
 _FINAL_CLOSES = {
     4401: "the token has expired, and a token given as a string cannot be renewed: give a file, "
     "keys or an async function instead",
@@ -215,16 +216,17 @@ class ReconnectingConnection:
             while True:
                 assert self._current is not None
                 connection, since_s = self._current, asyncio.get_running_loop().time()
-                await connection.needs_replacement.wait()
+                has_moved = await self._until_replaced(connection)
                 self._update_backoff(asyncio.get_running_loop().time() - since_s)
-                if connection.closed.is_set():
-                    self._raise_if_final(connection.close_code)
-                    self._log_lost()
-                else:
+                if not connection.closed.is_set():
                     self._leaving[connection] = None
                     if len(self._leaving) > _MAX_LEAVING:
                         next(iter(self._leaving)).abort()
-                await self._reconnect(connection)
+                elif not has_moved:
+                    self._raise_if_final(connection.close_code)
+                    self._log_lost()
+                if not has_moved:
+                    await self._reconnect(connection)
                 if connection in self._leaving:
                     finishing = asyncio.create_task(self._finish(connection))
                     self._finishing.add(finishing)
@@ -237,6 +239,32 @@ class ReconnectingConnection:
         finally:
             self._finished.set()
             self._owner.on_ended()
+
+    async def _until_replaced(self, connection: Connection) -> bool:
+        """Wait until another connection is needed (False), or has been made on request (True)."""
+        while not connection.needs_replacement.is_set():
+            await connection.attention.wait()
+            connection.attention.clear()
+            if connection.should_move and not connection.needs_replacement.is_set():
+                connection.should_move = False
+                if await self._move(connection):
+                    return True
+        return False
+
+    async def _move(self, previous: Connection) -> bool:
+        """Try once to connect to another server, and keep the previous connection if it fails."""
+        has_moved = False
+        try:
+            has_moved = await self._try_connect(elsewhere=True)
+        except PermissionDenied as error:
+            _logger.info("no other server accepts this participant: %s", error)
+        finally:
+            if not has_moved:
+                self._current = previous
+                if not previous.closed.is_set():
+                    self.websocket = previous.websocket
+                    self._set_ready(previous)
+        return has_moved
 
     def _update_backoff(self, lasted_s: float) -> None:
         # The pauses grow for a server that accepts connections and closes them soon.
@@ -278,13 +306,14 @@ class ReconnectingConnection:
                 return
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
 
-    async def _try_connect(self) -> bool:
+    async def _try_connect(self, *, elsewhere: bool = False) -> bool:
         """Try to connect again. Raises PermissionDenied if no further attempt can succeed."""
         try:
-            await self._connect()
-        except PermissionDenied:
+            await self._connect(elsewhere=elsewhere)
+        except PermissionDenied as error:
             if not self._settings.renewable:
                 raise
+            self._log_refused(error)
         except Unavailable as error:
             _logger.info("no connection to %s yet: %s", self._settings.url, error)
         except asyncio.CancelledError:
@@ -303,12 +332,23 @@ class ReconnectingConnection:
             return True
         return False
 
-    async def _connect(self) -> None:
+    def _log_refused(self, error: PermissionDenied) -> None:
+        ago_s = expired_for_s(unchecked_claims(self.token))
+        reason = str(error) if ago_s is None else f"{error}: it expired {round(ago_s)} s ago"
+        _logger.warning(
+            "no connection to %s yet: %s; %s is read again for each attempt: renew it",
+            self._settings.url,
+            reason,
+            self._settings.token_from,
+        )
+
+    async def _connect(self, *, elsewhere: bool = False) -> None:
         # Also grows when this process restarts with an instance name that an operator chose.
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
         connection = Connection(self)
-        self.websocket = await self._open(connection)
-        self._current = connection
+        websocket = await self._open(connection, elsewhere=elsewhere)
+        self._set_not_ready()  # a previous connection that still served has a successor
+        self._current, self.websocket = connection, websocket
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await connection.welcome
@@ -317,6 +357,9 @@ class ReconnectingConnection:
                 raise ConnectionError("the connection was lost")
         except (TimeoutError, ConnectionError, asyncio.CancelledError) as error:
             await self._fail_connect(connection, error)
+        self._set_ready(connection)
+
+    def _set_ready(self, connection: Connection) -> None:
         if not connection.needs_replacement.is_set():  # otherwise its server is already leaving
             self.is_ready = True
             self._ready.set()
@@ -334,14 +377,15 @@ class ReconnectingConnection:
     def _unavailable(self, message: str) -> Unavailable:
         return Unavailable(message, executed="no", details={"url": self._settings.url})
 
-    async def _open(self, connection: Connection) -> ClientTransport:
+    async def _open(self, connection: Connection, *, elsewhere: bool) -> ClientTransport:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
         query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1"
+        query += "&elsewhere=1" if elsewhere else ""
         try:
             token = self.token = await settings.token()
         except OSError as error:
-            message = f"cannot read {settings.token_from}: {_reason(error)}"
+            message = f"cannot read {settings.token_from}: {_file_reason(error)}"
             raise Unavailable(message, executed="no") from error
         try:
             websocket = await connect(
@@ -361,13 +405,14 @@ class ReconnectingConnection:
                 write_limit=WRITE_LIMIT_BYTES,
                 logger=RedactingLogger(logging.getLogger("websockets.client")),
             )
-        except InvalidStatus as error:
-            raise _refused_error(error.response.status_code, token) from error
-        except (OSError, TimeoutError, InvalidHandshake, WebSocketException) as error:
-            raise self._unavailable(
-                f"cannot connect to {settings.url}: {_reason(error)}"
-            ) from error
+        except (OSError, TimeoutError, WebSocketException) as error:
+            is_first = self._current is None
+            reason = await connect_error(settings.url, error, token, is_first=is_first)
+            raise reason from None
         assert isinstance(websocket, ClientTransport)
+        if websocket.subprotocol != SUBPROTOCOL:
+            await websocket.close()
+            raise foreign_server_error(settings.url, "a websocket of another protocol")
         return websocket
 
 
@@ -380,27 +425,5 @@ def _make_websocket(connection: Connection, *args: Any, **kwargs: Any) -> Client
     return websocket
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
-
-
-def _refused_error(status: int, token: str) -> RoomException:
-    if status == 404:
-        message = "no room server of this release answers there (HTTP 404): is the URL right?"
-        return PermissionDenied(message, details={"status": status})
-    what = _FINAL_STATUSES.get(status)
-    if what == "token" and token.count(".") != 2:
-        what = "token: it is not a signed token of three parts"
-    if what is not None:
-        return PermissionDenied(f"the server refuses the {what}", details={"status": status})
-    if status == 409:
-        return Unavailable(
-            "a newer connection of this instance exists", executed="no", details={"status": 409}
-        )
-    return Unavailable(
-        f"the server accepts no connections now (HTTP {status})",
-        executed="no",
-        details={"status": status},
-    )
+def _file_reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -5,6 +5,9 @@ idempotent, and only after a loss. The server reports this with its errors. Afte
 caller's own connection there is no such report. So the caller requests a toolkit's description
 once, beside the first call to it, and checks before a retry that the definition has not changed. It
 sends no other requests.
+
+Attempts are counted, with one exception: a condition that ends by itself, and of which no attempt
+reaches a host, is waited for (`RetryHistory._wait_s`).
 """
 
 from __future__ import annotations
@@ -41,8 +44,11 @@ __all__ = [
 ]
 
 MAX_ATTEMPTS = 3
-"""Attempts of one call, including the first."""
+"""Attempts of one call, including the first; those that found a server unavailable do not count."""
 _BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+_ENDLESS_WAIT_S = 60.0
+"""Seconds that a call without a deadline waits for an unavailable server."""
 _NO_HOST_LIMIT_S = 1.0
 RECONNECT_GRACE_S = 6.0
 """Seconds after a reconnect in which hosts may still be reconnecting: the longest backoff of
@@ -158,7 +164,10 @@ class RetryHistory:
         self._policy = policy
         self._plan = plan
         self._began = policy.now()
+        self._no_host_since: float | None = None
         self._attempts = 0
+        self._waits = 0
+        """Waits for an unavailable server."""
         self._pin: str | None = None
         """A call that may have run is retried only with this idempotent definition."""
         self._may_have_run = False
@@ -173,8 +182,9 @@ class RetryHistory:
         is_first, self._has_failed = not self._has_failed, True
         if is_first and self._policy.on_error(self._plan, error):
             return self._plan.options
-        if self._waits_for_hosts(error):
-            await _host_poll_pause()
+        wait_s = self._wait_s(error)
+        if wait_s is not None:
+            await asyncio.sleep(wait_s)
             return self._options()
         self._attempts += 1
         delay_s = self._delay(error)
@@ -184,6 +194,26 @@ class RetryHistory:
         self._may_have_run = self._may_have_run or error.executed != "no"
         await asyncio.sleep(delay_s)
         return options
+
+    def _wait_s(self, error: RoomException) -> float | None:
+        """Return the pause before the same attempt is repeated, uncounted; None if it is not."""
+        if self._waits_for_hosts(error):
+            return _host_poll_s()
+        if not self._waits_for_server(error):
+            return None
+        self._waits += 1
+        self._no_host_since = None
+        pause_s = _pause_s(self._waits, error)
+        return pause_s if self._policy.now() + pause_s < self._wait_ends_at else None
+
+    def _waits_for_server(self, error: RoomException) -> bool:
+        """Whether the call was not sent to a host, as a server cannot be reached or is leaving."""
+        is_unsent = error.retryable and error.executed == "no"
+        return self._plan.retry and is_unsent and isinstance(error, Unavailable)
+
+    @property
+    def _wait_ends_at(self) -> float:
+        return min(self._plan.deadline_at, self._began + _ENDLESS_WAIT_S)
 
     def _waits_for_hosts(self, error: RoomException) -> bool:
         """Whether a known toolkit's host may not have reconnected yet."""
@@ -214,18 +244,21 @@ class RetryHistory:
 
     def _delay(self, error: RoomException) -> float | None:
         """Return the pause before the next attempt; None if there is none."""
-        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS:
+        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS or self._waits_for_server(error):
             return None
-        backoff_s = _BACKOFF_S * 2 ** (self._attempts - 1)
-        # retry_after_s is a minimum; the jitter is added, so that refused callers spread out.
-        pause_s = max(backoff_s, error.retry_after_s or 0.0)
-        delay_s: float = pause_s + random.uniform(0, backoff_s)
+        delay_s = _pause_s(self._attempts, error)
         again_at = self._policy.now() + delay_s
         if again_at >= self._plan.deadline_at:
             return None
-        if isinstance(error, NoHost) and again_at - self._began > _NO_HOST_LIMIT_S:
-            return None
-        return delay_s
+        return None if self._is_hostless_until(again_at, error) else delay_s
+
+    def _is_hostless_until(self, again_at: float, error: RoomException) -> bool:
+        """Whether the toolkit has had no host for too long for another attempt at that time."""
+        if not isinstance(error, NoHost):
+            return False
+        if self._no_host_since is None:
+            self._no_host_since = self._policy.now()
+        return again_at - self._no_host_since > _NO_HOST_LIMIT_S
 
     async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
         """Return the options of the next attempt; None if it could do harm."""
@@ -259,7 +292,7 @@ class RetryHistory:
             except RoomException as error:
                 if not self._waits_for_hosts(error):
                     return False
-                await _host_poll_pause()
+                await asyncio.sleep(_host_poll_s())
             else:
                 break
         if body.get("unchanged"):
@@ -268,5 +301,13 @@ class RetryHistory:
         return False
 
 
-async def _host_poll_pause() -> None:
-    await asyncio.sleep(random.uniform(0.5, 1) * _HOST_POLL_S)
+def _host_poll_s() -> float:
+    return random.uniform(0.5, 1) * _HOST_POLL_S
+
+
+def _pause_s(number: int, error: RoomException) -> float:
+    """Return the pause after a failure, of which this is the number, from 1."""
+    backoff_s = min(_BACKOFF_S * 2 ** min(number - 1, 16), _MAX_BACKOFF_S)
+    # retry_after_s is a minimum; the jitter is added, so that refused callers spread out.
+    pause_s: float = max(backoff_s, error.retry_after_s or 0.0) + random.uniform(0, backoff_s)
+    return pause_s

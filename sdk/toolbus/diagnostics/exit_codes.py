@@ -127,6 +127,7 @@ _NO_SERVER = (
     "is the server running, and is --url (TOOLBUS_URL) correct? "
     "`toolbus doctor` with the same options finds the problem"
 )
+_WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:7717"
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
 
@@ -160,10 +161,24 @@ def _command_for_grant(grant: object) -> str | None:
     return grant_command(grant) if is_known else None
 
 
+def _allow_step(target: CallTarget, lacks: object) -> str:
+    """Return the command for a token of the caller, or of the principal, that covers the target."""
+    tools, use = (
+        (target.quoted_name, "call this tool")
+        if target.tool
+        else (shlex.quote(target.toolkit), "see and call its tools")
+    )
+    is_for_principal = lacks == "principal" and target.principal is not None
+    name = shlex.quote(target.principal or "") if is_for_principal else "NAME"
+    return f"`toolbus token create --name {name} --allow {tools}` creates one that may {use}"
+
+
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
         return "on_behalf_of must be the name of exactly one participant in the room"
-    if (command := _command_for_grant(error.details.get("grant"))) is not None:
+    lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
+    command = None if lacks else _command_for_grant(error.details.get("grant"))
+    if command is not None:
         doctor = "`toolbus doctor` with the same options shows the grants of your token"
         return f"create a token with this grant: `{command}`; {doctor}"
     create = "`toolbus token create` creates a new one"
@@ -171,21 +186,17 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
         doctor = "`toolbus doctor` with the same options"
         return f"{doctor} shows what is wrong with the token; {create}"
     is_join_error = not {"status", "close_code"}.isdisjoint(error.details)
-    if target.toolkit and not target.principal and not is_join_error:
-        name, use = (
-            (target.quoted_name, "call this tool")
-            if target.tool
-            else (shlex.quote(target.toolkit), "see and call its tools")
-        )
-        command = f"`toolbus token create --name NAME --allow {name}`"
-        create = f"{command} creates one that may {use}"
+    if target.toolkit and not is_join_error and (lacks == "principal" or not target.principal):
+        create = _allow_step(target, lacks)
     return f"`toolbus doctor` with the same options shows the grants of the token; {create}"
 
 
 def _after_unavailable(error: RoomException, _: CallTarget) -> str:
     """Distinguish an unreachable server from a server that cannot reach something itself."""
+    if "right_url" in error.details:
+        return f"use --url {error.details['right_url']} (TOOLBUS_URL)"
     if "url" in error.details:
-        return _NO_SERVER
+        return _NO_SERVER if error.retryable else _WRONG_URL
     if not error.retryable:
         return "`toolbus doctor` checks the connection to the server"
     return "retry in a moment; `toolbus doctor` checks the connection to the server"
@@ -222,6 +233,11 @@ def _after_tool_failed(error: RoomException, _: CallTarget) -> str:
     Class and code are untrusted text, so they are shown only if they are identifiers.
     """
     cause, code = (error.details.get(name) for name in ("cause", "code"))
+    if isinstance(error.details.get("refused"), dict):
+        return (
+            "that participant needs a token with the grant: `toolbus token create --allow TOOL`; "
+            "`toolbus trace` shows the refused call"
+        )
     if isinstance(code, str) and code.isidentifier():
         return (
             f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"

@@ -25,6 +25,7 @@ __all__ = [
     "read_token",
     "resolve_settings",
     "token_rooms",
+    "unchecked_claims",
 ]
 
 _JWT = re.compile(r"[A-Za-z0-9_.=-]+")
@@ -132,6 +133,14 @@ def read_claims(jwt: str) -> dict[str, Any]:
         return read_unverified(jwt)
     except ValueError as error:
         raise UsageError(_INVALID_TOKEN) from error
+
+
+def unchecked_claims(jwt: str) -> dict[str, Any]:
+    """Return the claims of a token without checking it; empty if it is not a token."""
+    try:
+        return read_claims(jwt)
+    except UsageError:
+        return {}
 
 
 def token_rooms(claims: dict[str, Any]) -> list[str]:

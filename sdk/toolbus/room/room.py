@@ -14,7 +14,9 @@ from functools import partial
 from math import inf
 from random import getrandbits
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack, cast, overload
+
+from typing_extensions import TypeVar as DefaultTypeVar
 
 from toolbus.chunks.chunk_types import read_value
 from toolbus.chunks.json_values import packed_json
@@ -45,12 +47,11 @@ from toolbus.room.call_form import (
     tool_parts,
 )
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
-from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy, TypedToolkitProxy
 from toolbus.tools.call_room import CallOptions, StreamOptions
 from toolbus.wire import (
     BadBody,
     Builders,
-    Describe,
     Explain,
     ListToolkits,
     Participants,
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 __all__ = ["Core", "Room"]
 
 T = TypeVar("T")
+Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
+"""The class that type checkers take a proxy for."""
 
 STREAM_OPTIONS = StreamOptions.__optional_keys__
 EXPLAIN_OPTIONS = frozenset({"participant", "on_behalf_of", "pin"})
@@ -369,25 +372,29 @@ class Room:
 
     async def toolkit(
         self, name: str, participant: str | None = None, pin: str | None = None
-    ) -> ToolkitProxy:
+    ) -> Proxy:
         """Describe a toolkit and return a proxy with its tools as methods.
+
+        For type checkers the proxy has the class of the variable that it is assigned to, which
+        `toolbus stubs` writes: `words: Words = await room.toolkit("words")`. Else it is a
+        `ToolkitProxy`, which it always is at run time.
 
         Raises:
             NotFound: There is none that this participant may see.
-            DefinitionChanged: `pin` names another definition; raised by the first call.
+            DefinitionChanged: `pin` names another definition; raised by the first call. Or the room
+                has a lock file that does not have this definition of this owner.
         """
         name = text_of("toolkit", name)
         participant = None if participant is None else text_of("participant", participant)
-        options = {} if participant is None else {"participant": participant}
-        body = await self._core.caller.request(Describe, name, options)
-        self._core.caller.retries.record_description((name, participant), body)
+        body = await self._core.caller.describe(name, participant)
         chosen = {"participant": participant, "pin": pin}
-        return ToolkitProxy(
+        proxy = ToolkitProxy(
             self,
             ToolkitInfo.from_wire(body["toolkit"]),
             ToolkitManifest.model_validate(body["manifest"]),
             {key: value for key, value in chosen.items() if value is not None},
         )
+        return cast(Proxy, proxy)
 
     async def toolkits(self, search: str | None = None) -> AsyncGenerator[ToolkitInfo, None]:
         """List the toolkits that this participant can see, in the order of their names.

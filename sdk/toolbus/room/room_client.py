@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from msgspec.structs import replace
 
@@ -33,6 +34,8 @@ from toolbus.hosting.runner import Runner
 from toolbus.room.call_monitor import CallReport
 from toolbus.room.connection_calls import ConnectionCalls
 from toolbus.room.events import EventStream, RoomEvent
+from toolbus.room.lock_file import LockFile
+from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.published_attributes import PublishedAttributes
 from toolbus.room.registrations import Registration, Registrations, checked_offer
@@ -91,9 +94,11 @@ class RoomClient(Room):
             random unless given.
         context: The name of a context of `toolbus context`; its settings win over variables.
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
+        locked: A `LockFile` or the path of one: toolkits that are not in it, or differ from it, are
+            refused with `DefinitionChanged`. False is no lock file, whatever the settings say.
     """
 
-    __slots__ = ("_choices", "_parts", "_settings", "_tracing")
+    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing")
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
@@ -105,10 +110,12 @@ class RoomClient(Room):
         instance: str | None = None,
         context: str | None = None,
         tracing: Tracing | None = None,
+        locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
     ) -> None:
         self._choices = {"url": url, "room": room, "token": token, "name": name}
         self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
+        self._locked = locked
         self._parts: _Parts | None = None
         self._settings: RoomSettings | None = None
         self._core: Core = _UNENTERED
@@ -150,7 +157,7 @@ class RoomClient(Room):
             await parts.connection.stop()
         finally:
             parts.calls.close()
-            parts.subscriptions.end()
+            parts.subscriptions.end(None)
 
     def _make_parts(self, settings: RoomSettings) -> _Parts:
         loop = asyncio.get_running_loop()
@@ -166,7 +173,11 @@ class RoomClient(Room):
             on_replaced=lambda connection: calls.finish(connection),
         )
         link = ReconnectingConnection(settings, owner)
-        core = Core(loop, Caller(link, table, tracing))
+        lock = _lock_of(self._locked, settings)
+        caller = Caller(link, table, tracing)
+        if lock is not None:
+            caller = LockedCaller(link, table, tracing, lock)
+        core = Core(loop, caller)
         runner = Runner(
             room_of=partial(Room, core),
             room_name=settings.room,
@@ -367,8 +378,8 @@ class RoomClient(Room):
 
         `async with room.events() as events:` has subscribed once the block runs, and
         `async for event in events:` yields the events since then. Without the block it subscribes
-        when the first event is asked for. The stream ends when this participant leaves the room or
-        is removed from it; `closed` has the reason.
+        when the first event is asked for. The stream ends when this participant leaves the room. If
+        its connection ends for good otherwise, reading raises the reason, as `closed` does.
 
         Events of toolkits need the grant `use_tools`, of participants `presence`, and messages
         `messaging`.
@@ -400,7 +411,7 @@ class RoomClient(Room):
     def _on_end(self) -> None:
         if self._parts is not None:
             self._parts.registrations.end()
-            self._parts.subscriptions.end()
+            self._parts.subscriptions.end(self._parts.connection.error)
 
     async def _on_connected(self, welcome: Welcome) -> None:
         parts = self._joined
@@ -414,6 +425,16 @@ class RoomClient(Room):
         await parts.registrations.replay(deadline_at)
         await parts.subscriptions.replay(deadline_at)
         await parts.registrations.retry_unregister()
+
+
+def _lock_of(
+    locked: LockFile | str | os.PathLike[str] | Literal[False] | None, settings: RoomSettings
+) -> LockFile | None:
+    """Return the lock file of a client, None for none. Raises ValueError if it is not valid."""
+    if locked is False or isinstance(locked, LockFile):
+        return locked or None
+    path = settings.lock if locked is None else locked
+    return None if path is None else LockFile.load(path)
 
 
 def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from toolbus.client.caller import Caller
@@ -203,12 +204,18 @@ class Subscriptions:
         for reader in self._readers:
             reader.put(RoomEvent("reconnected"))
 
-    def end(self) -> None:
-        """End all readers: the participant leaves the room."""
-        self._end(self._readers)
-        self._end(self._watchers)
+    def end(self, error: RoomException | None) -> None:
+        """End all readers: the participant has left the room, or `error` ended its connection."""
+        self._end(self._readers, error)
+        self._end(self._watchers, error)
 
-    def _end(self, group: set[EventQueue[T]]) -> None:
+    def _end(self, group: set[EventQueue[T]], error: RoomException | None = None) -> None:
         for queue in group:
+            if error is not None:
+                queue.at_end = partial(_raise, error)
             queue.put(None)
         group.clear()
+
+
+def _raise(error: RoomException) -> None:
+    raise error

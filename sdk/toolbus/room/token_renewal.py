@@ -110,7 +110,8 @@ class TokenRenewal:
         try:
             token = await self._settings.token()
             if token == self._connection.token:
-                _logger.info("%s for room %s expires soon: there is no newer one yet", source, room)
+                text = "%s for room %s expires soon: there is no newer one yet; renew it"
+                _logger.warning(text, source, room)
                 return False
             await self._send(token)
         except asyncio.CancelledError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Never, Protocol, TypeAlias
+from typing import Any, Never, Protocol, Self, TypeAlias
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import with_option_hint
@@ -23,7 +23,7 @@ from toolbus.room.call_form import (
 from toolbus.tools.call_room import StreamOptions
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy"]
+__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy", "TypedToolkitProxy"]
 
 Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
 """The type of a stream: `ChunkStream` for a `Room`."""
@@ -48,6 +48,8 @@ class ToolkitInfo:
     """How many connections serve it."""
     tools: tuple[str, ...]
     """The names of the tools that this participant can see."""
+    issuer: str = ""
+    """The issuer of that identity's token."""
 
     @classmethod
     def from_wire(cls, summary: Mapping[str, Any]) -> ToolkitInfo:
@@ -62,6 +64,7 @@ class ToolkitInfo:
             owner=summary["owner"]["name"],
             hosts=summary["hosts"],
             tools=tuple(summary["tools"]),
+            issuer=summary["owner"]["issuer"],
         )
 
 
@@ -77,10 +80,10 @@ class Invoker(Protocol):
         """Call a tool and give its chunks, as `Room.stream` does."""
 
 
-class ToolkitProxy:
-    """A hosted toolkit: `await weather.forecast(city="Oslo")` calls its tool `forecast`.
+class TypedToolkitProxy:
+    """A proxy without its tools as methods: the base of the classes that `toolbus stubs` writes.
 
-    A streaming tool is read: `async with logs.tail(path="a.log") as chunks:`.
+    They name the methods, so that type checkers refuse all others.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class ToolkitProxy:
         """Its description, rules, and tools with their schemas."""
         return self._manifest
 
-    def with_options(self, **options: Any) -> ToolkitProxy:
+    def with_options(self, **options: Any) -> Self:
         """Return a proxy of the same toolkit with other options, for instance `timeout_s=10`.
 
         The options are those of `Room.invoke`, and of `Room.stream` for streaming tools; any other
@@ -123,7 +126,7 @@ class ToolkitProxy:
         """
         refuse_unknown("with_options", options, _OPTIONS)
         merged = {**self._options, **options}
-        return ToolkitProxy(self._room, self._info, self._manifest, merged)
+        return type(self)(self._room, self._info, self._manifest, merged)
 
     async def call(
         self, tool: str, arguments: Any = None, /, *misplaced: Never, **named: Any
@@ -161,6 +164,16 @@ class ToolkitProxy:
             raise NotFound(f"tool {self._info.name}.{name} not found")
         return found
 
+    def __repr__(self) -> str:
+        return f"<ToolkitProxy {self._info.name}: {', '.join(self._tools)}>"
+
+
+class ToolkitProxy(TypedToolkitProxy):
+    """A hosted toolkit: `await weather.forecast(city="Oslo")` calls its tool `forecast`.
+
+    A streaming tool is read: `async with logs.tail(path="a.log") as chunks:`.
+    """
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__") or name not in self._tools:
             raise AttributeError(f"toolkit {self._info.name} has no tool {name!r}")
@@ -190,6 +203,3 @@ class ToolkitProxy:
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._tools})
-
-    def __repr__(self) -> str:
-        return f"<ToolkitProxy {self._info.name}: {', '.join(self._tools)}>"

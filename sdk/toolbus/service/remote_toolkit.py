@@ -14,6 +14,7 @@ from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
 from toolbus.errors import Cancelled, RoomException
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
+from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.loop_watchdog import LoopWatchdog
@@ -191,7 +192,7 @@ async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown) -> None:
         async with explain_refusal(settings):
             await read_token(settings)
             await serve_toolkits([toolkit], end=end)
-    except InvalidOffer as error:
+    except (InvalidOffer, InvalidLockFile) as error:
         raise UsageError(str(error)) from error
 
 

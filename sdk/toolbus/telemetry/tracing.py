@@ -128,15 +128,26 @@ class CallSpan:
         """Add attributes that were not known at the start."""
         self._span.set_attributes(attributes)
 
-    def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
+    def end(
+        self,
+        error: RoomException | None = None,
+        *,
+        executed: Executed | None = None,
+        at_ns: int | None = None,
+    ) -> None:
         """End the span with the call's outcome; `executed` is the error's, or "yes", unless given.
 
         The status is ERROR for every error but `cancelled`. A message is recorded only if the tool
         chose it by raising `ToolFailed(message)`: other texts may quote arguments.
+
+        Args:
+            error: The call's error; None if it has a result.
+            executed: Whether the tool ran.
+            at_ns: When the span ends, in nanoseconds since the epoch; now unless given.
         """
         if self._span.is_recording():
             record_outcome(self._span, error, executed)
-            self._span.end()
+            self._span.end(at_ns)
 
 
 class UnrecordedCallSpan(CallSpan):

@@ -26,6 +26,7 @@ from toolbus.errors import (
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of, title_of
 from toolbus.tools.input_stream import InputStream
+from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.streaming import run_with_streams
 from toolbus.tools.tool import FunctionTool, Tool
 from toolbus.tools.tool_run import ToolRun
@@ -201,7 +202,8 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
 
     An error that toolbus itself recorded, before the function was entered or after it had ended, is
     returned unchanged. Any other exception is the tool's, also an error of toolbus from a nested
-    call: it becomes `ToolFailed`, with the tool's own text only if the tool raised `ToolFailed`.
+    call: it becomes `ToolFailed`, with the tool's own text only if the tool raised `ToolFailed`,
+    and with the missing grant if the server refused a nested call.
     `CancelledError` and `KeyboardInterrupt` are raised again.
     """
     if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
@@ -209,7 +211,8 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
     if isinstance(exception, RoomException) and run.is_recorded(exception):
         return exception
     executed = run.executed
-    if isinstance(exception, ToolFailed):
+    refused = refused_call(exception) if isinstance(exception, RoomException) else None
+    if isinstance(exception, ToolFailed) and refused is None:
         return ToolFailed(
             exception.message,
             executed=executed,
@@ -218,10 +221,13 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
             retry_after_s=exception.retry_after_s,
         )
     cause = cut(type(exception).__name__)
-    details = {"cause": cause}
+    message, details = f"the tool raised {cause}", {"cause": cause}
     if isinstance(exception, RoomException):
         details["code"] = exception.code
-    return ToolFailed(f"the tool raised {cause}", executed=executed, details=details)
+    if refused is None:
+        return ToolFailed(message, executed=executed, details=details)
+    message = f"{message}: {refusal_message(refused)}"
+    return ToolFailed(message, executed=executed, details={**details, "refused": refused})
 
 
 def _sendable(details: object) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from toolbus.wire.error_frames import exception_of, failed
 from toolbus.wire.frames import (
     KINDS,
     MAX_ATTRIBUTES_BYTES,
+    PROTOCOL_HEADER,
     PROTOCOL_VERSION,
     SUBPROTOCOL,
     Admin,
@@ -63,6 +64,7 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "MAX_MANIFEST_BYTES",
     "MAX_TOOLS",
+    "PROTOCOL_HEADER",
     "PROTOCOL_VERSION",
     "SUBPROTOCOL",
     "Admin",

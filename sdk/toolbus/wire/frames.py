@@ -16,6 +16,7 @@ __all__ = [
     "FROM_SERVER",
     "KINDS",
     "MAX_ATTRIBUTES_BYTES",
+    "PROTOCOL_HEADER",
     "PROTOCOL_VERSION",
     "SUBPROTOCOL",
     "Admin",
@@ -51,6 +52,8 @@ __all__ = [
 
 SUBPROTOCOL = "toolbus.v1"
 """The name that both sides send in `Sec-WebSocket-Protocol`."""
+PROTOCOL_HEADER = "Toolbus-Protocol"
+"""The header by which a refusal is known as one of a toolbus server (CONN-17)."""
 PROTOCOL_VERSION = 2
 """Sent in `Welcome`; increases when a client may need to know of an addition (GROW-2)."""
 

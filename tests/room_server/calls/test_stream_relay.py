@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.parts.manual_clock import RecordingPort
 from support.parts.router_harness import RouterHarness, phase, port_of
+from support.parts.streamed_call import BODY, WINDOW, StreamedCall
 from toolbus.wire import (
     Cancel,
     Credit,
@@ -27,9 +27,6 @@ from toolbus_server.calls.router import Connection
 from toolbus_server.calls.stream_relay import FLOOR_BYTES
 from toolbus_server.limits import Limits
 
-BODY = pack_body([1, "x"])
-WINDOW: dict[str, Any] = {"credit_chunks": 256, "credit_bytes": 1024 * 1024}
-
 
 @pytest.fixture
 def harness() -> Iterator[RouterHarness]:
@@ -43,57 +40,6 @@ def harness() -> Iterator[RouterHarness]:
     assert harness.clock.waiting == 0
     for connection in harness.connections:
         assert (connection.stream_count, connection.outstanding_bytes) == (0, 0)
-
-
-class StreamedCall:
-    """A stream from a host to a caller, with the credit that each of them knows."""
-
-    def __init__(self, harness: RouterHarness, number: int = 1, **options: Any) -> None:
-        self.harness = harness
-        name = f"host{number}"
-        self.host = harness.host(name, f"t{number}")
-        self.alice = harness.named("alice")
-        self.id = number
-        call = WINDOW | options
-        harness.call(self.alice, number, f"t{number}.run", ms=None, **call)
-        self.dispatch = self.at_host.take_dispatch()
-        self.bodies: list[bytes] = []
-
-    @property
-    def sent(self) -> int:
-        return len(self.bodies)
-
-    @property
-    def ahead(self) -> int:
-        """How many bytes the host has credit for."""
-        given = [frame.bytes for frame in self.at_host.sent if isinstance(frame, Credit)]
-        most = max([self.dispatch.header["credit_bytes"], *given])
-        return int(most) - sum(map(len, self.bodies))
-
-    @property
-    def may_send(self) -> bool:
-        """Whether the host has credit."""
-        given = [frame.chunks for frame in self.at_host.sent if isinstance(frame, Credit)]
-        return self.sent < max([256, *given]) and self.ahead > 0
-
-    @property
-    def at_host(self) -> RecordingPort:
-        return port_of(self.host)
-
-    @property
-    def at_caller(self) -> RecordingPort:
-        return port_of(self.alice)
-
-    def chunk(self, body: bytes = BODY) -> None:
-        self.bodies.append(body)
-        self.harness.router.streams.chunk(self.host, StreamChunk(self.dispatch.id, self.sent, body))
-
-    def credit(self, chunks: int, most_bytes: int) -> None:
-        given = Credit(self.id, False, chunks, most_bytes)
-        self.harness.router.streams.credit(self.alice, given)
-
-    def end(self) -> None:
-        self.harness.router.answer(self.host, Result(self.dispatch.id, pack_body([0])))
 
 
 # A stream of results
@@ -478,11 +424,8 @@ def test_a_hundred_streams_of_a_caller_that_does_not_read_stay_within_the_budget
     streams = [StreamedCall(harness, number + 1, credit_bytes=2**40) for number in range(100)]
     port_of(streams[0].alice).holds = True
     for streamed in streams:
-        credit = streamed.dispatch.header["credit_bytes"]
-        while sum(len(each) for each in streamed.bodies) < credit:
+        while streamed.ahead > 0:
             streamed.chunk(b"x" * 10_000)
-            given = [frame.bytes for frame in streamed.at_host.sent if isinstance(frame, Credit)]
-            credit = max([credit, *given])
     held = sum(len(body) for streamed in streams for body in streamed.bodies)
     assert held <= 8 * 2**20 + 100 * (FLOOR_BYTES + MAX_CHUNK_BYTES)
     port_of(streams[0].alice).release()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from support.parts.models import definition, participant, scope
-from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound, PermissionDenied
+from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound
 from toolbus.wire import ToolManifest
-from toolbus_server.registry.call_checks import affinity_of, check_grant
+from toolbus_server.registry.call_checks import affinity_of
 from toolbus_server.registry.models import (
     Participant,
     RegisteredToolkit,
@@ -43,49 +43,6 @@ def _is_found(search: str, texts: list[str]) -> bool:
 
 
 # Names
-
-
-def test_a_bare_name_means_my_own_private_toolkit_before_the_public_one() -> None:
-    alice, bob = participant("alice"), participant("bob")
-    state = room_with(alice, bob)
-    public = state.register(bob, V1, public=True).toolkit
-    private = state.register(alice, V2, public=False).toolkit
-
-    assert state.resolve(alice, "t") is private
-    assert state.resolve(bob, "t") is public
-    assert state.resolve(alice, "t", "bob") is public
-
-
-@pytest.mark.row(37)
-def test_anothers_private_toolkit_gives_the_same_error_as_a_missing_one() -> None:
-    alice, bob = participant("alice"), participant("bob")
-    state = room_with(alice, bob)
-
-    def refusal(participant: str | None) -> str:
-        with pytest.raises(NotFound) as caught:
-            state.resolve(bob, "t", participant)
-        return str(caught.value)
-
-    def refusals() -> list[str]:
-        return [refusal(participant) for participant in (None, "alice", "nobody")]
-
-    before = refusals()
-    state.register(alice, V1, public=False, shared_with=frozenset({"name:carol", "role:admin"}))
-
-    assert refusals() == before
-    assert listed(state, bob) == []
-
-
-@pytest.mark.parametrize("share", ["name:bob", "role:clerk", "*"])
-def test_a_shared_toolkit_is_found_by_its_owner_and_never_by_its_bare_name(share: str) -> None:
-    alice, bob = participant("alice"), participant("bob", role="clerk")
-    state = room_with(alice, bob)
-    toolkit = state.register(alice, V1, public=False, shared_with=frozenset({share})).toolkit
-
-    assert state.resolve(bob, "t", "alice") is toolkit
-    assert listed(state, bob) == ["t"]
-    with pytest.raises(NotFound):
-        state.resolve(bob, "t")
 
 
 def test_of_one_owner_the_private_toolkit_has_priority() -> None:
@@ -123,16 +80,6 @@ def test_a_public_name_belongs_to_one_identity_until_it_is_unregistered() -> Non
     assert state.register(bob, V1, public=True).toolkit.owner == bob.identity
 
 
-def test_each_identity_may_have_a_private_toolkit_of_one_name() -> None:
-    alice, bob = participant("alice"), participant("bob")
-    state = room_with(alice, bob)
-    mine = state.register(alice, V1, public=False).toolkit
-    yours = state.register(bob, V1, public=False).toolkit
-
-    assert state.resolve(alice, "t") is mine
-    assert state.resolve(bob, "t") is yours
-
-
 def test_only_a_host_can_unregister_its_toolkit() -> None:
     alice, bob = participant("alice"), participant("bob")
     state = room_with(alice, bob)
@@ -147,59 +94,7 @@ def test_only_a_host_can_unregister_its_toolkit() -> None:
 # Tools
 
 
-def test_a_tool_is_missing_forbidden_or_found() -> None:
-    alice = participant("alice")
-    bob = participant("bob", api=scope(call=True, allow=["t.run"]))
-    state = room_with(alice, bob)
-    toolkit = state.register(alice, definition("t", "run", "stop"), public=True).toolkit
-
-    assert check_grant(bob, toolkit, "run").name == "run"
-    with pytest.raises(PermissionDenied):
-        check_grant(bob, toolkit, "stop")
-    with pytest.raises(NotFound):
-        check_grant(bob, toolkit, "fly")
-
-
 # Generations
-
-
-@pytest.mark.row(35)
-def test_replicas_of_one_digest_form_one_pool() -> None:
-    one, two = participant("alice", "1"), participant("alice", "2")
-    state = room_with(one, two)
-    first = state.register(one, V1, public=True)
-    second = state.register(two, V1, public=True)
-
-    assert second.toolkit is first.toolkit
-    assert second.generation is first.generation
-    assert first.toolkit.serving.hosts == [one, two]
-
-
-@pytest.mark.row(36)
-def test_a_new_digest_serves_and_the_old_hosts_stay_in_reserve() -> None:
-    one, two = participant("alice", "1"), participant("alice", "2")
-    state = room_with(one, two)
-    toolkit = state.register(one, V1, public=True).toolkit
-    newer = state.register(two, V2, public=True).generation
-
-    assert toolkit.serving is newer
-    assert toolkit.serving.definition.digest == V2.digest
-    assert {state.choose_host(toolkit).id for _ in range(20)} == {two.id}
-
-    changes = state.leave(two)
-    assert [change.kind for change in changes] == ["toolkit_changed"]
-    assert toolkit.serving.definition.digest == V1.digest
-    assert state.choose_host(toolkit) is one
-
-
-def test_an_instance_with_an_older_live_digest_joins_the_reserve() -> None:
-    one, two, three = (participant("alice", each) for each in "123")
-    state = room_with(one, two, three)
-    old = state.register(one, V1, public=True).generation
-    toolkit = state.register(two, V2, public=True).toolkit
-
-    assert state.register(three, V1, public=True).generation is old
-    assert toolkit.serving.hosts == [two]
 
 
 def test_a_digest_without_hosts_supersedes_like_a_rollback() -> None:
@@ -393,15 +288,6 @@ def test_a_reservation_that_ends_frees_the_name_and_all_its_state() -> None:
     assert not any((*tables, state._reserved))
 
 
-def test_a_clean_unregister_frees_the_name_at_once() -> None:
-    alice, bob = participant("alice"), participant("bob")
-    state = room_with(alice, bob)
-    state.register(alice, V1, public=True)
-    state.unregister(alice, "t", public=True)
-
-    assert state.register(bob, V2, public=True).toolkit.owner == bob.identity
-
-
 def test_a_reservation_keeps_no_room_alive() -> None:
     state, _ = left_by_its_last_host()
     assert state.is_empty
@@ -503,18 +389,6 @@ def test_a_host_at_a_draining_node_gets_calls_only_if_there_is_no_other() -> Non
     assert state.draining_node_participant_count == 0
 
 
-@pytest.mark.row(47)
-def test_a_call_to_a_toolkit_without_a_host_is_retryable() -> None:
-    alice = participant("alice")
-    state = room_with(alice)
-    toolkit = state.register(alice, V1, public=True).toolkit
-    state.leave(alice)
-
-    with pytest.raises(NoHost) as caught:
-        state.choose_host(toolkit)
-    assert (caught.value.executed, caught.value.retryable) == ("no", True)
-
-
 # Lists
 
 
@@ -560,12 +434,3 @@ def test_a_search_finds_only_what_the_reader_can_see() -> None:
     assert listed(state, alice, "SECRET") == ["t"]
     assert listed(state, bob, "über") == ["t"]
     assert listed(state, bob, "nothing") == []
-
-
-def test_a_toolkit_without_visible_tools_is_not_listed() -> None:
-    alice = participant("alice")
-    state = room_with(alice)
-    state.register(alice, V1, public=True)
-
-    assert listed(state, participant("bob", api=scope(use_tools=True, allow=["other"]))) == []
-    assert listed(state, participant("carol", api=scope(call=True))) == []

@@ -11,6 +11,7 @@ import pytest
 from support.clients.raw_checks import check_still_served
 from support.clients.raw_client import bearer, raw_connection, raw_participant, upgrade_request
 from support.clients.raw_requests import ask, call_of, next_of, offer, refusal
+from support.rooms.server_state import connection_of
 from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope, Key, KeyRing, ParticipantToken
 from toolbus.wire import (
@@ -26,19 +27,10 @@ from toolbus.wire import (
     Subscribe,
     pack_body,
 )
-from toolbus_server.calls.call_state import Connection
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms import participant_requests
 from toolbus_server.settings import ServerSettings
-from toolbus_server.testing import TestServer, running_server
-
-
-def connection_of(server: TestServer, name: str) -> Connection:
-    connections = server.server.hub.rooms["lab"].routed.connections.values()
-    return next(
-        connection for connection in connections if connection.participant.identity.name == name
-    )
-
+from toolbus_server.testing import running_server
 
 # Schemas
 

@@ -25,6 +25,7 @@ from support.clients.raw_checks import (
     refused,
 )
 from support.clients.raw_client import CLOSE, PING, raw_participant, websocket_frame
+from support.rooms.server_state import connection_of
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.wire import (
     Call,
@@ -47,95 +48,7 @@ MIB = 1024 * 1024
 # Ids of others
 
 
-@pytest.mark.row(32)
-async def test_id_of_a_call_in_flight_is_refused_and_the_first_call_unaffected() -> None:
-    """CALL-2: for the id of the request and the id of the call."""
-    async with (
-        unharmed_server() as server,
-        raw_participant(server, "host2") as host,
-        raw_participant(server) as mallory,
-    ):
-        await host_slow(host)
-        mallory.send_frame(WAIT)
-        first = await dispatched(host)
-        for again in (WAIT, replace(WAIT, id=2), replace(WAIT, call_id="b" * 32)):
-            mallory.send_frame(again)
-            code, executed, _ = await refused(mallory, again.id)
-
-            assert (code, executed) == ("duplicate_call_id", "no")
-        host.send_frame(Result(first.id, DONE))
-        assert await mallory.reply_to(1) == Result(1, DONE)
-
-        mallory.send_frame(WAIT)  # ids of finished calls are free
-        host.send_frame(Result((await dispatched(host)).id, DONE))
-        assert isinstance(await mallory.reply_to(1), Result)
-
-
-async def test_unexpected_reply_is_dropped_and_counted() -> None:
-    """FRAME-12, CALL-9 and CALL-10."""
-    async with (
-        unharmed_server() as server,
-        raw_participant(server, "host2") as host,
-        raw_participant(server) as mallory,
-    ):
-        await host_slow(host)
-        mallory.send_frame(WAIT)
-        first = await dispatched(host)
-        host.send_frame(Result(first.id + 1, DONE))  # unknown
-        host.send_frame(Result(first.id, DONE))
-        assert isinstance(await mallory.reply_to(1), Result)
-        host.send_frame(Result(first.id, DONE))  # duplicate
-        mallory.send_frame(Result(first.id, DONE))  # from a participant that runs nothing
-        mallory.send_frame(Failed(2**53, "not_found", "yes", True, "late", None, None))
-        mallory.send_frame(Cancel(1, "late"))
-        mallory.send_frame(Cancel(7, "x" * 60_000))
-        await check_still_served(mallory)
-        await check_still_served(host)
-
-        assert server.server.hub.router.dropped == 6
-
-
-@pytest.mark.row(53)
-async def test_participant_cannot_end_the_call_of_another() -> None:
-    async with (
-        unharmed_server() as server,
-        raw_participant(server, "host2") as host,
-        raw_participant(server, "bob") as bob,
-        raw_participant(server) as mallory,
-    ):
-        await host_slow(host)
-        bob.send_frame(WAIT)
-        theirs = await dispatched(host)
-        for number in range(20):
-            mallory.send_frame(Cancel(number, "mine"))
-            mallory.send_frame(Result(number, DONE))
-        mallory.send_frame(replace(WAIT, id=5))  # call ids are per participant
-        mine = await dispatched(host)
-        await check_still_served(mallory)
-        for number in (theirs.id, mine.id):
-            host.send_frame(Result(number, DONE))
-
-        assert isinstance(await bob.reply_to(1), Result)
-        assert isinstance(await mallory.reply_to(5), Result)
-
-
 # Hosts
-
-
-async def test_largest_result_of_a_host_fits_its_caller() -> None:
-    """FRAME-4: for every id that the caller chose, the result does not grow on its way."""
-    async with (
-        unharmed_server() as server,
-        raw_participant(server, "host2") as host,
-        raw_participant(server) as caller,
-    ):
-        await host_slow(host)
-        caller.send_frame(replace(WAIT, id=2**53))
-        reply = Result((await dispatched(host)).id, bytes(MIB - 100))
-        room_left = MIB - len(encode(reply))
-        host.send_frame(replace(reply, body=bytes(MIB - 100 + room_left)))
-
-        assert len(encode(await caller.reply_to(2**53))) <= MIB
 
 
 @pytest.mark.parametrize(
@@ -185,7 +98,7 @@ async def test_call_after_a_broken_frame_reaches_no_host() -> None:
         raw_participant(server) as mallory,
     ):
         await host_slow(host)
-        (to_host,) = _connections(server, "host2")
+        to_host = connection_of(server, "host2")
         before = to_host.last_dispatch
         mallory.send(websocket_frame(b"\xc1") + websocket_frame(encode(WAIT)))
         assert await mallory.close_code() == 1007
@@ -193,13 +106,6 @@ async def test_call_after_a_broken_frame_reaches_no_host() -> None:
 
         assert server.server.hub.router.in_flight == 0
         assert to_host.last_dispatch == before
-
-
-def _connections(server: Any, name: str) -> list[Any]:
-    connections = server.server.hub.rooms["lab"].routed.connections.values()
-    return [
-        connection for connection in connections if connection.participant.identity.name == name
-    ]
 
 
 # Toolkits
@@ -262,7 +168,7 @@ async def test_caller_that_reads_nothing_affects_only_itself() -> None:
     ):
         await host_slow(host)
         mallory.stop_reading()
-        (to_mallory,) = _connections(server, "mallory")
+        to_mallory = connection_of(server, "mallory")
         number = 0
         while to_mallory.port.is_open:
             mallory.send_frame(replace(WAIT, id=number, call_id=f"call{number}"))
@@ -299,7 +205,7 @@ async def test_answers_to_a_flood_of_pings_are_limited() -> None:
     async with unharmed_server() as server, raw_participant(server) as mallory:
         mallory.stop_reading()
         flood = websocket_frame(bytes(125), opcode=PING) * 8_000
-        (to_mallory,) = _connections(server, "mallory")
+        to_mallory = connection_of(server, "mallory")
         port = to_mallory.port
         with suppress(ConnectionError):
             async with asyncio.timeout(60):

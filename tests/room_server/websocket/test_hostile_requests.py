@@ -34,6 +34,7 @@ from toolbus_server.testing import running_server
         "/rooms/Den",
         "/rooms/d%65n",
         "/rooms/den/",
+        "/rooms/den/more",
         "/rooms/-den",
         "/rooms/" + "d" * 64,
         "/rooms/../rooms/den",
@@ -49,6 +50,7 @@ from toolbus_server.testing import running_server
     ],
 )
 async def test_path_that_is_not_a_room_is_not_found(path: str) -> None:
+    """CONN-1, CONN-5, CONN-6: a browser is upgraded, and gets a close code and no welcome."""
     async with handshake_server() as server:
         token = server.token("mallory", room="*")
 
@@ -69,12 +71,15 @@ async def test_path_that_is_not_a_room_is_not_found(path: str) -> None:
         "epoch=" + "9" * 16,
         "epoch=" + "9" * 5_000,
         "instance=a%0Ab",
+        "instance=%00",
+        "epoch=x",
         "instance=%1B[2J",
         "instance=" + "a" * 129,
         "&" * 16,
     ],
 )
 async def test_unreadable_instance_or_epoch_is_refused(query: str) -> None:
+    """CONN-4."""
     async with handshake_server() as server:
         token = server.token("mallory", room="*")
 
@@ -84,6 +89,7 @@ async def test_unreadable_instance_or_epoch_is_refused(query: str) -> None:
 
 @pytest.mark.parametrize("offer", ["", "toolbus.v2", "TOOLBUS.V1", "toolbus.v1x"])
 async def test_client_without_the_subprotocol_gets_426(offer: str) -> None:
+    """CONN-2, CONN-5."""
     async with handshake_server() as server:
         token = server.token("mallory", room="*")
         headers = [("Authorization", f"Bearer {token}"), ("Sec-WebSocket-Protocol", offer)]
@@ -145,6 +151,7 @@ EARLY = {
 @pytest.mark.row(33)
 @pytest.mark.parametrize("name", EARLY)
 async def test_client_that_does_not_wait_for_the_handshake_is_dropped(name: str) -> None:
+    """CONN-10."""
     async with handshake_server() as server, raw_connection(server.url) as client:
         request = upgrade_request("/rooms/den", bearer(server.token("mallory", room="*")))
         client.send(request + EARLY[name])

@@ -11,27 +11,15 @@ from pathlib import Path
 import pytest
 
 from support.clients.certificates import Pki, make_pki
+from support.clients.server_tls import tls_settings
 from support.processes.command_line import CommandLine
-from toolbus import KeyRing, RoomException, Toolkit, tool
-from toolbus_server import ServerSettings
+from toolbus import RoomException, Toolkit, tool
 from toolbus_server.testing import running_server
 
 
 @pytest.fixture
 def pki(tmp_path: Path) -> Pki:
     return make_pki(tmp_path / "pki")
-
-
-def tls_settings(pki: Pki, *, handshake_timeout_s: float = 10.0) -> ServerSettings:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(pki.cert, pki.key)
-    return ServerSettings(
-        keys=KeyRing([]),
-        port=0,
-        drain_s=1.0,
-        tls=context,
-        handshake_timeout_s=handshake_timeout_s,
-    )
 
 
 @tool

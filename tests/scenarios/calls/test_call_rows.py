@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.clients.raw_client import raw_participant
 from support.processes.host_process import host_process
-from toolbus import RoomClient, ToolContext, Toolkit, tool
+from support.rooms.failures import error_of_call
+from toolbus import ToolContext, Toolkit, tool
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
     HostLost,
     InvalidArguments,
     InvalidResult,
-    NoHost,
-    NotFound,
     Overloaded,
-    RoomException,
     TooLarge,
     ToolFailed,
 )
-from toolbus.wire import Cancel, Dispatch, Failed, Register, RequestId, Result, pack_body
-from toolbus_server.testing import TestServer, running_server
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    """A server that must hold nothing of any call at the end."""
-    async with running_server() as server:
-        yield server
-        assert server.server.hub.router.in_flight == 0
+from toolbus_server.testing import TestServer
 
 
 class BlockingTools:
@@ -82,71 +69,14 @@ class BlockingTools:
         self.began.clear()
 
 
-async def failure_of(room: RoomClient, tool: str, timeout_s: float = 10, **arguments: Any) -> Any:
-    """Make a call without retries and return its error."""
-    toolkit, _, name = tool.partition(".")
-    with pytest.raises(RoomException) as caught:
-        await room.invoke(f"{toolkit}.{name}", arguments, timeout_s=timeout_s, retry=False)
-    return caught.value
-
-
-@pytest.mark.row(46)
-async def test_missing_toolkits_and_tools_are_not_found_at_once(server: TestServer) -> None:
-    tools = BlockingTools()
-    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        for name in ("x.echo", "t.fly"):
-            error = await failure_of(alice, name, timeout_s=3_600)
-            assert (type(error), error.executed) == (NotFound, "no")
-    assert tools.runs == 0
-
-
-@pytest.mark.row(47)
-async def test_a_host_that_serves_a_toolkit_no_more_is_no_host_and_may_be_tried_again(
-    server: TestServer,
-) -> None:
-    async with raw_participant(server, "host") as host, server.room("alice") as alice:
-        manifest = pack_body({"name": "t", "tools": [{"name": "run", "input_schema": {}}]})
-        host.send_frame(Register(RequestId(1), manifest, {}))
-        assert isinstance(await host.reply_to(1), Result)
-        call = asyncio.ensure_future(failure_of(alice, "t.run"))
-        dispatch = await host.read_frame()
-        assert isinstance(dispatch, Dispatch)
-        host.send_frame(Failed(dispatch.id, "no_host", "no", True, "gone", None, None))
-        error = await call
-        assert (type(error), error.executed, error.retryable) == (NoHost, "no", True)
-
-
 @pytest.mark.row(48)
-@pytest.mark.parametrize(
-    ("arguments", "path"),
-    [
-        ({"text": 3}, "/text"),
-        ({"text": "a", "times": "2"}, "/times"),
-        ({}, "/text"),
-        ({"text": "a", "more": 1}, "/more"),
-        ({"text": float("nan")}, "/text"),
-    ],
-)
-async def test_bad_arguments_are_refused_by_the_host_with_their_path(
-    server: TestServer, arguments: dict[str, Any], path: str
-) -> None:
-    tools = BlockingTools()
-    async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        error = await failure_of(alice, "t.echo", **arguments)
-        assert (type(error), error.executed) == (InvalidArguments, "no")
-        assert error.details["path"] == path
-        assert error.details["message"]
-    assert tools.runs == 0
-
-
-@pytest.mark.row(48)
-@pytest.mark.parametrize("value", [2**70, {1: 2}, {1, 2}, "\ud800"], ids=str)
+@pytest.mark.parametrize("value", [2**70, {1: 2}, {1, 2}, "\ud800", float("nan")], ids=str)
 async def test_arguments_that_cannot_travel_are_refused_before_they_do(
     server: TestServer, value: Any
 ) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        error = await failure_of(alice, "t.echo", text=value)
+        error = await error_of_call(alice, "t.echo", timeout_s=10, text=value)
         assert (type(error), error.executed) == (InvalidArguments, "no")
         assert await alice.call("t.echo", text="still here") == "still here"
 
@@ -177,7 +107,9 @@ async def test_exceptions_and_invalid_results_of_a_tool_have_executed_yes(
         host.host(Toolkit("t", [fail])),
         server.room("alice") as alice,
     ):
-        errors = {how: await failure_of(alice, "t.fail", how=how) for how in expected}
+        errors = {
+            how: await error_of_call(alice, "t.fail", timeout_s=10, how=how) for how in expected
+        }
         assert {how: type(error) for how, error in errors.items()} == expected
         assert {error.executed for error in errors.values()} == {"yes"}
         assert "secret" not in str(errors["raises"])
@@ -213,33 +145,13 @@ async def test_a_killed_host_of_an_idempotent_tool_is_followed_by_another(
         host_process(server, tmp_path / "one", hold=True) as one,
     ):
         again = asyncio.ensure_future(alice.call("work.wait_again"))
-        refused = asyncio.ensure_future(failure_of(alice, "work.wait_again"))
+        refused = asyncio.ensure_future(error_of_call(alice, "work.wait_again", timeout_s=10))
         await one.wrote("began wait_again")
         async with host_process(server, tmp_path / "two") as two:
             await one.kill()
             assert await again == "free"
             assert isinstance(await refused, HostLost)
             assert two.count("ended wait_again") == 1
-
-
-@pytest.mark.row(52)
-async def test_a_host_that_never_answers_is_given_up_at_the_deadline(server: TestServer) -> None:
-    async with raw_participant(server, "host") as host, server.room("alice") as alice:
-        manifest = pack_body({"name": "t", "tools": [{"name": "run", "input_schema": {}}]})
-        host.send_frame(Register(RequestId(1), manifest, {}))
-        await host.reply_to(1)
-        error = await failure_of(alice, "t.run", timeout_s=0.2)
-        assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
-        dispatch, cancel = await host.read_frame(), await host.read_frame()
-        assert isinstance(dispatch, Dispatch)
-        assert 0 < (dispatch.remaining_ms or 0) <= 200
-        assert cancel == Cancel(dispatch.id, "deadline")
-        dropped = server.server.hub.router.dropped
-        host.send_frame(Result(dispatch.id, pack_body([0])))
-        host.send_frame(Cancel(RequestId(77), "of nobody"))
-        host.send_packed(99, 1)
-        assert isinstance(await host.reply_to(1), Failed)
-        assert server.server.hub.router.dropped == dropped + 2
 
 
 @pytest.mark.row(53)
@@ -264,7 +176,7 @@ async def test_a_cancelled_call_is_stopped_at_its_host(server: TestServer) -> No
 async def test_a_host_that_ignores_cancel_delays_no_caller(server: TestServer) -> None:
     tools = BlockingTools()
     async with server.room("host") as host, host.host(tools.toolkit()), server.room("a") as alice:
-        error = await failure_of(alice, "t.ignores_cancel", timeout_s=0.1)
+        error = await error_of_call(alice, "t.ignores_cancel", timeout_s=0.1)
         assert (type(error), error.executed) == (DeadlineExceeded, "maybe")
         async with asyncio.timeout(60):
             await tools.cancelled.wait()
@@ -295,7 +207,7 @@ async def test_a_full_host_answers_overloaded_and_keeps_running(server: TestServ
         async with asyncio.TaskGroup() as calls:
             held = [calls.create_task(alice.call("t.hold")) for _ in range(256)]
             await tools.wait_began()
-            error = await failure_of(alice, "t.echo", text="x")
+            error = await error_of_call(alice, "t.echo", timeout_s=10, text="x")
             assert (type(error), error.executed, error.retryable) == (Overloaded, "no", True)
             assert error.retry_after_s > 0
             tools.gate.set()

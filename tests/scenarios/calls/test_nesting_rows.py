@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from support.clients.ending_tokens import calling
-from support.clients.raw_client import raw_participant
-from toolbus import ToolContext, Toolkit, tool
+from toolbus import ApiScope, ToolContext, Toolkit, tool
 from toolbus.errors import (
     DeadlineExceeded,
     LoopDetected,
@@ -19,16 +17,7 @@ from toolbus.errors import (
     RoomException,
     ToolFailed,
 )
-from toolbus.wire import Call, CallId, Failed, RequestId, pack_body
-from toolbus_server.testing import TestServer, running_server
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    """A server that must hold nothing of any call at the end."""
-    async with running_server() as server:
-        yield server
-        assert server.server.hub.router.in_flight == 0
+from toolbus_server.testing import TestServer
 
 
 @tool
@@ -43,44 +32,26 @@ async def down(context: ToolContext, depth: int, via: list[str]) -> list[Any]:
 
 
 @pytest.mark.row(56)
-@pytest.mark.parametrize(("depth", "works"), [(2, True), (15, True), (16, False), (20, False)])
-async def test_two_hosts_may_call_each_other_sixteen_deep(
-    server: TestServer, depth: int, works: bool
-) -> None:
-    async with (
-        server.room("one") as one,
-        server.room("two") as two,
-        one.host(Toolkit("a", [down])),
-        two.host(Toolkit("b", [down])),
-        server.room("alice") as alice,
-    ):
-        if works:
-            chain = await alice.call("a.down", depth=depth, via=["b", "a"])
-            assert len(chain) == depth + 1
-            return
-        with pytest.raises(ToolFailed) as caught:
-            await alice.call("a.down", depth=depth, via=["b", "a"])
-        assert caught.value.executed == "yes"
-
-
-@pytest.mark.row(56)
-async def test_a_call_nested_too_deep_is_refused_at_its_caller(server: TestServer) -> None:
+async def test_two_hosts_may_call_each_other_sixteen_deep_and_no_deeper(server: TestServer) -> None:
     seen: list[RoomException] = []
 
     @tool
-    async def again(context: ToolContext) -> str:
+    async def again(context: ToolContext, others: list[str]) -> int:
+        next_one, here = others
         try:
-            return str(await context.room.call("a.again"))
+            return 1 + int(await context.room.call(f"{next_one}.again", others=[here, next_one]))
         except LoopDetected as error:
             seen.append(error)
-            return "the bottom"
+            return 1
 
     async with (
         server.room("one") as one,
+        server.room("two") as two,
         one.host(Toolkit("a", [again])),
+        two.host(Toolkit("b", [again])),
         server.room("alice") as alice,
     ):
-        assert await alice.call("a.again") == "the bottom"
+        assert await alice.call("a.again", others=["b", "a"]) == 16
         [error] = seen
         assert (error.executed, error.retryable) == ("no", False)
 
@@ -159,70 +130,6 @@ async def test_an_inner_error_that_escapes_a_tool_is_the_tools_failure(server: T
 
 
 @pytest.mark.row(58)
-async def test_acting_for_another_needs_the_grant_and_the_other_there(server: TestServer) -> None:
-    async with (
-        server.room("one") as one,
-        one.host(Toolkit("a", [down])),
-        server.room("alice"),
-        server.room("poor", api=calling(allow=["other"])),
-        server.room("agent", api=calling(act_for=["alice", "zoe", "poor"])) as agent,
-        server.room("eve", api=calling()) as eve,
-    ):
-        arguments = {"depth": 0, "via": []}
-        chunk = await agent.invoke("a.down", arguments, on_behalf_of="alice")
-        assert chunk.value[0][:2] == ["agent", "alice"]
-        for room, name in ((eve, "alice"), (agent, "zoe"), (agent, "one"), (agent, "poor")):
-            with pytest.raises(PermissionDenied) as caught:
-                await room.invoke("a.down", arguments, on_behalf_of=name)
-            assert caught.value.executed == "no"
-
-
-@pytest.mark.row(58)
-async def test_caller_and_parent_claimed_by_a_frame_are_ignored(
-    server: TestServer,
-) -> None:
-    began, gate = asyncio.Event(), asyncio.Event()
-
-    @tool
-    async def who(context: ToolContext) -> list[Any]:
-        began.set()
-        await gate.wait()
-        return [context.caller.name, context.on_behalf_of and context.on_behalf_of.name]
-
-    async with (
-        server.room("one") as one,
-        one.host(Toolkit("a", [who])),
-        server.room("alice") as alice,
-        raw_participant(server, token=server.token("eve", api=calling())) as eve,
-    ):
-        running = asyncio.ensure_future(alice.call("a.who"))
-        async with asyncio.timeout(60):
-            await began.wait()
-        hub = server.server.hub
-        [dispatch_id] = [
-            number
-            for connection in hub.rooms["lab"].routed.connections.values()
-            for number in connection.dispatched
-        ]
-        empty = pack_body({})
-        forged: list[dict[str, Any]] = [{"parent": dispatch_id}, {"on_behalf_of": "alice"}]
-        for number, options in enumerate(forged):
-            call = Call(RequestId(number), CallId(f"c{number}"), "a", "who", None, empty, options)
-            eve.send_frame(call)
-            refusal = await eve.reply_to(number)
-            assert isinstance(refusal, Failed)
-            assert (refusal.code, refusal.executed) == ("permission_denied", "no")
-        claims = {"caller": ["x", "alice", "admin", "acme"], "hops": 0, "private": True}
-        eve.send_frame(Call(RequestId(9), CallId("c9"), "a", "who", None, empty, claims))
-        gate.set()
-        assert await running == ["alice", None]
-        result = await eve.reply_to(9)
-        assert not isinstance(result, Failed)
-        assert b"eve" in result.body
-        assert b"alice" not in result.body
-
-
-@pytest.mark.row(58)
 async def test_work_that_outlives_its_call_has_no_principal(server: TestServer) -> None:
     late: list[asyncio.Task[Any]] = []
     go = asyncio.Event()
@@ -247,35 +154,74 @@ async def test_work_that_outlives_its_call_has_no_principal(server: TestServer) 
             await late[0]
 
 
+HOST, PRINCIPAL = "the host that made a nested call", "the participant that the call is made for"
+HOSTING = {"register_public_toolkit": True, "register_private_toolkit": True}
+
+
+@tool
+async def secret() -> None:
+    """Return nothing."""
+
+
+@tool
+async def fetch(context: ToolContext) -> None:
+    """Call a tool of another owner."""
+    await context.room.invoke("vault.secret", participant="keeper")
+
+
 @pytest.mark.row(59)
-async def test_a_host_cannot_act_with_the_rights_of_its_caller(server: TestServer) -> None:
-    denied: list[str] = []
-
-    @tool
-    async def secret() -> str:
-        return "treasure"
-
-    @tool
-    async def fetch(context: ToolContext) -> str:
-        try:
-            return str(await context.room.call("vault.secret"))
-        except PermissionDenied as error:
-            denied.append(error.executed)
-            return "denied"
-
-    poor = calling(use_tools=True, deny=["vault"])
+@pytest.mark.parametrize(
+    ("host", "caller", "is_public", "lacks", "named"),
+    [
+        (["vault"], calling(), True, "host", "vault.secret"),
+        (["vault"], calling(), False, "host", None),
+        (["vault"], calling(deny=["vault"]), True, "host", None),
+        ([], calling(use_tools=True, allow=["help"]), True, "principal", None),
+    ],
+)
+async def test_a_refused_nested_call_tells_the_caller_which_grant_is_missing(
+    server: TestServer, host: list[str], caller: ApiScope, is_public: bool, lacks: str, named: Any
+) -> None:
+    """ERR-9: the name of the tool is sent only to a caller that may list or call it."""
+    shared = None if is_public else ["name:helper"]
     async with (
         server.room("keeper") as keeper,
-        server.room("helper") as helper,
+        server.room("helper", api=calling(deny=host, **HOSTING)) as helper,
+        server.room("alice", api=caller) as alice,
+        keeper.host(Toolkit("vault", [secret]), public=is_public, shared_with=shared),
+        helper.host(Toolkit("help", [fetch])),
+    ):
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("help.fetch")
+    who = HOST if lacks == "host" else PRINCIPAL
+    assert caught.value.message == (
+        f"the tool raised PermissionDenied: {who} has no grant to call "
+        f"{named or 'a tool that you may not see'} (agents.call, agents.allow)"
+    )
+    refused = {"grant": "agents.call", "lacks": lacks} | ({} if named is None else {"tool": named})
+    code = {"cause": "PermissionDenied", "code": "permission_denied"}
+    assert caught.value.details == {**code, "refused": refused}
+
+
+@pytest.mark.row(59)
+async def test_the_name_of_a_refused_tool_is_not_sent_beyond_its_caller(server: TestServer) -> None:
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        return await context.room.call("help.fetch")
+
+    async with (
+        server.room("keeper") as keeper,
+        server.room("helper", api=calling(deny=["vault"], **HOSTING)) as helper,
+        server.room("one") as one,
+        server.room("alice") as alice,
         keeper.host(Toolkit("vault", [secret])),
         helper.host(Toolkit("help", [fetch])),
-        server.room("alice", api=poor) as alice,
-        server.room("bob") as bob,
+        one.host(Toolkit("a", [outer])),
     ):
-        assert await alice.call("help.fetch") == "denied"
-        assert denied == ["no"]
-        assert await bob.call("help.fetch") == "treasure"
-        assert await helper.call("vault.secret") == "treasure"
+        with pytest.raises(ToolFailed) as caught:
+            await alice.call("a.outer")
+    assert "vault" not in f"{caught.value.message} {caught.value.details}"
+    assert caught.value.details["refused"] == {"grant": "agents.call", "lacks": "host"}
 
 
 @pytest.mark.row(59)

@@ -16,7 +16,7 @@ from toolbus.client.retry import RetryPolicy
 from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, RoomException
 from toolbus.wire import Result, pack_body
 from toolbus_server.registry.toolkit_definition import read_definition
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer
 
 
 class NoTruth:
@@ -70,12 +70,6 @@ async def fail(how: str) -> None:
 @tool
 async def say(text: str) -> str:
     return text
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server() as server:
-        yield server
 
 
 @pytest.fixture

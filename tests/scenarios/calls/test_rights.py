@@ -10,14 +10,12 @@ import pytest
 from msgspec.structs import astuple
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.raw_requests import ask
+from support.clients.raw_requests import ask, call_of
 from support.rooms.events import listed
 from toolbus import ApiScope, RoomClient, Toolkit, tool
 from toolbus.auth.grants import AgentsGrant
 from toolbus.errors import NotFound, PermissionDenied, RoomException
 from toolbus.wire import (
-    Call,
-    CallId,
     Describe,
     Failed,
     Frame,
@@ -27,10 +25,9 @@ from toolbus.wire import (
     Subscribe,
     Unregister,
     pack_body,
-    unpack_body,
 )
 from toolbus_server.rooms import event_feed as feed
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer
 
 
 @tool
@@ -51,12 +48,6 @@ def box(name: str = "box", **options: Any) -> Toolkit:
 
 def may(**agents: Any) -> ApiScope:
     return ApiScope(agents=AgentsGrant(**agents))
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server() as server:
-        yield server
 
 
 @pytest.fixture
@@ -247,15 +238,13 @@ async def test_no_request_reveals_whether_a_hidden_toolkit_exists(
     server: TestServer,
 ) -> None:
     """The answers are equal, byte for byte, before a private toolkit exists and while it exists."""
-    arguments = pack_body({})
     manifest = pack_body({"name": "box", "tools": [{"name": "read", "input_schema": {}}]})
 
     def questions(first: int) -> list[Frame]:
         ids = iter(range(first, first + 100))
 
         def call(**options: Any) -> Frame:
-            number = RequestId(next(ids))
-            return Call(number, CallId(f"c{number}"), "box", "read", 100, arguments, options)
+            return call_of("box.read", next(ids), timeout_ms=100, **options)
 
         def ask(kind: Any, *fields: Any) -> Any:
             return kind(RequestId(next(ids)), *fields)
@@ -367,35 +356,6 @@ async def test_events_contain_only_visible_toolkits(
             event = await anext(events)
             assert event.toolkit is not None
             assert (event.toolkit.name, event.toolkit.tools) == ("seen", ("read",))
-
-
-@pytest.mark.parametrize(
-    ("frame", "path"),
-    [
-        (ListToolkits(RequestId(1), {"cursor": "???"}), "/cursor"),
-        (ListToolkits(RequestId(1), {"cursor": "gA=="}), "/cursor"),
-        (ListToolkits(RequestId(1), {"limit": "1"}), "/limit"),
-        (ListToolkits(RequestId(1), {"search": 1}), "/search"),
-        (Describe(RequestId(1), "box", {"digest": 1}), "/digest"),
-        (Subscribe(RequestId(1), ["everything"]), "/topics"),
-        (Subscribe(RequestId(1), [["toolkits"]]), "/topics"),
-        (Register(RequestId(1), b"", {"public": 1}), "/public"),
-        (Register(RequestId(1), b"", {"public": False, "shared_with": "*"}), "/shared_with"),
-        (Register(RequestId(1), b"", {"public": False, "shared_with": ["x"]}), "/shared_with"),
-        (Register(RequestId(1), b"", {"shared_with": ["*"]}), "/shared_with"),
-        (Register(RequestId(1), b"", {"generation": 0}), "/generation"),
-    ],
-    ids=repr,
-)
-async def test_a_malformed_request_is_answered_with_the_path(
-    server: TestServer, frame: Frame, path: str
-) -> None:
-    async with raw_participant(server) as eve:
-        eve.send_frame(frame)
-        refusal = await eve.reply_to(1)
-        assert isinstance(refusal, Failed)
-        assert refusal.code == "invalid_arguments"
-        assert unpack_body(refusal.details or b"")["path"] == path
 
 
 async def test_a_participant_that_does_not_exist_owns_nothing(server: TestServer) -> None:

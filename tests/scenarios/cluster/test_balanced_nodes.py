@@ -178,7 +178,7 @@ async def held_call(balanced_nodes: BalancedNodes, name: str, other: str) -> Asy
 async def check_nobody_is_sent_to(balanced_nodes: BalancedNodes, name: str, load: Load) -> None:
     """Check that a draining node gets no new participant, while all calls continue."""
     node = balanced_nodes.nodes[name]
-    assert (await read(node.url, "/readyz")).status == 503
+    assert (await read(node.url, "/readyz")).status == 404
     before = await turned_away(node)
     async with AsyncExitStack() as newcomers:
         for number in range(NEWCOMERS):
@@ -216,7 +216,7 @@ async def replace(balanced_nodes: BalancedNodes, name: str, other: str, load: Lo
         node.signal(signal.SIGTERM)
         # The balancer does not know yet: a new participant is refused there, and tries again.
         assert await answers(balanced_nodes, NEWCOMERS, "early") == [101] * NEWCOMERS
-        await balanced_nodes.balancer.wait_for_state(name, "DOWN")
+        await balanced_nodes.balancer.wait_for_state(name, "stopping")
         await check_nobody_is_sent_to(balanced_nodes, name, load)
     assert await node.ended() == 0
     await load.goes_on()
@@ -232,6 +232,27 @@ async def test_participant_that_joins_while_a_node_is_killed_is_accepted_by_anot
         assert await answers(it, NEWCOMERS, "early") == [101] * NEWCOMERS
         await it.balancer.wait_for_state("node-2", "DOWN")
         assert await answers(it, NEWCOMERS, "late") == [101] * NEWCOMERS
+
+
+async def read_without_end(client: RawClient) -> None:
+    while True:
+        await client.read_raw()
+
+
+async def test_connection_through_a_node_that_hangs_is_closed_by_the_balancer(
+    tmp_path: Path,
+) -> None:
+    """Its participant need not wait for its own rule of silence, which a raw client lacks."""
+    async with balanced_nodes(tmp_path, "node-1") as it:
+        status, client = await ask(it, "ann")
+        assert status == 101
+        it.nodes["node-1"].signal(signal.SIGSTOP)
+        try:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await read_without_end(client)
+        finally:
+            it.nodes["node-1"].signal(signal.SIGCONT)
+            client.abort()
 
 
 async def test_behind_the_balancer_each_client_counts_for_its_own_address(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def test_invalid_names_of_nodes_do_not_prevent_joining(
     async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:
         soon = time.time() * 1000 + LEASE_S * 1000
         await client.zadd("toolbus:nodes", {b"\xff 1": soon, b"none": soon})
-        await client.sadd("toolbus:gone", b"\xff 2")
+        await client.sadd("toolbus:nodes:ended", b"\xff 2")
         async with nodes(redis) as (here, there):
             async with hosted(there, add), here.room("me") as me:
                 await until_listed(me, "kit")

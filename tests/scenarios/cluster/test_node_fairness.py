@@ -16,9 +16,8 @@ from support.nodes.processes import node_processes
 from support.nodes.relayed import node_of
 from support.redis.server import RedisServer
 from support.rooms.events import until_hosts
-from support.rooms.listeners import LISTENERS, MIB, Listener, broadcast_to
+from support.rooms.listeners import LISTENERS, Listener, broadcast_to
 from support.rooms.replicas import REPLICAS, Pair, carts
-from support.rooms.server_state import connection_of
 from toolbus import RoomClient
 from toolbus_server.testing import FaultProxy, Faults, TestServer
 
@@ -104,42 +103,6 @@ async def test_an_affinity_leads_to_one_host_from_every_node(redis: RedisServer)
             seen.append([await room.call("carts.add", item="x", customer=c) for c in customers])
     assert seen[0] == seen[1]
     assert set(seen[0]) == set(REPLICAS)
-
-
-@pytest.mark.row(70)
-async def test_a_broadcast_reaches_99_elsewhere_while_the_hundredth_does_not_read(
-    redis: RedisServer,
-) -> None:
-    """SEND-2."""
-    async with (
-        asyncio.timeout(TIME_S),
-        nodes(redis) as (here, there),
-        FaultProxy(there.url) as proxy,
-        AsyncExitStack() as out,
-    ):
-        sender = await out.enter_async_context(here.room("sender"))
-        tasks = await out.enter_async_context(asyncio.TaskGroup())
-        listeners = [Listener(await out.enter_async_context(there.room("slow", via=proxy)))]
-        for number in range(1, LISTENERS):
-            listeners.append(Listener(await out.enter_async_context(there.room(f"ear{number}"))))
-        listening = []
-        for each in listeners:
-            is_ready = asyncio.Event()
-            listening.append(tasks.create_task(each.listen(is_ready)))
-            await is_ready.wait()
-        present = here.server.hub.rooms["lab"].routed.state.participants
-        while sum(participant.receives_messages for participant in present(None)) < LISTENERS:  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.01)
-        await broadcast_to(sender, listeners)
-        proxy.to_participant = Faults(stalled=True)
-        to_slow = connection_of(there, "slow").port
-        while to_slow._ensure_queue().bytes < 3 * MIB:
-            await sender.send("slow", "fill", "w" * 200_000)
-        await broadcast_to(sender, listeners[1:])
-        assert to_slow.is_open  # it was slow throughout
-        proxy.reset()
-        for task in listening:
-            task.cancel()
 
 
 @pytest.mark.row(70)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from support.nodes.tools import Holding, add
 from support.processes.server_process import server_process
 from support.redis.relay import Fate, carries
 from support.redis.server import redis_server
+from support.rooms.events import until
 from toolbus import Toolkit, tool
+from toolbus.client.retry import MAX_ATTEMPTS
 from toolbus.wire import Dispatch
 from toolbus_server.cluster import node as node_module
 
@@ -193,3 +196,39 @@ async def test_when_redis_fails_running_calls_end_by_phase_and_private_hosting_c
                 await until_listed(far, "near")
                 await asyncio.gather(until_works(near, "far"), until_works(far, "near"))
                 assert "own" not in [each.name async for each in far.toolkits()]
+
+
+@pytest.mark.row(73)
+async def test_calls_between_nodes_wait_for_redis_and_then_run_once() -> None:
+    """RETRY-4: a call that was never sent, of any tool, and one in flight of an idempotent tool."""
+    async with asyncio.timeout(TIME_S), relayed_nodes() as nodes:
+        runs: Counter[str] = Counter()
+        entered = asyncio.Event()
+
+        @tool
+        async def once(key: str) -> str:
+            """Run once."""
+            runs[key] += 1
+            return key
+
+        @tool(idempotent=True)
+        async def again(key: str) -> str:
+            """Wait in the first run, which ends with the connection to Redis."""
+            runs[key] += 1
+            entered.set()
+            await (asyncio.Event().wait() if runs[key] == 1 else asyncio.sleep(0))
+            return key
+
+        async with nodes.there.room("host") as host, nodes.here.room("me") as me:
+            async with host.host(Toolkit("kit", [once, again])):
+                await until_listed(me, "kit")
+                in_flight = asyncio.create_task(me.call("kit.again", key="in flight"))
+                await entered.wait()
+                await nodes.redis.kill()
+                failures = nodes.here.server.hub.router.failures
+                await until(lambda: failures["unavailable"] > 0)
+                unsent = asyncio.create_task(me.call("kit.once", key="unsent"))
+                await until(lambda: failures["unavailable"] > 2 * MAX_ATTEMPTS)
+                await nodes.redis.start()
+                assert [await in_flight, await unsent] == ["in flight", "unsent"]
+                assert runs == {"in flight": 2, "unsent": 1}

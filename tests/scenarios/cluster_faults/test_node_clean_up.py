@@ -26,12 +26,12 @@ async def redis(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisServer]:
 async def end_a_node(client: Redis) -> None:
     """Leave the entries of a killed node that held rooms, after its lease has ended."""
     await client.sadd("toolbus:rooms:dead 1", *(f"room{number}" for number in range(ROOMS)))
-    await client.sadd("toolbus:gone", "dead 1")
+    await client.sadd("toolbus:nodes:ended", "dead 1")
 
 
 async def until_tidy(client: Redis) -> None:
     """Wait until nothing of it is left."""
-    while await client.exists("toolbus:gone", "toolbus:rooms:dead 1"):
+    while await client.exists("toolbus:nodes:ended", "toolbus:rooms:dead 1"):
         pass
 
 
@@ -48,7 +48,7 @@ async def test_one_of_many_nodes_cleans_up_after_an_ended_node(
         await end_a_node(client)
         await until_tidy(client)
         assert await purges(client) == ROOMS
-        while await client.exists("toolbus:tidying:dead 1"):
+        while await client.exists("toolbus:nodes:cleanup:dead 1"):
             pass
 
 
@@ -56,7 +56,7 @@ async def test_another_node_takes_over_the_clean_up_of_a_node_that_ends(
     redis: RedisServer,
 ) -> None:
     async with asyncio.timeout(TIME_S), nodes(redis), Redis.from_url(redis.url) as client:
-        await client.set("toolbus:tidying:dead 1", "one that ended too", px=500)
+        await client.set("toolbus:nodes:cleanup:dead 1", "one that ended too", px=500)
         await end_a_node(client)
         assert await client.scard("toolbus:rooms:dead 1") == ROOMS
         await until_tidy(client)

@@ -71,7 +71,7 @@ async def test_where_there_is_none_it_is_not_verified_and_fails_in_ci(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(redis_server, "GIVEN_SERVER", "")
-    monkeypatch.setattr(redis_server, "why_no_docker", lambda: "no engine")
+    monkeypatch.setattr(redis_server, "why_no_image", lambda _: "no engine")
     monkeypatch.setattr(redis_server, "redis_program", lambda: None)
     for in_ci, kind in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
         monkeypatch.setenv("CI", in_ci)

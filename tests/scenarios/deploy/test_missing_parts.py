@@ -45,6 +45,16 @@ def test_part_that_is_missing_is_named_once_at_the_end(
     assert lines == ["NOT VERIFIED: the engine (nobody has one)"]
 
 
+@pytest.mark.parametrize("options", [(), SIDE_BY_SIDE])
+def test_tests_that_are_not_verified_are_in_a_file_that_runs_them(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    run(tmp_path, *options, "--not-verified-to=missing.txt", ci="", ci_has_it=True)
+    code, output = run(tmp_path, "@missing.txt", ci="true", ci_has_it=True)
+    assert code == 1
+    assert "2 failed in" in output
+
+
 def test_part_that_ci_must_have_fails_there(tmp_path: Path) -> None:
     code, output = run(tmp_path, ci="true", ci_has_it=True)
     assert code == 1

@@ -11,9 +11,10 @@ import yaml
 
 from support.documents.pages import DOCS, ROOT
 
-SKIPPED = {".venv", ".venv-bench", ".git", "node_modules"}
 DOCUMENTS = sorted(
-    path for path in ROOT.rglob("*.md") if not SKIPPED & {*path.relative_to(ROOT).parts}
+    path
+    for path in ROOT.rglob("*.md")
+    if not any(part[0] == "." or part == "node_modules" for part in path.relative_to(ROOT).parts)
 )
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CONFIG = ROOT / "mkdocs.yml"

@@ -230,6 +230,7 @@ def test_block_that_is_checked_elsewhere_names_a_test_that_reads_this_page(page:
 def test_every_variable_that_a_page_names_is_read_somewhere() -> None:
     folders = ("sdk", "room_server", "toolkits", "tests/support")
     sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    sources += (ROOT / "deploy").glob("compose*.yaml")
     read = {name for path in sources for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
     for page in pages():
         assert {*VARIABLE.findall(page.text)} <= read, page.name

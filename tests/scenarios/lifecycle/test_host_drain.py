@@ -15,6 +15,7 @@ import pytest
 from support.processes.launch import ChildProcess
 from support.processes.ledger_load import Load, keys_from, runs_of, start_ledger
 from support.rooms.events import next_toolkit_event, until_hosts
+from support.rooms.server_state import connection_of, until_in_flight
 from toolbus import EventStream, RoomClient, RoomEvent, Toolkit, tool
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.errors import HostLost, NoHost, Unavailable
@@ -160,7 +161,7 @@ async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more
     async with running_server() as server, server.room("alice") as alice:
         async with server.room("host") as host, host.host(Toolkit("work", [hold])):
             calling = asyncio.create_task(alice.call("work.hold", seconds=0.3))
-            await _in_flight(server, 1)
+            await until_in_flight(server, 1)
             await host.drain()
             assert calling.done() or await calling == "held"
             with pytest.raises(NoHost):
@@ -184,7 +185,7 @@ async def test_program_that_drains_for_no_time_gives_its_calls_up() -> None:
     async with running_server() as server, server.room("alice") as alice:
         async with server.room("host") as host, host.host(Toolkit("work", [hold])):
             calling = asyncio.create_task(alice.call("work.hold", seconds=60))
-            await _in_flight(server, 1)
+            await until_in_flight(server, 1)
             odd: list[Any] = [10**400, "x", -1, float("nan")]
             for wrong in odd:
                 with pytest.raises(ValueError, match="seconds, 0 or more"):
@@ -208,12 +209,8 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
 
     async with running_server() as server, server.room("alice") as alice:
         async with server.room("host") as host, host.host(Toolkit("work", [large])):
-            (connection,) = (
-                each
-                for each in server.server.hub.rooms["lab"].routed.connections.values()
-                if each.participant.identity.name == "host"
-            )
-            own, end = _link_of(host).websocket, connection.port.transport  # type: ignore[attr-defined]  # a real connection
+            connection = connection_of(server, "host")
+            own, end = _link_of(host).websocket, connection.port.transport
             assert own is not None
             for transport, option in (
                 (end, socket.SO_RCVBUF),
@@ -221,7 +218,7 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
             ):
                 transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 262_144)
             calls = [asyncio.create_task(alice.call("work.large")) for _ in range(6)]
-            await _in_flight(server, 6)
+            await until_in_flight(server, 6)
             draining = asyncio.create_task(host.drain())
             while not connection.participant.is_draining:  # noqa: ASYNC110 - a plain flag
                 await asyncio.sleep(0)
@@ -235,9 +232,3 @@ async def test_large_answers_that_still_wait_are_sent_before_a_host_that_drained
 def _link_of(room: RoomClient) -> ReconnectingConnection:
     assert room._parts is not None
     return room._parts.connection
-
-
-async def _in_flight(server: TestServer, calls: int) -> None:
-    async with asyncio.timeout(60):
-        while server.server.hub.router.in_flight != calls:  # noqa: ASYNC110 - a plain number
-            await asyncio.sleep(0)

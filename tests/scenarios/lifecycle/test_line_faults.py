@@ -14,11 +14,11 @@ from support.clients.raw_client import CLOSE, PING, RawClient, raw_participant
 from support.clients.raw_requests import ask, next_of, offer
 from support.processes.host_process import host_process
 from support.rooms.events import listed, next_toolkit_event, until_hosts
+from support.rooms.failures import error_of_call
 from support.rooms.listeners import LISTENERS, MIB, Listener, broadcast_to
 from support.rooms.server_state import INTERVAL_S, SILENCE_S, connection_of, until_in_flight
-from toolbus import RoomClient
 from toolbus.auth.keys import KeyRing
-from toolbus.errors import ConnectionLost, HostLost, NoHost, RoomException
+from toolbus.errors import ConnectionLost, HostLost, NoHost
 from toolbus.wire import Dispatch, Result, pack_body
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
@@ -32,13 +32,6 @@ async def impatient_server() -> AsyncIterator[TestServer]:
     )
     async with running_server(settings=settings) as server:
         yield server
-
-
-async def error_of(room: RoomClient, tool: str) -> RoomException:
-    toolkit, _, name = tool.partition(".")
-    with pytest.raises(RoomException) as caught:
-        await room.invoke(f"{toolkit}.{name}", retry=False)
-    return caught.value
 
 
 # Silence
@@ -57,7 +50,7 @@ async def test_a_host_whose_connection_is_cut_without_a_close_is_gone_within_the
     ):
         await until_hosts(alice, "work", 1)
         async with alice.events(["toolkits"]) as events, asyncio.timeout(60):
-            running = asyncio.ensure_future(error_of(alice, "work.wait"))
+            running = asyncio.ensure_future(error_of_call(alice, "work.wait"))
             await host.wrote("began wait")
             proxy.to_server = proxy.to_participant = Faults(lost=True)
             await host.kill()
@@ -68,7 +61,7 @@ async def test_a_host_whose_connection_is_cut_without_a_close_is_gone_within_the
             assert isinstance(error, HostLost)
             assert error.executed == "maybe"
             assert [(each.name, each.hosts) for each in await listed(alice)] == [("work", 0)]
-            absent = await error_of(alice, "work.wait")
+            absent = await error_of_call(alice, "work.wait")
             assert isinstance(absent, NoHost)
             assert absent.executed == "no"
             async with host_process(server, tmp_path / "w2"):
@@ -94,7 +87,7 @@ async def test_a_frozen_host_is_declared_dead_and_reconnects_by_itself(
             napping = asyncio.ensure_future(alice.invoke("work.nap", {"seconds": 0.2}))
             await until_in_flight(server, 1)
             host.stop()
-            entered = asyncio.ensure_future(error_of(alice, "work.wait"))
+            entered = asyncio.ensure_future(error_of_call(alice, "work.wait"))
             with pytest.raises(HostLost) as lost:
                 await napping
             assert lost.value.executed == "maybe"
@@ -124,7 +117,7 @@ async def test_late_replies_of_a_host_declared_dead_are_dropped() -> None:
     async with impatient_server() as server, server.room("alice") as alice:
         async with raw_participant(server, "host", instance="one") as host:
             await ask(host, offer())
-            calling = asyncio.ensure_future(error_of(alice, "echo.say"))
+            calling = asyncio.ensure_future(error_of_call(alice, "echo.say"))
             dispatch = await next_of(host, Dispatch)
             await until_closing(host)
             assert (await calling).executed == "maybe"
@@ -155,7 +148,7 @@ async def test_a_caller_whose_window_is_closed_is_the_only_one_to_be_closed(
         server.room("slow", via=proxy) as slow,
     ):
         await until_hosts(bob, "work", 1)
-        held = asyncio.ensure_future(error_of(slow, "work.wait"))
+        held = asyncio.ensure_future(error_of_call(slow, "work.wait"))
         await host.wrote("began wait")
         to_slow, bobs_id = connection_of(server, "slow").port, bob.me.id
         proxy.to_participant = Faults(stalled=True)

@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from support.deploy.balancer import Balancer, balancer
 from support.parts.scripted_server import scripted_server
@@ -21,6 +23,7 @@ from toolbus import ApiScope, Key, KeyRing, RoomClient, ToolContext, Toolkit, to
 from toolbus.errors import RoomException, Unavailable
 from toolbus.room.participants import BuilderInfo
 from toolbus.wire import (
+    SUBPROTOCOL,
     Call,
     Describe,
     Drain,
@@ -36,6 +39,7 @@ from toolbus_server.testing import TestServer, running_server
 
 KEY = Key.generate(kid="test", iss="acme")
 LEAVING = Notice("leaving", {"grace_ms": 10_000})
+MOVE = Notice("move", {})
 
 
 class Work:
@@ -372,3 +376,39 @@ async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
             with pytest.raises(RoomException) as ended:
                 await alice.closed()
             assert ended.value.details == {"close_code": 4440}
+
+
+async def test_client_that_is_asked_to_move_uses_its_connection_until_it_is_welcomed() -> None:
+    """LEAVE-11: one attempt for each notice; the first server that it reaches closes at once."""
+
+    async def close(connection: ServerConnection) -> None:
+        await connection.close(1012)
+
+    protocols = [Subprotocol(SUBPROTOCOL)]
+    async with (
+        asyncio.timeout(60),
+        balancer() as address,
+        scripted_server(ApiScope.full()) as server,
+        serve(close, "127.0.0.1", 0, subprotocols=protocols, compression=None) as closing,
+    ):
+        address.lead_to(server.url)
+        async with RoomClient(address.url, room="lab", token="t") as alice:
+            first = await server.next_connection()
+            address.lead_to(f"ws://127.0.0.1:{next(iter(closing.sockets)).getsockname()[1]}")
+            await first.send(MOVE)
+            while address.connections < 2:  # noqa: ASYNC110 - a counter has no event
+                await asyncio.sleep(0.01)
+            calling = asyncio.create_task(alice.call("kit.run"))
+            call = await first.next_of(Call)
+
+            address.lead_to(server.url)
+            await first.send(MOVE)
+            second = await server.next_connection()
+            assert (second.instance, second.asks_elsewhere) == (first.instance, True)
+            assert second.epoch > first.epoch
+            await first.answer(Drain, {})
+            moved = asyncio.create_task(alice.call("kit.run"))
+            await second.send(Result((await second.next_of(Call)).id, pack_body([1, "moved"])))
+            await first.send(Result(call.id, pack_body([1, "stayed"])))
+            assert [await calling, await moved] == ["stayed", "moved"]
+            assert address.connections == 3

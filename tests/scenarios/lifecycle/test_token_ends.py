@@ -25,6 +25,7 @@ from support.clients.raw_requests import (
 )
 from support.processes.host_process import host_process
 from support.rooms.events import listed, next_toolkit_event, until_hosts
+from support.rooms.failures import error_of_call
 from support.rooms.unharmed_server import no_logged_errors
 from toolbus import ApiScope, RoomClient
 from toolbus.errors import RoomException
@@ -36,13 +37,6 @@ from toolbus_server.testing import TestServer, running_server
 async def server() -> AsyncIterator[TestServer]:
     async with running_server(key=KEY) as server, asyncio.timeout(60):
         yield server
-
-
-async def failed_to(room: RoomClient, tool: str) -> RoomException:
-    toolkit, _, name = tool.partition(".")
-    with pytest.raises(RoomException) as caught:
-        await room.invoke(f"{toolkit}.{name}", retry=False)
-    return caught.value
 
 
 # By expiry
@@ -172,7 +166,7 @@ async def test_a_revoked_host_is_removed_at_once_with_its_toolkits(
     ):
         await until_hosts(bob, "work", 1)
         async with bob.events(["toolkits"]) as events:
-            running = asyncio.ensure_future(failed_to(bob, "work.wait"))
+            running = asyncio.ensure_future(error_of_call(bob, "work.wait"))
             await host.wrote("began wait")
             assert await boss.admin("revoke", **meant) == {"closed": 1}
             lost = await running
@@ -180,7 +174,7 @@ async def test_a_revoked_host_is_removed_at_once_with_its_toolkits(
         assert (lost.code, lost.executed, lost.retryable) == ("host_lost", "maybe", False)
         assert gone.name == "toolkit_removed"  # no name is reserved
         assert await listed(bob) == []
-        assert (await failed_to(bob, "work.wait")).code == "not_found"
+        assert (await error_of_call(bob, "work.wait")).code == "not_found"
         await host.wrote("left wait")
         assert await host.ended() != 0  # it does not reconnect
 
@@ -197,7 +191,7 @@ async def test_the_calls_of_a_revoked_caller_are_given_up_where_they_run(
         host_process(server, tmp_path / "w", hold=True) as host,
     ):
         await until_hosts(eve, "work", 1)
-        running = asyncio.ensure_future(failed_to(eve, "work.wait"))
+        running = asyncio.ensure_future(error_of_call(eve, "work.wait"))
         await host.wrote("began wait")
         assert await boss.admin("revoke", issuer=KEY.iss, name="eve") == {"closed": 1}
         lost = await running

@@ -88,6 +88,33 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
         await renewed_as(ann, "third")
 
 
+async def test_each_refusal_of_an_expired_token_is_logged_until_its_source_has_a_newer_one(
+    server: TestServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LEAVE-4."""
+    path = tmp_path / "ann.jwt"
+    path.write_text(ends_in("ann", 1.5))
+    async with participant(server, path) as ann:
+        refusals = "the server refuses the token: it expired 6"
+        await until(lambda: caplog.text.count(refusals) >= 2)
+        assert "the token file is read again for each attempt: renew it" in caplog.text
+        path.write_text(lives_for("ann", 3_600, role="second"))
+        await until(lambda: ann.me.role == "second")
+    assert "eyJ" not in caplog.text
+
+
+async def test_reader_of_events_gets_the_reason_when_a_token_given_as_a_string_expires(
+    server: TestServer,
+) -> None:
+    async with (
+        participant(server, ends_in("ann", 1.5)) as ann,
+        ann.events(["messages"]) as events,
+    ):
+        with pytest.raises(PermissionDenied, match="a token given as a string cannot be renewed"):
+            await anext(events)
+        assert [each async for each in events] == []
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

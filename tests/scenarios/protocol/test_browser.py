@@ -98,6 +98,14 @@ async def outcome(page: Page, key: str) -> dict[str, Any]:
     return shown
 
 
+def check_welcome(welcome: dict[str, Any], server: TestServer) -> None:
+    """Compare a welcome with that of ann, a visitor of room lab."""
+    assert (welcome["version"], welcome["room"]) == (PROTOCOL_VERSION, "lab")
+    facts = welcome["facts"]
+    assert (facts["name"], facts["role"], facts["issuer"]) == ("ann", "visitor", KEY.iss)
+    assert facts["limits"] == server.server.hub.limits.to_wire()
+
+
 async def test_page_joins_lists_calls_and_cancels(devtools: str) -> None:
     """CONN-2, CONN-3, CONN-8, CONN-10: the token is a second subprotocol, the host the server's."""
     with serving(TESTS) as web:
@@ -107,11 +115,7 @@ async def test_page_joins_lists_calls_and_cancels(devtools: str) -> None:
 
             await join(page, server, server.token("ann", role="visitor"))
             await page.shows("state", "^in room lab as ann$")
-            welcome = json.loads(await page.shows("welcome", "facts"))
-            assert (welcome["version"], welcome["room"]) == (PROTOCOL_VERSION, "lab")
-            facts = welcome["facts"]
-            assert (facts["name"], facts["role"], facts["issuer"]) == ("ann", "visitor", KEY.iss)
-            assert facts["limits"] == server.server.hub.limits.to_wire()
+            check_welcome(json.loads(await page.shows("welcome", "facts")), server)
             (reply,) = page.events("Network.webSocketHandshakeResponseReceived")
             offered, chosen = reply["response"]["requestHeaders"], reply["response"]["headers"]
             assert "permessage-deflate" in offered["Sec-WebSocket-Extensions"]

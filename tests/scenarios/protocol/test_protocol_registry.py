@@ -47,9 +47,15 @@ async def listed(client: RawClient, **options: Any) -> list[str]:
 
 
 @pytest.mark.row(34)
-async def test_registering_needs_the_grant_for_its_kind_and_name() -> None:
-    """REG-1."""
+async def test_registering_needs_the_grant_for_its_kind_and_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """REG-1: a manifest that may not be registered is not read, and the refusal is logged."""
     async with running_server() as server:
+        async with as_agent(server, "eve") as eve:
+            assert (await refusal(eve, Register(1, b"\xc1", {}))).code == "permission_denied"
+            assert "'eve'" in caplog.text
+            assert server.server.hub.rooms["lab"].toolkit_requests.denied == 1
         async with as_agent(server, "a", register_public_toolkit=True, register=["ec*"]) as a:
             assert (await refusal(a, offer(public=False))).code == "permission_denied"
             assert (await refusal(a, offer(toolkit_of("other", "x")))).code == "permission_denied"
@@ -57,6 +63,10 @@ async def test_registering_needs_the_grant_for_its_kind_and_name() -> None:
         async with as_agent(server, "b", register_private_toolkit=True) as b:
             assert (await refusal(b, offer())).code == "permission_denied"
             await ask(b, offer(public=False))
+
+
+NO_TOOL_NAMES: list[Any] = ["", "a b", "a.b", "a\x00", "a\n", "\u0430dd", "\uff41d", "d\u200b", 7]
+NO_TOOL_NAMES += ["x" * 65, "x" * 5_000]
 
 
 @pytest.mark.row(38, 39)
@@ -67,7 +77,7 @@ async def test_registering_needs_the_grant_for_its_kind_and_name() -> None:
         ({"name": "e" * 65}, "/name"),
         ({"tools": []}, "/name"),
         ({"name": "e", "title": "x" * 1_001}, "/title"),
-        ({"name": "e", "tools": [{"name": "a.b", "input_schema": {}}]}, "/tools/0/name"),
+        *[(toolkit_of("e", "good", name), "/tools/1/name") for name in NO_TOOL_NAMES],
         ({"name": "e", "tools": [{"name": "a"}]}, "/tools/0/input_schema"),
         (toolkit_of("e", "a", "a"), "/tools"),
         (toolkit_of("e", *(f"t{n}" for n in range(1_001))), "/tools"),
@@ -94,6 +104,8 @@ async def test_manifest_that_breaks_a_rule_is_refused_with_the_path(
         failed = await refusal(host, offer(manifest))
         assert (failed.code, failed.executed) == ("invalid_arguments", "no")
         assert details_of(failed)["path"] == path
+        assert len(failed.message) < 1_000
+        assert await listed(host) == []
 
 
 async def test_manifest_within_its_limits_is_accepted() -> None:
@@ -114,8 +126,9 @@ async def test_public_name_has_one_owner_and_private_names_are_each_ones_own() -
         raw_participant(server, "bob") as bob,
     ):
         await ask(alice, offer())
-        taken = await refusal(bob, offer())
-        assert (taken.code, taken.executed) == ("already_exists", "no")
+        for manifest in (None, toolkit_of("echo", "say", version="2")):
+            taken = await refusal(bob, offer(manifest))
+            assert (taken.code, taken.executed) == ("already_exists", "no")
         await ask(alice, offer(public=False, request_id=2))
         await ask(bob, offer(public=False, request_id=2))
         assert await listed(bob) == ["echo", "echo"]
@@ -146,11 +159,6 @@ async def test_private_toolkit_is_visible_only_to_those_it_is_shared_with() -> N
                     assert (await ask(client, describe))["toolkit"]["owner"]["name"] == "host"
                 else:
                     assert (await refusal(client, describe)).code == "not_found"
-        for wrong in (["bob"], "*", [1], ["*"] * 257):
-            failed = await refusal(host, offer(public=False, shared_with=wrong))
-            assert details_of(failed)["path"] == "/shared_with"
-        failed = await refusal(host, offer(public=True, shared_with=["*"]))
-        assert failed.code == "invalid_arguments"
 
 
 @pytest.mark.row(35, 36)
@@ -176,7 +184,13 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
         answer(old, in_flight)
         assert isinstance(await alice.reply_to(1), Result)
         await ask(same, Unregister(4, "echo", True))
+        await ask(alice, Subscribe(9, ["toolkits"]))
         await ask(new, Unregister(2, "echo", True))
+        changed = await alice.next_event()
+        assert (changed.name, changed.data["toolkit"]["digest"]) == (
+            "toolkit_changed",
+            first["digest"],
+        )
         await call_through(alice, old, call_of(request_id=4))
 
 
@@ -187,9 +201,6 @@ async def test_generation_is_adopted_by_a_server_that_does_not_know_it() -> None
         assert received["generation"] == 40
         newer = await ask(host, offer(toolkit_of("echo", "say", version="2"), 2))
         assert newer["generation"] > 40
-        for wrong in (0, -1, "7"):
-            failed = await refusal(host, offer(None, 3, generation=wrong))
-            assert details_of(failed)["path"] == "/generation"
 
 
 async def test_host_drains_before_it_leaves() -> None:
@@ -247,8 +258,6 @@ async def test_list_is_paged_in_order_and_searched() -> None:
             "hosts": 1,
             "tools": ["x", "y"],
         }
-        failed = await refusal(bob, ListToolkits(2, {"cursor": "bm8="}))
-        assert details_of(failed)["path"] == "/cursor"
 
 
 async def test_description_has_the_readable_tools_or_unchanged() -> None:
@@ -267,6 +276,8 @@ async def test_description_has_the_readable_tools_or_unchanged() -> None:
         body = await ask(bob, Describe(1, "echo", {"digest": received["digest"]}))
         assert body["unchanged"] is True
         assert "manifest" not in body
+        body = await ask(bob, Describe(1, "echo", {"digest": "0" * 64}))
+        assert ("unchanged" in body, body["manifest"]["name"]) == (False, "echo")
         assert (await refusal(eve, Describe(1, "echo", {}))).code == "permission_denied"
         await ask(host, offer(toolkit_of("p", "x"), 2, public=False, shared_with=["*"]))
         hidden = await refusal(eve, Describe(2, "p", {"participant": "host"}))
@@ -325,25 +336,6 @@ async def test_answer_that_does_not_fit_one_frame_is_too_large() -> None:
         await ask(host, offer({"name": "big", "tools": tools}))
         failed = await refusal(host, Describe(2, "big", {}))
         assert (failed.code, failed.executed) == ("too_large", "no")
-
-
-async def test_subscriber_needs_the_grant_and_a_known_topic() -> None:
-    """EVENT-1."""
-    async with (
-        running_server() as server,
-        raw_participant(server, "host") as host,
-        as_agent(server, "eve", call=True) as eve,
-    ):
-        assert (await refusal(eve, Subscribe(1, ["toolkits"]))).code == "permission_denied"
-        for topics in (["weather"], [["toolkits"]]):
-            failed = await refusal(host, Subscribe(1, topics))
-            assert details_of(failed)["path"] == "/topics"
-        assert await ask(host, Subscribe(2, ["toolkits"])) == {"topics": ["toolkits"]}
-        assert await ask(host, Subscribe(3, [])) == {"topics": []}
-        await ask(host, offer())
-        await ask(host, Subscribe(4, ["toolkits"]))
-        await ask(host, offer(toolkit_of("second", "x"), 5))
-        assert (await host.next_event()).data["toolkit"]["name"] == "second"
 
 
 async def test_events_report_visible_toolkits_and_count_without_gaps() -> None:

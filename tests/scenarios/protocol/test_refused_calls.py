@@ -38,13 +38,20 @@ class Refused(NamedTuple):
     sender: str = "alice"
 
 
-WRONG_OPTIONS: dict[str, Any] = {
-    "participant": 1,
-    "parent": "1",
-    "pin": b"",
-    "caller_context": {},
-    "attempt": True,
-}
+WRONG_OPTIONS: list[tuple[str, Any]] = [
+    ("participant", 1),
+    ("participant", None),
+    ("parent", "1"),
+    ("parent", True),
+    ("parent", 1.0),
+    ("on_behalf_of", ["alice"]),
+    ("pin", b""),
+    ("pin", None),
+    ("caller_context", {}),
+    ("attempt", True),
+    ("attempt", 1.0),
+    ("attempt", "2"),
+]
 REFUSED = {
     "no toolkit": Refused(call_of("no.say", 20), "not_found"),
     "no tool": Refused(call_of("echo.no", 20), "not_found"),
@@ -59,12 +66,12 @@ REFUSED = {
     "no grant to act": Refused(call_of(request_id=20, on_behalf_of="bob"), "permission_denied"),
     "17 hops": Refused(call_of(request_id=20, parent=DEEPEST), "loop_detected", sender="host"),
     **{
-        f"{option} of another type": Refused(
+        f"{option} of {value!r}": Refused(
             replace(call_of(request_id=20), options={option: value}),
             "invalid_arguments",
             path=f"/{option}",
         )
-        for option, value in WRONG_OPTIONS.items()
+        for option, value in WRONG_OPTIONS
     },
 }
 EACH = pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
@@ -87,7 +94,7 @@ def within(call: Call, deepest: int) -> Call:
 @EACH
 @pytest.mark.row(32, 40, 46, 52, 56, 58)
 def test_the_router_refuses_it_and_writes_nothing_to_a_host(refused: Refused) -> None:
-    """CALL-2, CALL-3, CALL-4, CALL-5, CALL-14, CALL-15, CALL-17."""
+    """CALL-2, CALL-3, CALL-4, CALL-5, CALL-14, CALL-15, CALL-17, FRAME-13."""
     harness = RouterHarness()
     participants = {"host": harness.connection("host"), "alice": harness.connection("alice")}
     host = participants["host"]
@@ -113,7 +120,7 @@ def test_the_router_refuses_it_and_writes_nothing_to_a_host(refused: Refused) ->
 @EACH
 @pytest.mark.row(32, 40, 46, 52, 56, 58)
 async def test_a_server_refuses_it_and_its_host_gets_nothing(refused: Refused) -> None:
-    """CALL-2, CALL-3, CALL-4, CALL-5, CALL-14, CALL-15, CALL-17."""
+    """CALL-2, CALL-3, CALL-4, CALL-5, CALL-14, CALL-15, CALL-17, FRAME-13."""
     async with (
         running_server() as server,
         raw_participant(server, "host") as host,

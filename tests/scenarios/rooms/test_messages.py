@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from support.clients.raw_client import RawClient, details_of, raw_participant
+from support.clients.raw_client import (
+    RawClient,
+    details_of,
+    raw_participant,
+    with_grants,
+)
 from support.clients.raw_requests import ask, id_of, next_of, refusal, stop_reading
 from support.parts.scripted_server import scripted_server
 from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope, Message, RoomClient, ToolContext, Toolkit, tool
 from toolbus.errors import InvalidArguments, NotFound, PermissionDenied, QuotaExceeded, TooLarge
 from toolbus.wire import Event, Participants, Send, Subscribe, pack_body, unpack_body
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer
 
 KIB = 1024
 NOTE = pack_body({"text": "hi"})
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server() as server:
-        yield server
-
-
-def with_grants(server: TestServer, name: str, **grants: Any) -> Any:
-    return raw_participant(server, token=server.token(name, api=ApiScope(**grants)))
 
 
 async def listen(*clients: RawClient) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from support.clients.raw_client import RawClient, details_of, raw_participant
+from support.clients.raw_client import (
+    RawClient,
+    details_of,
+    raw_participant,
+    with_grants,
+)
 from support.clients.raw_requests import ask, id_of, next_of, offer, refusal, toolkit_of
 from support.rooms.unharmed_server import unharmed_server
 from toolbus import AgentsGrant, ApiScope
@@ -26,17 +31,7 @@ from toolbus.wire import (
 from toolbus_server.calls import call_state as flights
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms import event_feed as feed
-from toolbus_server.testing import TestServer, running_server
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TestServer]:
-    async with running_server() as server:
-        yield server
-
-
-def with_grants(server: TestServer, name: str, **grants: Any) -> Any:
-    return raw_participant(server, token=server.token(name, api=ApiScope(**grants)))
+from toolbus_server.testing import TestServer
 
 
 async def names_in(client: RawClient, **options: Any) -> list[str]:

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from support.clients.raw_client import raw_participant
-from support.clients.raw_requests import next_of, offer
 from support.processes.flow_process import Memory, command, flow_host, number_of
 from support.processes.server_process import server_process
 from support.rooms.leftovers import forget_ended
+from support.rooms.server_state import connection_of
 from toolbus import ChunkStream, RoomClient
-from toolbus.errors import ConnectionLost, HostLost, StreamBroken, StreamStalled
-from toolbus.wire import Cancel, Dispatch, StreamChunk, pack_body
+from toolbus.errors import ConnectionLost, HostLost, StreamStalled
 from toolbus.wire.flow_control import WINDOW_BYTES, WINDOW_CHUNKS
 from toolbus_server.calls.call_state import CallStreams, StreamDirection
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
@@ -177,11 +175,7 @@ async def test_a_caller_that_reads_again_in_time_continues(tmp_path: Path) -> No
     ):
         session = slow.me.id
         readings = [asyncio.create_task(read_all(slow, to=400, size=ITEM_BYTES)) for _ in range(20)]
-        (connection,) = (
-            each
-            for each in server.server.hub.rooms["lab"].routed.connections.values()
-            if each.participant.identity.name == "slow"
-        )
+        connection = connection_of(server, "slow")
         while connection.stream_count < len(readings):
             await bob.call("flow.ping")
         proxy.to_participant = Faults(stalled=True)
@@ -223,36 +217,6 @@ async def test_chunks_of_a_stream_that_was_left_are_dropped_and_counted(tmp_path
             await host.wrote("left for_ever", left)
         assert await read_all(alice, to=1_000) == list(range(1_000))
         assert is_clean(server)
-
-
-@pytest.mark.row(66)
-@pytest.mark.parametrize("number", [1, 3, 2**40])
-async def test_an_error_for_a_chunk_out_of_order_follows_the_chunks_before_it(
-    number: int,
-) -> None:
-    """STREAM-5: its caller has all up to some number, and its host is notified, too."""
-    manifest = {
-        "name": "odd",
-        "tools": [{"name": "run", "input_schema": {"type": "object"}, "streaming": True}],
-    }
-    async with (
-        running_server() as server,
-        raw_participant(server, "host") as host,
-        server.room("alice") as alice,
-        asyncio.timeout(60),
-    ):
-        host.send_frame(offer(manifest))
-        await host.reply_to(1)
-        async with alice.stream("odd.run", retry=False) as chunks:
-            dispatch = await next_of(host, Dispatch)
-            for each in (1, number):
-                host.send_frame(StreamChunk(dispatch.id, each, pack_body([1, f"chunk {each}"])))
-            assert (await anext(chunks)).value == "chunk 1"
-            with pytest.raises(StreamBroken) as broken:
-                await anext(chunks)
-        assert (broken.value.executed, broken.value.retryable) == ("maybe", False)
-        assert broken.value.details["chunks"] == 1
-        assert (await next_of(host, Cancel)).reason == "broken"
 
 
 # Hosts that die or stall

@@ -131,43 +131,49 @@ def test_refusal_is_a_permission_denied_without_the_reason() -> None:
     assert "expired" not in f"{refusal}{refusal!r}{refusal.args}{refusal.details}"
 
 
-@pytest.mark.row(7)
+AUDIENCES = [ABSENT, None, "", "other", "tool", "toolbus2", "toolbus.evil", "Toolbus", "toolbus "]
+AUDIENCES += [[], ["other"], ["toolbus2"], [["toolbus"]], {"toolbus": True}, 7]
+TEXTS = [None, "", 7, ["a"], "a\nb", "a\x1b[31m", "a\x00", "x" * 129]
+ROOMS = [ABSENT, None, "lab", [], {}, [7], [None], ["Lab"], ["la b"], ["**"], ["lab\n"], ["a"] * 65]
+GRANTS: list[Any] = [None, [], "admin", {"root": True}, {"admin": 1}, {"admin": "true"}]
+GRANTS += [{"agents": {"allow": ["a.b.c"]}}, {"agents": {"allow": "*"}}]
+GRANTS += [{"agents": {"call": True, "sudo": True}}]
+REFUSED_VALUES: list[tuple[str, str, list[Any], list[int]]] = [
+    ("aud", "wrong_audience", AUDIENCES, [7]),
+    (
+        "iss",
+        "wrong_issuer",
+        [ABSENT, None, "", "acm", "acme2", "Acme", "acme ", ["acme"], {"acme": 1}],
+        [8],
+    ),
+    ("nbf", "bad_time", [None, "1700000000", True, 1e15], [10]),
+    ("sub", "bad_name", [ABSENT, *TEXTS], []),
+    ("role", "bad_role", TEXTS, []),
+    ("room", "bad_room", ROOMS, []),
+    ("jti", "bad_jti", [None, 7, "x" * 129, "a\n", ["a"]], []),
+    ("api", "bad_grants", GRANTS, []),
+]
+"""A claim, the reason of the refusal, the values, and the rows of the fault matrix."""
+
+
 @pytest.mark.parametrize(
-    "audience",
+    ("claim", "value", "reason"),
     [
-        ABSENT,
-        None,
-        "",
-        "other",
-        "tool",
-        "toolbus2",
-        "toolbus.evil",
-        "Toolbus",
-        "toolbus ",
-        [],
-        ["other"],
-        ["toolbus2"],
-        [["toolbus"]],
-        {"toolbus": True},
-        7,
+        pytest.param(claim, value, reason, marks=[pytest.mark.row(row) for row in rows])
+        for claim, reason, values, rows in REFUSED_VALUES
+        for value in values
     ],
 )
-def test_token_for_another_audience_is_refused(audience: object) -> None:
-    assert reason_of(token_with(aud=audience)) == "wrong_audience"
+def test_token_with_a_claim_out_of_its_rules_is_refused(
+    claim: str, value: object, reason: str
+) -> None:
+    assert reason_of(token_with(**{claim: value})) == reason
 
 
 @pytest.mark.row(7)
 @pytest.mark.parametrize("audience", ["toolbus", ["toolbus"], ["other", "toolbus"]])
 def test_token_for_us_among_others_is_accepted(audience: object) -> None:
     assert verify(token_with(aud=audience)).name == "alice"
-
-
-@pytest.mark.row(8)
-@pytest.mark.parametrize(
-    "issuer", [ABSENT, None, "", "acm", "acme2", "Acme", "acme ", ["acme"], {"acme": 1}]
-)
-def test_issuer_of_another_name_is_refused(issuer: object) -> None:
-    assert reason_of(token_with(iss=issuer)) == "wrong_issuer"
 
 
 @pytest.mark.row(8)
@@ -216,12 +222,6 @@ def test_token_without_a_usable_time_is_refused(claim: str, value: object) -> No
 
 
 @pytest.mark.row(10)
-@pytest.mark.parametrize("value", [None, "1700000000", True, 1e15])
-def test_unusable_nbf_is_refused(value: object) -> None:
-    assert reason_of(token_with(nbf=value)) == "bad_time"
-
-
-@pytest.mark.row(10)
 def test_token_of_more_than_a_day_is_refused() -> None:
     assert verify(token_with(exp=NOW + 86400)).expires_at == NOW + 86400
     assert reason_of(token_with(exp=NOW + 86401)) == "life_too_long"
@@ -233,56 +233,16 @@ def test_token_that_ends_before_it_begins_is_refused() -> None:
     assert reason_of(token_with(exp=NOW - 10)) == "bad_time"
 
 
-@pytest.mark.parametrize("claim", ["sub", "role"])
-@pytest.mark.parametrize("value", [None, "", 7, ["a"], "a\nb", "a\x1b[31m", "a\x00", "x" * 129])
-def test_name_and_role_are_printable_text(claim: str, value: object) -> None:
-    expected = {"sub": "bad_name", "role": "bad_role"}[claim]
-
-    assert reason_of(token_with(**{claim: value})) == expected
-
-
-def test_token_without_sub_is_refused_and_without_role_is_a_users() -> None:
-    assert reason_of(token_with(sub=ABSENT)) == "bad_name"
+def test_token_without_a_role_is_a_users() -> None:
     assert verify(token_with(role=ABSENT)).role == "user"
-
-
-@pytest.mark.parametrize(
-    "room",
-    [ABSENT, None, "lab", [], {}, [7], [None], ["Lab"], ["la b"], ["**"], ["lab\n"], ["a"] * 65],
-)
-def test_rooms_are_a_list_of_patterns(room: object) -> None:
-    assert reason_of(token_with(room=room)) == "bad_room"
 
 
 def test_token_with_64_rooms_is_accepted() -> None:
     assert len(verify(token_with(room=["a"] * 64)).room) == 64
 
 
-@pytest.mark.parametrize("jti", [None, 7, "x" * 129, "a\n", ["a"]])
-def test_jti_is_short_printable_text(jti: object) -> None:
-    assert reason_of(token_with(jti=jti)) == "bad_jti"
-
-
 def test_token_without_jti_is_accepted() -> None:
     assert verify(token_with(jti=ABSENT)).jti == ""
-
-
-@pytest.mark.parametrize(
-    "api",
-    [
-        None,
-        [],
-        "admin",
-        {"root": True},
-        {"admin": 1},
-        {"admin": "true"},
-        {"agents": {"allow": ["a.b.c"]}},
-        {"agents": {"allow": "*"}},
-        {"agents": {"call": True, "sudo": True}},
-    ],
-)
-def test_invalid_grants_are_refused(api: object) -> None:
-    assert reason_of(token_with(api=api)) == "bad_grants"
 
 
 def test_token_without_grants_grants_nothing() -> None:

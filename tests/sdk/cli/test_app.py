@@ -111,6 +111,19 @@ def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("cal", "No such command 'cal'. Did you mean 'call'?"),
+        ("tool", "No such command 'tool'. Did you mean 'tools'?"),
+        ("qqq", "No such command 'qqq'."),
+    ],
+)
+def test_unknown_command_is_refused_with_a_similar_one(typed: str, text: str) -> None:
+    result = CliRunner().invoke(make_app(), [typed], env={"COLUMNS": "200"})
+    assert (result.exit_code, text in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("module", "extra"),
     [
         ("rfc8785", "server"),
@@ -124,15 +137,36 @@ def test_extra_is_found_by_its_missing_module(module: str, extra: str | None) ->
     assert missing_extra(ModuleNotFoundError(name=module)) == extra
 
 
-def test_server_without_its_extra_names_the_extra(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("bare")
-    (folder / "rfc8785.py").write_text("raise ModuleNotFoundError('No module', name='rfc8785')")
-    outcome = CommandLine(folder, {"PYTHONPATH": str(folder)}).run("serve", "--dev", "--port", "0")
+@pytest.fixture
+def without_server_extra(tmp_path: Path) -> CommandLine:
+    """Processes that do not find a package of the extra `server`."""
+    missing = "raise ModuleNotFoundError('No module', name='rfc8785')"
+    (tmp_path / "rfc8785.py").write_text(missing)
+    return CommandLine(tmp_path, {"PYTHONPATH": str(tmp_path)})
+
+
+def test_server_without_its_extra_names_the_extra(without_server_extra: CommandLine) -> None:
+    outcome = without_server_extra.run("serve", "--dev", "--port", "0")
     assert outcome.code == 2
-    assert "rfc8785 is missing: pip install 'toolbus[server]'" in outcome.err
-    assert "Traceback" not in outcome.err
+    assert outcome.err == "toolbus serve: rfc8785 is missing: pip install 'toolbus[server]'\n"
+
+
+@pytest.mark.parametrize("module", ["toolbus_server", "toolbus_server.testing"])
+def test_import_without_the_extra_names_the_extra(
+    without_server_extra: CommandLine, module: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import {module}"],
+        env=without_server_extra.environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: the server needs rfc8785, which is not installed: "
+        "pip install 'toolbus[server]'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ class Typed:
         tool = {"name": "tail", "input_schema": {}, "idempotent": False, "streaming": streaming}
         names = "name", "title", "description", "version", "digest"
         summary: dict[str, Any] = dict.fromkeys(names, "logs")
-        summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["tail"]}
+        summary |= {"public": True, "owner": {"name": "o", "issuer": "i"}}
+        summary |= {"hosts": 1, "tools": ["tail"]}
         manifest = {"name": "logs", "tools": [tool]}
         await self.connection.answer(Describe, {"toolkit": summary, "manifest": manifest})
 

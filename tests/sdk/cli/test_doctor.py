@@ -14,6 +14,7 @@ from typing import Any
 import jwt as pyjwt
 import pytest
 
+from support.clients.other_services import other_service
 from support.processes.command_line import CommandLine
 from toolbus.auth.grants import AgentsGrant, ApiScope
 from toolbus.auth.keys import KeyRing
@@ -43,7 +44,7 @@ def test_every_check_is_ok(toolbus: CommandLine) -> None:
     outcome = toolbus.run("doctor")
     assert outcome.code == 0, outcome.out
     lines = [line.split()[:2] for line in outcome.out.splitlines()]
-    names = ("settings", "key", "token", "port", "clock", "room", "grants")
+    names = ("settings", "key", "token", "port", "ready", "clock", "room", "grants")
     assert lines == [["ok", name] for name in names]
 
 
@@ -55,6 +56,12 @@ def test_missing_server_is_found_with_the_command_to_start_it(toolbus: CommandLi
     assert findings["room"]["status"] == "skip"
     assert findings["grants"]["status"] == "ok"
     assert findings["grants"]["found"].startswith("no room was joined; by its token it may list")
+
+
+def test_wrong_scheme_is_found(toolbus: CommandLine) -> None:
+    right = toolbus.variables["TOOLBUS_URL"]
+    _, findings = doctor(toolbus, "--url", right.replace("ws:", "wss:"))
+    assert findings["port"]["repair"] == f"use --url {right}"
 
 
 def test_missing_token_is_found(toolbus: CommandLine) -> None:
@@ -166,7 +173,7 @@ def test_bad_address_is_found(toolbus: CommandLine) -> None:
     assert code == 2
     assert statuses(findings) == {
         "settings": "fail",
-        **dict.fromkeys(("key", "token", "port", "clock", "room", "grants"), "skip"),
+        **dict.fromkeys(("key", "token", "port", "ready", "clock", "room", "grants"), "skip"),
     }
 
 
@@ -174,36 +181,34 @@ def test_checks_with_the_same_requirement_share_one_line(toolbus: CommandLine) -
     outcome = toolbus.run_here("doctor", "--url", "http://x")
     assert outcome.out.splitlines()[1:] == [
         "                repair: set it with a flag, a TOOLBUS_ variable or the settings file",
-        "skip  6 more    requires settings: key, token, port, clock, room, grants",
+        "skip  7 more    requires settings: key, token, port, ready, clock, room, grants",
     ]
 
 
 async def test_clock_that_differs_too_much_is_found() -> None:
     tomorrow = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 401 Unauthorized\r\nDate: {tomorrow}\r\n\r\n".encode())
-        writer.close()
-
-    async with asyncio.timeout(60), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        findings = await check_room(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
+    answer = (
+        f"HTTP/1.1 401 Unauthorized\r\nToolbus-Protocol: toolbus.v1\r\nDate: {tomorrow}\r\n\r\n"
+    )
+    async with asyncio.timeout(60), other_service(answer.encode()) as url:
+        findings = await check_room(RoomOptions(url=url, token="a.b.c"))
     clock = next(each for each in findings if each.check == "clock")
     assert clock.status == "fail"
     assert "behind the server's" in clock.found
     assert "NTP" in clock.repair
 
 
-async def test_another_service_at_the_port_is_found() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"SSH-2.0-x\r\n")
-        writer.close()
-
-    async with asyncio.timeout(60), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        findings = await check_room(RoomOptions(url=f"ws://127.0.0.1:{port}", token="a.b.c"))
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"SSH-2.0-x\r\n", "is not an HTTP server"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "another service answers there (HTTP 404)"),
+    ],
+)
+async def test_another_service_at_the_port_is_found(answer: bytes, text: str) -> None:
+    async with asyncio.timeout(60), other_service(answer) as url:
+        findings = await check_room(RoomOptions(url=url, token="a.b.c"))
     found: list[Finding] = [each for each in findings if each.check == "port"]
     assert found[0].status == "fail"
-    assert found[0].found.endswith("is not an HTTP server")
+    assert found[0].found.endswith(text)

@@ -96,6 +96,12 @@ def test_sigterm_lets_running_calls_finish_and_exits_with_0(
     assert "stopping: waiting up to 10 s for 1 call (ruler.slow)" in received
 
 
+def test_host_prints_nothing_before_all_its_toolkits_are_hosted(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("host", "kits:ruler", "kits:ruler", "--private", "--name", "eve")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "this connection already hosts a toolkit ruler" in outcome.err
+
+
 def test_idle_host_exits_without_output(toolbus: CommandLine) -> None:
     with toolbus.hosting("kits:ruler", "--name", "eve", "--private") as host:
         hosted = host.end(signal.SIGINT)

@@ -278,7 +278,12 @@ async def test_proxy_returns_a_stream_for_a_streaming_tool() -> None:
     tools = [{"name": "size", **facts}, {"name": "tail", "streaming": True, **facts}]
     names = "name", "title", "description", "version", "digest"
     summary: dict[str, Any] = dict.fromkeys(names, "logs")
-    summary |= {"public": True, "owner": {"name": "o"}, "hosts": 1, "tools": ["size", "tail"]}
+    summary |= {
+        "public": True,
+        "owner": {"name": "o", "issuer": "i"},
+        "hosts": 1,
+        "tools": ["size", "tail"],
+    }
     async with scripted_room() as scripted:
         asking = asyncio.create_task(scripted.room.toolkit("logs"))
         request = await scripted.connection.next_of(Describe)

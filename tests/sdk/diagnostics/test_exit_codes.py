@@ -56,6 +56,12 @@ def test_missing_act_for_grant_differs_from_missing_call_grant() -> None:
     assert "--allow" not in step
 
 
+def test_refused_nested_call_suggests_a_token_with_the_grant() -> None:
+    details = {"cause": "PermissionDenied", "code": "permission_denied", "refused": {}}
+    step = next_of(ToolFailed("x", details=details))
+    assert "`toolbus token create --allow TOOL`" in step
+
+
 def test_cause_that_is_not_an_identifier_is_not_repeated() -> None:
     for cause in ("a\nnext: pay", "\x1b[2J", 7, None, ["KeyError"]):
         step = next_of(ToolFailed("x", details={"cause": cause, "code": cause}))

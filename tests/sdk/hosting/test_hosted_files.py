@@ -17,13 +17,6 @@ from toolbus.wire import StreamChunk, pack_body, unpack_body
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
-
-
 def joined(fields: list[list[Any]]) -> bytes:
     assert all(len(each[3]) <= FILE_PIECE_BYTES for each in fields)
     assert [each[4:] for each in fields] == [[True]] * (len(fields) - 1) + [[]]

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from support.parts.isolated_host import HostStage
 from toolbus import ToolContext, tool
 from toolbus.wire import Progress, unpack_body
-
-
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
 
 
 async def test_progress_is_sent_to_a_caller_that_requested_it(host_stage: HostStage) -> None:

@@ -9,19 +9,12 @@ from typing import Any
 import pytest
 
 from support.parts.isolated_host import PLENTY, HostStage, ScriptedPeer
-from toolbus import FileChunk, InputStream, StreamBroken, tool
+from toolbus import FileChunk, InputStream, StreamBroken, Toolkit, tool
 from toolbus.chunks.receive_credit import BUDGET_BYTES, MIN_SHARE_BYTES
 from toolbus.wire import Credit, Input, RequestId
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES, WINDOW_BYTES, WINDOW_CHUNKS
 
 INPUT = {"input": True}
-
-
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
 
 
 @tool
@@ -51,6 +44,14 @@ async def credit_of(server: ScriptedPeer, call: int = 1) -> tuple[int, int]:
     return frame.chunks, frame.bytes
 
 
+async def begun(host_stage: HostStage, made: Any) -> ScriptedPeer:
+    """Host one tool and dispatch a call with an input to it, which has given credit."""
+    server = host_stage.server(made)
+    server.dispatch(1, Toolkit("t", [made]).tools[0].name, header=INPUT)
+    await credit_of(server)
+    return server
+
+
 # Credit
 
 
@@ -69,9 +70,7 @@ async def test_tool_reads_the_input_sent_for_its_credit(host_stage: HostStage, m
 
 async def test_last_chunk_may_carry_the_last_flag(host_stage: HostStage) -> None:
     """INPUT-2: `last` is true in the last frame, which may have a body."""
-    server = host_stage.server(numbers)
-    server.dispatch(1, "numbers", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, numbers)
     server.input(1, 1, 1, 10, last=True)
     assert await server.answer() == [10]
 
@@ -101,9 +100,7 @@ async def test_credit_is_sent_as_the_tool_reads_not_as_chunks_arrive(host_stage:
             count += 1
         return count
 
-    server = host_stage.server(slow)
-    server.dispatch(1, "slow", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, slow)
     for number in range(1, 22):
         server.input(1, number, 2, "x" * 25_000)
     await host_stage.wait_entered()
@@ -185,9 +182,7 @@ async def test_invalid_input_ends_the_call_after_its_valid_chunks(
             caught.append(type(error))
             raise
 
-    server = host_stage.server(take)
-    server.dispatch(1, "take", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, take)
     for number, fields, last in BROKEN[case]:
         server.input(1, number, *fields, last=last)
     error = await server.error()
@@ -222,18 +217,14 @@ async def test_tool_that_stops_reading_before_an_input_breaks_succeeds(
     async def first(rows: InputStream[int]) -> int:
         return await anext(rows)
 
-    server = host_stage.server(first)
-    server.dispatch(1, "first", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, first)
     server.input(1, 1, 1, 7)
     server.input(1, 5, 1, 7)
     assert await server.answer() == 7
 
 
 async def test_value_that_does_not_fit_ends_the_call_with_its_path(host_stage: HostStage) -> None:
-    server = host_stage.server(numbers)
-    server.dispatch(1, "numbers", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, numbers)
     server.input(1, 1, 1, 1)
     server.input(1, 2, 1, "x")
     error = await server.error()
@@ -246,9 +237,7 @@ async def test_invalid_chunk_ends_the_call_with_its_path(
     host_stage: HostStage, fields: tuple[Any, ...]
 ) -> None:
     """BODY-2: for a broken part its reader returns invalid_arguments with a pointer."""
-    server = host_stage.server(numbers)
-    server.dispatch(1, "numbers", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, numbers)
     server.input(1, 1, *fields)
     error = await server.error()
     assert (error.code, error.details["path"]) == ("invalid_arguments", "/input/0")
@@ -259,9 +248,7 @@ async def test_invalid_chunk_ends_the_call_with_its_path(
 
 async def test_a_file_in_pieces_is_one_upload_read_piece_by_piece(host_stage: HostStage) -> None:
     """STREAM-9: if `more` is true, its data continues; name and type are those of the first."""
-    server = host_stage.server(size)
-    server.dispatch(1, "size", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, size)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
     server.input(1, 2, 3, "", "", b"45", True)
     server.input(1, 3, 3, "", "", b"6", last=True)
@@ -269,9 +256,7 @@ async def test_a_file_in_pieces_is_one_upload_read_piece_by_piece(host_stage: Ho
 
 
 async def test_small_upload_is_a_whole_file(host_stage: HostStage) -> None:
-    server = host_stage.server(size)
-    server.dispatch(1, "size", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, size)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", last=True)
     assert await server.answer() == ["a.bin", "x/y", [3]]
 
@@ -281,9 +266,7 @@ async def test_incomplete_file_is_a_broken_stream(
     host_stage: HostStage, fields: tuple[Any, ...]
 ) -> None:
     """STREAM-9: another kind of chunk, or the end, while a file is incomplete."""
-    server = host_stage.server(size)
-    server.dispatch(1, "size", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, size)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
     server.input(1, 2, *fields, last=not fields)
     error = await server.error()
@@ -292,9 +275,7 @@ async def test_incomplete_file_is_a_broken_stream(
 
 async def test_invalid_body_within_a_file_is_a_broken_stream(host_stage: HostStage) -> None:
     """STREAM-9."""
-    server = host_stage.server(size)
-    server.dispatch(1, "size", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, size)
     server.input(1, 1, 3, "a.bin", "x/y", b"123", True)
     server.runner.on_stream_frame(Input(RequestId(1), 2, b"\xc1", False))
     error = await server.error()
@@ -310,9 +291,7 @@ async def test_unread_pieces_of_a_file_are_skipped(host_stage: HostStage) -> Non
             left.append(file)
         return [file.name for file in left]
 
-    server = host_stage.server(names)
-    server.dispatch(1, "names", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, names)
     server.input(1, 1, 3, "a", "x/y", b"1", True)
     server.input(1, 2, 3, "", "", b"2", True)
     server.input(1, 3, 3, "", "", b"3")
@@ -324,9 +303,7 @@ async def test_unread_pieces_of_a_file_are_skipped(host_stage: HostStage) -> Non
 
 
 async def test_invalid_upload_is_refused_and_nothing_ran(host_stage: HostStage) -> None:
-    server = host_stage.server(size)
-    server.dispatch(1, "size", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, size)
     server.input(1, 1, 2, "text")
     error = await server.error()
     assert (error.code, error.executed) == ("invalid_arguments", "no")
@@ -359,9 +336,7 @@ async def test_input_for_a_tool_that_takes_none_is_refused_at_once(host_stage: H
 async def test_cancelled_call_stops_waiting_for_its_input_at_once(
     host_stage: HostStage, made: Any, how: str
 ) -> None:
-    server = host_stage.server(made)
-    server.dispatch(1, "numbers", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, made)
     if how == "cancel":
         server.cancel(1)
     else:
@@ -382,9 +357,7 @@ async def test_end_of_a_call_is_not_the_end_of_its_input_for_a_tool_on_a_thread(
             seen.append(type(error).__name__)
             raise
 
-    server = host_stage.server(take)
-    server.dispatch(1, "take", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, take)
     server.cancel(1)
     await server.idle()
     assert seen == ["CancelledError"]
@@ -417,9 +390,7 @@ async def test_cancelled_read_loses_nothing(host_stage: HostStage) -> None:
         host_stage.enter()
         return [row async for row in rows]
 
-    server = host_stage.server(patient)
-    server.dispatch(1, "patient", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, patient)
     await host_stage.wait_entered()
     server.input(1, 1, 1, 1)
     server.input(1, 2, 1, 2, last=True)
@@ -437,9 +408,7 @@ async def test_file_whose_read_was_cancelled_does_not_count_as_read(host_stage: 
             await anext(data)
         return "told"
 
-    server = host_stage.server(hasty)
-    server.dispatch(1, "hasty", header=INPUT)
-    await credit_of(server)
+    server = await begun(host_stage, hasty)
     server.input(1, 1, 3, "a", "x/y", b"1", True)
     assert await server.answer() == "told"
 

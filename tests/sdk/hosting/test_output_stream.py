@@ -20,13 +20,6 @@ from toolbus.wire import Credit, StreamChunk
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
-
-
 @tool
 async def count(upto: int) -> AsyncIterator[int]:
     for number in range(upto):

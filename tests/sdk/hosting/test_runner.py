@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
@@ -20,14 +20,6 @@ from toolbus.wire import (
     MAX_FRAME_BYTES,
     pack_body,
 )
-
-
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
-
 
 # Results and errors
 

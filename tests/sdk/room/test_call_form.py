@@ -74,7 +74,7 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 DEEP: Any = []
-for _ in range(5_000):
+for _ in range(100_000):  # too deep for `repr` on every Python
     DEEP = [DEEP]
 # With a proxy of the toolkit: what each refuses with which error and text.
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [

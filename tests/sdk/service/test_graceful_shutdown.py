@@ -23,13 +23,6 @@ from toolbus.tools.context import run_of
 from toolbus_server.testing import running_server
 
 
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
-
-
 def impatient(host_stage: HostStage, *, then_hold: bool = False) -> Any:
     """Make a tool that abandons its thread at once."""
 

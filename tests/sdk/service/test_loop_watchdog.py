@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from support.parts.isolated_host import HostStage, echo
 from toolbus import tool
 from toolbus.service import loop_watchdog
 from toolbus.service.loop_watchdog import LoopWatchdog
-
-
-@pytest.fixture
-async def host_stage() -> AsyncIterator[HostStage]:
-    host_stage = HostStage()
-    yield host_stage
-    await host_stage.close()
 
 
 async def test_tool_that_blocks_the_loop_is_shown_by_its_stack_and_logged_with_its_call(

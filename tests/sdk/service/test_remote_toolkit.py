@@ -155,8 +155,9 @@ def test_token_for_another_room_ends_run_with_both_names(toolbus: CommandLine) -
 
 
 def test_taken_name_ends_run_with_one_line(toolbus: CommandLine) -> None:
-    with toolbus.hosting("words:words", "--name", "bob"):
-        first = assert_ends_as_the_command_does(toolbus, {"TOOLBUS_NAME": "eve"}, 3)
+    eve = {"TOOLBUS_NAME": "eve", "TOOLBUS_ROOM": "taken"}  # where the name stays reserved for bob
+    with toolbus.hosting("words:words", "--name", "bob", "--room", "taken"):
+        first = assert_ends_as_the_command_does(toolbus, eve, 3)
     assert first.startswith("toolbus: already_exists: toolkit words belongs to another")
 
 

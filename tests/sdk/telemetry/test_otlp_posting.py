@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -16,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from support.telemetry.recording_server import recording_server
 from toolbus.telemetry.otlp_exporter import OtlpExporter
 from toolbus.telemetry.viewer.receiver import SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import SpanRecord
@@ -61,34 +60,6 @@ def test_batch_without_a_collector_fails(spans: Sequence[ReadableSpan]) -> None:
     assert exporter.export(spans) is SpanExportResult.FAILURE
 
 
-@contextmanager
-def answering(*answers: int) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Answer with each status in turn, without Retry-After; record the headers of requests."""
-    asked: list[dict[str, str]] = []
-    left = list(answers)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append({name.lower(): value for name, value in self.headers.items()})
-            self.send_response(left.pop(0))
-            self.send_header("Retry-After", "0")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/v1/traces", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize(
     ("answers", "result"),
     [
@@ -100,8 +71,8 @@ def answering(*answers: int) -> Iterator[tuple[str, list[dict[str, str]]]]:
 def test_batch_is_retried_after_a_temporary_error(
     answers: tuple[int, ...], result: SpanExportResult, spans: Sequence[ReadableSpan]
 ) -> None:
-    with answering(*answers) as (endpoint, asked):
-        assert OtlpExporter(endpoint).export(spans) is result
+    with recording_server(*answers) as (url, asked):
+        assert OtlpExporter(f"{url}/v1/traces").export(spans) is result
     assert len(asked) == len(answers)
 
 
@@ -116,13 +87,13 @@ def test_shutdown_interrupts_the_backoff(spans: Sequence[ReadableSpan]) -> None:
 def test_variables_set_the_request(
     spans: Sequence[ReadableSpan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(200) as (endpoint, asked):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
+    with recording_server() as (url, asked):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=weather,authorization=Basic%20a")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
         assert OtlpExporter.from_environment().export(spans) is SpanExportResult.SUCCESS
-    [headers] = asked
+    [(_, headers)] = asked
     assert headers["x-team"] == "weather"
     assert headers["authorization"] == "Basic a"
     assert headers["content-encoding"] == "gzip"

@@ -97,6 +97,11 @@ def test_call_over_three_processes_is_one_tree() -> None:
         spans["INTERNAL execute_tool forecast"],
         spans["INTERNAL ask the sky"],
     ]
+    check_tree(chain)
+
+
+def check_tree(chain: list[ReadableSpan]) -> None:
+    """Check that each span is the parent of the next, and the attributes of those of the bus."""
     assert chain[0].parent is None
     for parent, child in itertools.pairwise(chain):
         assert child.parent is not None

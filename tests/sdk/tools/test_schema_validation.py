@@ -5,40 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator
 
-from toolbus.errors import InvalidArguments
-from toolbus.tools.context import ToolContext
-from toolbus.tools.tool import FunctionTool, Tool, tool
-
-
-class Place(BaseModel):
-    name: str
-    height: int = 0
-
-
-@tool
-async def forecast(context: ToolContext, city: str, days: int = 3) -> dict[str, Any]:
-    return {"city": city, "days": days}
-
-
-class Echo(Tool):
-    name = "echo"
-    input_schema = {  # noqa: RUF012 - as people write it
-        "properties": {"value": {"$ref": "#/$defs/value"}},
-        "required": ["value"],
-        "$defs": {"value": {"type": "integer"}},
-    }
-
-    async def execute(self, context: ToolContext, /, value: int) -> Any:
-        return value
-
-
-def refusal(of: Tool, arguments: Any) -> tuple[str, str]:
-    with pytest.raises(InvalidArguments) as caught:
-        of.read_arguments(arguments)
-    assert caught.value.executed == "no"
-    return caught.value.details["path"], caught.value.details["message"]
+from support.parts.plain_tools import Echo, Place, forecast, refusal
+from toolbus.tools.tool import FunctionTool
 
 
 @pytest.mark.row(48)

@@ -13,28 +13,13 @@ from datetime import date
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
+from support.parts.plain_tools import Echo, Place, forecast, refusal
 from toolbus.chunks.chunk_types import FileChunk, JsonChunk
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import FunctionTool, Tool, ToolOptions, tool
 from toolbus.tools.toolkit import Toolkit
-
-
-class Place(BaseModel):
-    name: str
-    height: int = 0
-
-
-@tool
-async def forecast(context: ToolContext, city: str, days: int = 3) -> dict[str, Any]:
-    """Forecast the weather.
-
-    Args:
-        city: Name of the city.
-    """
-    return {"city": city, "days": days, "caller": context.caller.name}
 
 
 @tool(
@@ -54,25 +39,6 @@ async def forecast(context: ToolContext, city: str, days: int = 3) -> dict[str, 
 def measured(place: Place, on: date = date(2026, 1, 1)) -> int:
     """Unused words."""
     return place.height
-
-
-class Echo(Tool):
-    name = "echo"
-    input_schema = {  # noqa: RUF012 - as people write it
-        "properties": {"value": {"$ref": "#/$defs/value"}},
-        "required": ["value"],
-        "$defs": {"value": {"type": "integer"}},
-    }
-
-    async def execute(self, context: ToolContext, /, value: int) -> Any:
-        return value
-
-
-def refusal(of: Tool, arguments: Any) -> tuple[str, str]:
-    with pytest.raises(InvalidArguments) as caught:
-        of.read_arguments(arguments)
-    assert caught.value.executed == "no"
-    return caught.value.details["path"], caught.value.details["message"]
 
 
 async def test_decorated_function_stays_the_function_it_was() -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgpack
 
+from toolbus import ApiScope
 from toolbus.wire import (
     SUBPROTOCOL,
     BadFrame,
@@ -265,13 +266,19 @@ async def raw_participant(
     token: str | None = None,
     instance: str = "",
     epoch: int = 1,
+    room: str = "lab",
 ) -> AsyncIterator[RawClient]:
-    """Join the room "lab" with all grants, or with a token's, and read the welcome."""
-    path = f"/rooms/lab?instance={instance}&epoch={epoch}"
+    """Join a room with all grants, or with a token's, and read the welcome."""
+    path = f"/rooms/{room}?instance={instance}&epoch={epoch}"
     async with raw_connection(server.url) as client:
-        head = await client.upgrade(path, bearer(token or server.token(name)))
+        head = await client.upgrade(path, bearer(token or server.token(name, room=room)))
         assert head.status == 101, head
         welcome = await client.read_frame()
         assert isinstance(welcome, Welcome)
         client.welcome = welcome
         yield client
+
+
+def with_grants(server: TestServer, name: str, **grants: Any) -> Any:
+    """Join the room "lab" with these grants only."""
+    return raw_participant(server, token=server.token(name, api=ApiScope(**grants)))

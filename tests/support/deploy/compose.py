@@ -20,22 +20,32 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from support.deploy.guide import BY_HAND
 from support.processes.command_line import PATIENCE_S, CommandLine, Outcome
 
-__all__ = ["BY_HAND", "DEPLOY", "ComposeFile", "Composition", "composed", "from_dockerfile"]
+__all__ = ["DEPLOY", "ComposeFile", "Composition", "composed", "from_dockerfile", "interpolated"]
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-BY_HAND = "docker compose run --rm toolbus "
 _DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 _PORT = "7717"
 
 
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]+)\}")
+
+
+def interpolated(text: str) -> str:
+    """Replace each variable by its default, as Compose does where it is not set."""
+    return _VARIABLE.sub(r"\2", text)
+
+
 class ComposeFile:
-    """The content of a compose file of `deploy/`."""
+    """The content of a compose file of `deploy/`, with the defaults of its variables."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.text = (DEPLOY / name).read_text(encoding="utf-8")
+        written = (DEPLOY / name).read_text(encoding="utf-8")
+        self.variables: dict[str, str] = dict(_VARIABLE.findall(written))
+        self.text = interpolated(written)
         self.content: dict[str, Any] = yaml.safe_load(self.text)
         self.services: dict[str, dict[str, Any]] = self.content["services"]
         self.ours = {

@@ -42,7 +42,7 @@ class Haproxy:
         return f"ws://{self.address}"
 
     async def wait_for_state(self, node: str, state: str) -> None:
-        """Wait until it has reported that a node is UP or DOWN."""
+        """Wait until it has reported that a node is UP, stopping or DOWN."""
         pattern = re.compile(rf"Server nodes/{re.escape(node)} is {state}\b.*")
         await asyncio.to_thread(self.service.wait_for, pattern)
         assert self.service.process.poll() is None
@@ -50,9 +50,10 @@ class Haproxy:
 
 def haproxy_program() -> str:
     """Find the program; without it the test is not verified."""
-    found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    found = shutil.which("haproxy")
     if found is None:
-        not_verified("nodes behind the balancer of deploy/", "no haproxy is here")
+        why = "no haproxy is on the path; Debian installs it in /usr/sbin"
+        not_verified("nodes behind the balancer of deploy/", why)
     return found
 
 

@@ -32,7 +32,8 @@ async def kept_in(redis: RedisServer) -> list[bytes]:
     """Return the reserved names that Redis holds: they would be released by any node that reads
     them.
     """
-    async with Redis.from_url(redis.url) as client:
+    # The URL may be that of a user with the rights of a node, who may not run CLIENT SETINFO.
+    async with Redis.from_url(redis.url, driver_info=None) as client:
         facts = [key for key in await client.hkeys("toolbus:{r:lab}:facts") if key[:1] == b"k"]
         return [*facts, *await client.zrange("toolbus:{r:lab}:kept", 0, -1)]
 
@@ -48,5 +49,5 @@ async def lost_name(redis: RedisServer) -> AsyncIterator[tuple[TestServer, TestS
                 host.abort()
             await until_hosts(witness, "echo", 0)
             await until_published(there)
-            assert len(await kept_in(redis)) == 2
+            assert {b"k+echo", b"+echo"} <= {*await kept_in(redis)}
             yield here, there, witness

@@ -8,6 +8,7 @@ from typing import Any
 from support.parts.manual_clock import ManualClock, RecordingPort
 from support.parts.models import definition, participant
 from toolbus.auth.grants import ApiScope
+from toolbus.telemetry.tracing import Tracing
 from toolbus.wire import Call, CallId, Failed, RequestId, pack_body
 from toolbus_server.calls.router import Connection, RoutedRoom, Router
 from toolbus_server.calls.telemetry import ServerTelemetry
@@ -20,9 +21,10 @@ ARGUMENTS = pack_body({})
 class RouterHarness:
     """A room with participants, and a router."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, tracing: Tracing | None = None) -> None:
         self.clock = ManualClock()
-        self.router = Router(self.clock.as_loop(), limits or Limits(), ServerTelemetry())
+        telemetry = ServerTelemetry(tracing)
+        self.router = Router(self.clock.as_loop(), limits or Limits(), telemetry)
         self.room = RoutedRoom(RoomState("lab", Random(1)))
         self.ports: dict[str, RecordingPort] = {}
         self.connections: list[Connection] = []
@@ -54,12 +56,13 @@ class RouterHarness:
         number: int,
         tool: str = "t.run",
         ms: int | None = 5_000,
+        traceparent: str | None = None,
         **options: Any,
     ) -> None:
         toolkit, _, name = tool.partition(".")
         call_id = CallId(f"call-{number}")
         request = RequestId(number)
-        frame = Call(request, call_id, toolkit, name, ms, ARGUMENTS, options or None)
+        frame = Call(request, call_id, toolkit, name, ms, ARGUMENTS, options or None, traceparent)
         self.router.call(self.room, caller, frame)
 
     def leave(self, connection: Connection) -> None:

@@ -34,6 +34,7 @@ class ScriptedConnection:
         query = parse_qs(urlsplit(websocket.request.path).query)
         self.instance = query["instance"][0]
         self.epoch = int(query["epoch"][0])
+        self.asks_elsewhere = query.get("elsewhere") == ["1"]
 
     async def send(self, frame: Frame) -> None:
         await self.websocket.send(encode(frame))

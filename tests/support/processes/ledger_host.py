@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from toolbus import RemoteToolkit, RoomException, ToolContext, ToolFailed, tool
+from toolbus import FunctionTool, RemoteToolkit, RoomException, ToolContext, ToolFailed, tool
+from toolbus.tools.tool import ToolOptions
 
 
 class Witness:
@@ -32,17 +33,12 @@ class Witness:
 def ledger(path: str) -> RemoteToolkit:
     witness = Witness(path)
 
-    @tool
     async def count(key: int, work_s: float = 0.0) -> int:
         with witness.run(key):
             await asyncio.sleep(work_s)
             return key
 
-    @tool(idempotent=True)
-    async def count_again(key: int, work_s: float = 0.0) -> int:
-        with witness.run(key):
-            await asyncio.sleep(work_s)
-            return key
+    count_again = FunctionTool(count, ToolOptions(name="count_again", idempotent=True))
 
     @tool(max_concurrency=4)
     def count_in_thread(context: ToolContext, key: int, work_s: float = 0.0) -> int:

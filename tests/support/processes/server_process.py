@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from toolbus import Key, KeyRing, ParticipantToken, RoomClient
 from toolbus.auth.grants import ApiScope
+from toolbus_toolkits.demo.child_process import COMMAND_MODULE
 
 
 class ServerProcess:
@@ -26,7 +27,7 @@ class ServerProcess:
     """
 
     def __init__(
-        self, folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
+        self, folder: Path, *flags: str, program: tuple[str, str] = ("-m", COMMAND_MODULE)
     ) -> None:
         self._keys = folder / "keys.toml"
         self._flags = flags
@@ -46,6 +47,7 @@ class ServerProcess:
             *("--keys", str(self._keys), "--port", str(port)),
             *self._flags,
             env=clean,
+            stdin=asyncio.subprocess.PIPE,  # so that it ends with a test process that is killed
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
@@ -90,7 +92,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def server_process(
-    folder: Path, *flags: str, program: tuple[str, str] = ("-m", "toolbus")
+    folder: Path, *flags: str, program: tuple[str, str] = ("-m", COMMAND_MODULE)
 ) -> AsyncIterator[ServerProcess]:
     """Run one on loopback until the block ends."""
     server = ServerProcess(folder, *flags, program=program)

@@ -1,7 +1,7 @@
 """Parts that a machine may lack: a test that needs one is skipped, and the end of the run lists it.
 
 In CI such a test fails, unless CI is not promised to have the part. `tests/conftest.py` prints the
-list.
+list, and writes the tests into a file that pytest reads as arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["messages_of_missing", "not_verified"]
+__all__ = ["not_verified", "tests_not_verified"]
 
 _PREFIX = "NOT VERIFIED: "
 
@@ -31,13 +31,11 @@ def not_verified(name: str, why: str, *, ci_has_it: bool = True) -> NoReturn:
     pytest.skip(text)
 
 
-def messages_of_missing(reports: Iterable[object]) -> list[str]:
-    """Return the texts of `not_verified` among the reports of skipped tests, each once."""
-    output = [longrepr[2] for longrepr in map(_longrepr, reports) if longrepr is not None]
-    found = (text[text.index(_PREFIX) :] for text in output if _PREFIX in text)
-    return list(dict.fromkeys(found))
-
-
-def _longrepr(report: object) -> tuple[str, int, str] | None:
-    longrepr = getattr(report, "longrepr", None)
-    return longrepr if isinstance(longrepr, tuple) else None
+def tests_not_verified(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
+    """Return the ids of tests that `not_verified` skipped, each with its text."""
+    texts = {
+        report.nodeid: report.longrepr[2]
+        for report in reports
+        if isinstance(report.longrepr, tuple)
+    }
+    return {test: text[text.index(_PREFIX) :] for test, text in texts.items() if _PREFIX in text}

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from support.redis.docker_engine import container_of
 from support.redis.server import RedisServer
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
 
 __all__ = ["RedisContainer"]
 
@@ -24,14 +29,11 @@ class RedisContainer(RedisServer):
 
     def __init__(self, image: str, folder: Path, *, password: str = "") -> None:
         super().__init__(image, folder, password=password)
-        from testcontainers.core.container import DockerContainer
-
-        self._make = DockerContainer
         self._container: DockerContainer | None = None
 
     async def _launch(self, *settings: str) -> None:
         program = "valkey-server" if "valkey" in self._program else "redis-server"
-        container = self._make(self._program).with_bind_ports(_INNER_PORT, self.port)
+        container = container_of(self._program).with_bind_ports(_INNER_PORT, self.port)
         # It is reached from loopback alone, yet sees another address than its own.
         self._container = container.with_command([program, "--protected-mode", "no", *settings])
         await asyncio.to_thread(container.start)

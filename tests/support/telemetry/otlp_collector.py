@@ -51,6 +51,7 @@ class Sent:
     message: str
     links: tuple[tuple[str, str], ...]
     trace_state: str
+    events: tuple[tuple[str, dict[str, Any]], ...]
     start_ns: int
     end_ns: int
 
@@ -76,6 +77,7 @@ def _sent(span: Span, resource: dict[str, Any]) -> Sent:
         message=span.status.message,
         links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
         trace_state=span.trace_state,
+        events=tuple((event.name, _values(event.attributes)) for event in span.events),
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
     )
@@ -132,15 +134,23 @@ class Collector:
 def draw(spans: Sequence[Sent]) -> list[str]:
     """Draw a trace: kind, name and service, indented below its parent, siblings by start."""
 
-    def below(parent_id: str, depth: int) -> Iterator[str]:
+    return [
+        f"{'  ' * depth}{span.kind} {span.name} @{span.service}" for depth, span in in_tree(spans)
+    ]
+
+
+def in_tree(spans: Sequence[Sent]) -> Iterator[tuple[int, Sent]]:
+    """Return the spans of a trace with their depth: each below its parent, siblings as given."""
+
+    def below(parent_id: str, depth: int) -> Iterator[tuple[int, Sent]]:
         for span in spans:
             if span.parent_id == parent_id:
-                yield f"{'  ' * depth}{span.kind} {span.name} @{span.service}"
+                yield depth, span
                 yield from below(span.span_id, depth + 1)
 
     known = {span.span_id for span in spans}
-    tops = dict.fromkeys(span.parent_id for span in spans if span.parent_id not in known)
-    return [line for parent_id in tops for line in below(parent_id, 0)]
+    for parent_id in dict.fromkeys(span.parent_id for span in spans if span.parent_id not in known):
+        yield from below(parent_id, 0)
 
 
 @contextmanager

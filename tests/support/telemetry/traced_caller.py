@@ -2,7 +2,8 @@
 
 An order has `tool`, `arguments`, and optionally `token` (join as another participant), `parent`
 (the context in which the call is made), `within` (a span around it), `pipe` (cancel the call when
-the tool reports that it runs), `timeout_s`, `times`, and `caller_context`.
+the tool reports that it runs), `stream` (read the chunks), `timeout_s`, `times`, and
+`caller_context`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ async def room_for(order: dict[str, Any], room: RoomClient) -> AsyncIterator[Roo
 
 
 async def invoke(room: RoomClient, order: dict[str, Any]) -> Any:
-    toolkit, _, tool = order["tool"].partition(".")
+    if order.get("stream"):
+        async with room.stream(order["tool"], order["arguments"]) as chunks:
+            return [chunk.value async for chunk in chunks]
     call = room.invoke(
-        f"{toolkit}.{tool}",
+        order["tool"],
         order.get("arguments", {}),
         timeout_s=order.get("timeout_s"),
         caller_context=order.get("caller_context"),

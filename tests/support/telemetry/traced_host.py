@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -65,4 +68,32 @@ async def name_spans(name: str, size: int) -> dict[str, str]:
         return _seen()
 
 
-weather = RemoteToolkit("weather", [forecast, look, trip, fail, crash, linger, name_spans])
+@tool
+async def tides(days: int) -> AsyncIterator[int]:
+    """Yield a number for each day, with an event of the current span."""
+    for day in range(days):
+        trace.get_current_span().add_event("tide", {"day": day})
+        yield day
+
+
+@tool
+async def gauge(words: str) -> None:
+    """Fail within a span of the tool's own."""
+    with trace.get_tracer("model").start_as_current_span("read gauge"):
+        raise ToolFailed(words)
+
+
+@tool(idempotent=True)
+def lightning(struck: str) -> int:
+    """Kill the host that runs this first; the next one returns its process id."""
+    try:
+        Path(struck).touch(exist_ok=False)
+    except FileExistsError:
+        return os.getpid()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("the process runs after SIGKILL")
+
+
+weather = RemoteToolkit(
+    "weather", [forecast, look, trip, fail, crash, linger, name_spans, tides, gauge, lightning]
+)

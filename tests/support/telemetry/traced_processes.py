@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class TracedProcesses:
     caller: subprocess.Popen[str]
     server: Running
     host: Running
+    hosting: Callable[[], AbstractContextManager[Running]]
+    """Runs a replica of the host until its block ends."""
 
     def ask(self, tool: str, /, _order: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
         """Have the caller call a tool, and return how it went."""
@@ -103,13 +106,13 @@ def traced_processes(
         servers = [running.enter_context(line.serving(*each)) for each in flags]
         (server, url), (_, hosts_url) = servers[0], servers[-1]
         environment = line.at(url).environment({"TOOLBUS_NAME": "alice"})
-        hosting = line.at(hosts_url).hosting(
-            "support.telemetry.traced_host:weather", "--name", "station"
+        hosting = partial(
+            line.at(hosts_url).hosting, "support.telemetry.traced_host:weather", "--name", "station"
         )
-        with _caller(folder, environment) as caller, hosting as host:
+        with _caller(folder, environment) as caller, hosting() as host:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "ready\n"
-            yield TracedProcesses(folder, url, caller, server, host)
+            yield TracedProcesses(folder, url, caller, server, host, hosting)
 
 
 @contextmanager

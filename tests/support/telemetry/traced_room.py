@@ -32,25 +32,23 @@ class TracedRoom(NamedTuple):
         return self.collector.wait_for(answer["trace_id"], count)
 
     def outcomes(self, answer: Any, *hops: tuple[str, str]) -> list[tuple[Any, ...]]:
-        """Return how each hop of one call ended: status, message, error and whether it ran."""
+        """Return how each hop of one call ended."""
         spans = self.spans_of(answer, len(hops) + 1)
         below = spans[1:]
         assert [(span.kind, span.service) for span in below] == list(hops)
         assert [span.parent_id for span in below] == [span.span_id for span in spans[:-1]]
-        return [
-            (
-                span.status,
-                span.message,
-                span.attributes.get("error.type"),
-                span.attributes.get("toolbus.executed"),
-            )
-            for span in below
-        ]
+        return [outcome(span) for span in below]
 
     def settle(self) -> None:
         """Wait until everything that was recorded before this has been sent."""
         answer = self.processes.ask("weather.forecast", {"within": "last"}, city="Bergen")
         self.spans_of(answer, len(FORECAST) + 1)
+
+
+def outcome(span: Sent) -> tuple[Any, ...]:
+    """Return how one hop ended: status, message, error and whether the tool ran."""
+    attributes = (span.attributes.get(name) for name in ("error.type", "toolbus.executed"))
+    return (span.status, span.message, *attributes)
 
 
 @contextmanager

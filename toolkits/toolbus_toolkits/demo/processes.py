@@ -23,6 +23,7 @@ from toolbus import AgentsGrant, ApiScope, Key, KeyRing, ParticipantToken, RoomC
 from toolbus.telemetry import configure
 from toolbus.telemetry.viewer.receiver import SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import SpanRecord
+from toolbus_toolkits.demo.child_process import COMMAND_MODULE
 from toolbus_toolkits.demo.scene_runner import SceneFailed
 from toolbus_toolkits.sql import DATABASE_VARIABLE
 
@@ -46,7 +47,7 @@ _TOKEN_S = 12 * 3600.0
 _START_S = 20.0
 _END_S = 4.0
 _SPANS_S = 10.0
-_COMMAND = (sys.executable, "-m", "toolbus")
+_COMMAND = (sys.executable, "-m", COMMAND_MODULE)
 _LOG_TAIL_LINES = 12
 
 
@@ -209,7 +210,7 @@ class DemoProcesses:
                 *arguments,
                 env={**self._environment, **_otel_names(service, label), **(variables or {})},
                 cwd=self.folder,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,  # its end stops the process, see `child_process`
                 stdout=asyncio.subprocess.PIPE if service == "server" else stderr,
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C is for this process, which ends the others

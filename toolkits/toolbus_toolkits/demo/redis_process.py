@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,6 +38,11 @@ def wheel_program() -> str | None:
     return next((str(each) for each in binaries), None)
 
 
+# The shell kills the program when stdin ends, also if the demo was killed. It closes its output,
+# so that the end of the program is the end of the output.
+_END_WITH_STDIN = '"$0" "$@" & exec >&- 2>&-; read _; kill -9 $!'
+
+
 class RedisProcess:
     """A Redis on loopback that writes nothing to disk.
 
@@ -62,9 +66,18 @@ class RedisProcess:
         """
         port = _free_port()
         self._process = await asyncio.create_subprocess_exec(
-            *(self._program, "--port", str(port), "--bind", "127.0.0.1"),
+            *(
+                "sh",
+                "-c",
+                _END_WITH_STDIN,
+                self._program,
+                "--port",
+                str(port),
+                "--bind",
+                "127.0.0.1",
+            ),
             *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C goes to the demo, which stops this process
@@ -81,8 +94,8 @@ class RedisProcess:
     async def end(self) -> None:
         """Kill it; its data is lost."""
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             await self._process.communicate()
 
 

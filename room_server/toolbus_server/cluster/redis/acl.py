@@ -19,8 +19,9 @@ __all__ = ["acl_rule", "missing_rights"]
 _KEYS = (
     "toolbus:nodes",
     "toolbus:nodes:version",
-    "toolbus:gone",
-    "toolbus:tidying:*",
+    "toolbus:nodes:addresses",
+    "toolbus:nodes:ended",
+    "toolbus:nodes:cleanup:*",
     "toolbus:revoked",
     "toolbus:rooms",
     "toolbus:rooms:*",

@@ -9,7 +9,6 @@ closes the connection.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -33,7 +32,6 @@ from toolbus_server.cluster.redis.resp_connection import RespConnection
 
 __all__ = ["ANSWER_S", "RedisClient", "RedisUnavailable", "Subscriber"]
 
-_logger = logging.getLogger(__name__)
 ANSWER_S = 2.0
 """Seconds that Redis may send nothing while a command has no answer; at most a quarter more passes.
 
@@ -77,6 +75,9 @@ class Subscriber(Protocol):
     def on_inbox(self, data: bytes) -> None:
         """Handle a message of the inbox. Raises nothing."""
 
+    def on_unavailable(self, reason: str) -> None:
+        """Handle a connection that was lost, or an attempt to connect that failed."""
+
 
 class RedisClient:
     """Keeps a node connected to Redis; `run` does the work.
@@ -93,7 +94,6 @@ class RedisClient:
         self._subscriber = subscriber
         self._pending: _PendingAnswers = deque()
         self._was_connected = False
-        self._last_warning = ""
         self.is_connected = False
         """Whether commands can be sent."""
 
@@ -121,16 +121,15 @@ class RedisClient:
             except (RedisError, OSError, TimeoutError) as error:
                 message = safe_message(error) or "it does not answer"
             if self._was_connected and loop.time() - began_at > _MAX_BACKOFF_S:
-                backoff_s, self._last_warning = _FIRST_BACKOFF_S, ""
-            self._warn(message)
+                backoff_s = _FIRST_BACKOFF_S
+            self._subscriber.on_unavailable(message)
             await asyncio.sleep(uniform(0.5, 1.0) * backoff_s)
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
-    def _warn(self, message: str) -> None:
-        """Log why Redis is unavailable, once for the same reason."""
-        if message != self._last_warning:
-            _logger.warning("Redis is unavailable: %s", message)
-            self._last_warning = message
+    @property
+    def local_host(self) -> str:
+        """The local address of the connection, once there was one; "" if it is not TCP."""
+        return self._commands.local_host
 
     async def _connect_once(self) -> None:
         """Connect once, and stay until one of the two connections ends."""

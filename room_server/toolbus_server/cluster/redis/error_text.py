@@ -69,6 +69,13 @@ _CAUSES = (
         _TLS_FILES,
     ),
     _Cause(ConnectionRefusedError, "", "no server listens at {address}", _CHECK_ADDRESS, _DOWN),
+    _Cause(
+        socket.gaierror,
+        "takes longer",
+        "the name server does not answer for {address}",
+        "does `getent hosts NAME` answer on this machine?",
+        _DOWN,
+    ),
     _Cause(socket.gaierror, "", "{address} has no IP address", "is its name right?", _DOWN),
     _Cause(MasterNotFoundError, "", "the Sentinels name no primary", _CHECK_SENTINELS, _DOWN),
     _Cause(

@@ -51,6 +51,12 @@ class RespConnection(asyncio.Protocol):
         self._transport = writer.transport
         self._transport.set_protocol(self)
 
+    @property
+    def local_host(self) -> str:
+        """The address of this end; "" if it is not TCP."""
+        name = self._transport.get_extra_info("sockname")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     def send(self, *words: str | bytes | float) -> None:
         """Write a command, together with all others of this event-loop iteration."""
         if not self._out:

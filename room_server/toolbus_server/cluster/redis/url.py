@@ -13,11 +13,19 @@ import re
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from redis.asyncio.connection import ConnectionPool, parse_url
+from redis.asyncio.connection import ConnectionPool, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+
+from toolbus_server.cluster.redis.resolver import (
+    HostResolver,
+    ResolvingConnection,
+    ResolvingSentinelConnection,
+    ResolvingSentinelSSLConnection,
+    ResolvingSSLConnection,
+)
 
 __all__ = ["pool_of"]
 
@@ -37,12 +45,20 @@ _OPTIONS: dict[str, Any] = {
 _ALWAYS: dict[str, Any] = {"protocol": 2, "decode_responses": False, "encoding": "utf-8"}
 """Options that `RedisClient` relies on; the URL cannot change them."""
 _NOT_TEXT = frozenset(
-    {"credential_provider", "event_dispatcher", "redis_connect_func", "retry", "retry_on_error"}
+    {
+        "credential_provider",
+        "event_dispatcher",
+        "redis_connect_func",
+        "resolver",
+        "retry",
+        "retry_on_error",
+    }
 )
 """Options of redis-py whose values cannot be written as text."""
 _PATH = re.compile(r"/?|/\d+/?")
 _SENTINEL_OPTIONS: dict[str, Any] = {
     "protocol": 2,
+    "driver_info": None,
     "socket_connect_timeout": _ASK_S,
     "socket_timeout": _ASK_S,
     "retry": Retry(NoBackoff(), 0),
@@ -80,9 +96,10 @@ def pool_of(url: str) -> ConnectionPool:
 def _plain_pool(url: str) -> ConnectionPool:
     if not _PATH.fullmatch(urlsplit(url).path):
         raise ValueError("the database is not a number")  # redis-py would ignore it
-    pool: ConnectionPool = ConnectionPool.from_url(url, **_OPTIONS)
-    pool.connection_kwargs.update(_ALWAYS)
-    return pool
+    options = {**_OPTIONS, **parse_url(url)}
+    is_tls = options.pop("connection_class", None) is SSLConnection
+    kind = ResolvingSSLConnection if is_tls else ResolvingConnection
+    return ConnectionPool(kind, **options | _ALWAYS | {"resolver": HostResolver()})
 
 
 def _sentinel_pool(url: str) -> SentinelConnectionPool:
@@ -102,7 +119,11 @@ def _sentinel_pool(url: str) -> SentinelConnectionPool:
     user, _, password = credentials.partition(":")
     options |= {"username": unquote(user)} if user else {}
     options |= {"password": unquote(password)} if password else {}
-    manager = _Sentinels(sentinels, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
+    options["resolver"] = resolver = HostResolver()
+    is_tls = options.pop("ssl", False)
+    kind = ResolvingSentinelSSLConnection if is_tls else ResolvingSentinelConnection
+    options["connection_class"] = kind
+    manager = _Sentinels(sentinels, resolver, own)
     return SentinelConnectionPool(unquote(name), manager, **options)  # type: ignore[no-untyped-call]
 
 
@@ -121,6 +142,15 @@ def _sentinel_options(options: dict[str, Any]) -> dict[str, Any]:
 
 class _Sentinels(Sentinel):
     """Sentinels that are asked one after the other, each once, and disconnected afterwards."""
+
+    def __init__(
+        self, sentinels: list[tuple[str, int]], resolver: HostResolver, options: dict[str, Any]
+    ) -> None:
+        super().__init__(sentinels, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        kind = ResolvingSSLConnection if options.get("ssl") else ResolvingConnection
+        for client in self.sentinels:
+            client.connection_pool.connection_class = kind
+            client.connection_pool.connection_kwargs["resolver"] = resolver
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """Find the primary. Raises `MasterNotFoundError` if no Sentinel names one."""

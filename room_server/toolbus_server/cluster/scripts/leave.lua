@@ -1,6 +1,7 @@
 -- Releases the lease of a node that leaves. Other nodes withdraw what is left of its published state.
--- KEYS: leases, version, ended nodes, rooms of the node. ARGV: the node.
+-- KEYS: leases, version, ended nodes, rooms of the node, addresses. ARGV: the node.
 redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[5], ARGV[1])
 if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('SADD', KEYS[3], ARGV[1]) end
 if redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
   redis.call('DEL', KEYS[2])

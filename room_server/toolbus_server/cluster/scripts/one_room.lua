@@ -28,3 +28,13 @@ local function free_expired_names()
   end
 end
 
+-- Removes a room that no node holds. While names are reserved in it, its state stays until the last one is free.
+local function close_room(room, rooms)
+  free_expired_names()
+  redis.call('ZREM', rooms, room)
+  local last = redis.call('ZREVRANGE', reserved, 0, 0, 'WITHSCORES')
+  for _, key in ipairs({KEYS[2], facts, names, reserved}) do
+    if #last > 0 then redis.call('PEXPIREAT', key, last[2]) else redis.call('DEL', key) end
+  end
+end
+

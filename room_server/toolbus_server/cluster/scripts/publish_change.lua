@@ -203,8 +203,7 @@ for at, change in ipairs(changes) do
 end
 local holders = redis.call('SMEMBERS', KEYS[3])
 if #holders == 0 then
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
-  redis.call('ZREM', KEYS[8], room)
+  close_room(room, KEYS[8])
   return {0, results}
 end
 if #applied == 0 then return {tonumber(redis.call('GET', KEYS[2]) or 0), results} end

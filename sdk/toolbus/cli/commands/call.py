@@ -24,7 +24,7 @@ from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
 from toolbus.cli.json_lines import json_lines
 from toolbus.cli.output import StreamOutput, ValueOutput, progress_printer, show_explanation
-from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.client.call_options import MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
@@ -107,6 +107,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     stream: _Stream = False,
     attach: _Attach = None,
     values: _Input = None,
+    locked: Locked = None,
 ) -> None:
     """Call a tool and print its result, or the values of a stream as they arrive.
 
@@ -133,9 +134,9 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
     with reporting(as_json=options.as_json, target=target), _reading(attach):
         if explain:
-            show_explanation(in_room(options, plan.explain), as_json=options.as_json)
+            show_explanation(in_room(options, plan.explain, locked=locked), as_json=options.as_json)
         else:
-            value = in_room(options, plan.run)
+            value = in_room(options, plan.run, locked=locked)
             if value is not None:
                 output.write(value)
 

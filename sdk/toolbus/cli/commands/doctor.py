@@ -1,13 +1,14 @@
 """`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
 
-It checks in this order: settings, key, token, port, clock, room, grants. Checks whose precondition
-failed are skipped. The checks of `--redis` come from the server package.
+It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose
+precondition failed are skipped. The checks of `--redis` come from the server package.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -26,12 +27,18 @@ from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.cli.import_errors import error_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
+from toolbus.client.connect_errors import (
+    foreign_server_error,
+    url_with_other_scheme,
+    wrong_scheme_error,
+)
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
 from toolbus.settings import RoomSettings, is_loopback
+from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
 
@@ -68,7 +75,7 @@ _RedisFlag = Annotated[
 
 @joins_a_room
 def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
-    """Check settings, key, token, port, clock, room and grants, and suggest repairs."""
+    """Check settings, key, token, port, server, clock, room and grants, and suggest repairs."""
     if redis is None:
         findings = asyncio.run(check_room(options))
     else:
@@ -201,7 +208,7 @@ async def _check_port(context: _Context) -> str:
     start = f"`{serve}` starts a server; is --url (TOOLBUS_URL) correct?"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            head = await _http_response(url, context.target.room)
+            head = await _http_response(url, f"/rooms/{context.target.room}")
     except TimeoutError:
         raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
     except ssl.SSLCertVerificationError as error:
@@ -210,36 +217,73 @@ async def _check_port(context: _Context) -> str:
             "set SSL_CERT_FILE to a file with the certificate of its authority",
         ) from None
     except OSError as error:
+        await _check_scheme(url)
         raise CheckFailed(f"no response from {url}: {error.strerror or error}", start) from None
     status, _, rest = head.partition("\r\n")
     if not status.startswith("HTTP/1.1 "):
+        await _check_scheme(url)
         raise CheckFailed(f"the process at {url} is not an HTTP server", start)
+    if f"\r\n{PROTOCOL_HEADER.lower()}:" not in head.lower():
+        found = " ".join(status.split()[1:2])
+        raise CheckFailed(foreign_server_error(url, f"HTTP {found}").message, start)
     context.server_time_s = _date_of(rest)
     return f"{url} responds"
 
 
-async def _http_response(url: str, room: str) -> str:
-    """Request the room without a token, and return the head of the response."""
+async def _check_scheme(url: str) -> None:
+    """Raise CheckFailed if the server expects wss instead of ws, or ws instead of wss."""
+    right = await url_with_other_scheme(url)
+    if right is not None:
+        raise CheckFailed(wrong_scheme_error(url, right).message, f"use --url {right}") from None
+
+
+async def _check_ready(context: _Context) -> str:
+    """Ask the server, or the balancer before it, whether it accepts participants."""
+    assert context.target is not None
+    url = context.target.url
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            head = await _http_response(url, "/readyz")
+    except (OSError, TimeoutError):
+        raise CheckFailed(f"{url} does not answer /readyz", "", status="skip") from None
+    status, _, rest = head.partition("\r\n")
+    text = rest.partition("\r\n\r\n")[2].strip().partition("\n")[0]
+    if " 404 " in f"{status} " and not text.startswith(("leaving", "not ready")):
+        raise CheckFailed("the server, or a proxy, shows no readiness", "", status="skip")
+    if " 200 " in f"{status} " and "without" not in text:
+        return "accepts participants"
+    repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
+    raise CheckFailed(text or status, repair if "Redis" in text else "", status="warn")
+
+
+async def _http_response(url: str, path: str) -> str:
+    """Request a path without a token, and return the response."""
     parts = urlsplit(url)
     secure = parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure or None)
     try:
         request = (
-            f"GET /rooms/{room} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
         )
         writer.write(request.encode())
-        head = b""
-        while b"\r\n\r\n" not in head and len(head) < _MAX_RESPONSE_BYTES:
+        response = b""
+        while not _is_complete(response) and len(response) < _MAX_RESPONSE_BYTES:
             part = await reader.read(4_096)
             if not part:
                 break
-            head += part
-        return head.decode("latin-1")
+            response += part
+        return response.decode("latin-1")
     finally:
         writer.close()
+
+
+def _is_complete(response: bytes) -> bool:
+    head, end, body = response.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head + b"\r\n", re.IGNORECASE)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 def _date_of(headers: str) -> float | None:
@@ -273,7 +317,7 @@ async def _check_room(context: _Context) -> str:
     try:
         async with (
             asyncio.timeout(2 * _TIMEOUT_S),
-            RoomClient(**context.options.choices()) as room,
+            RoomClient(**context.options.choices(), locked=False) as room,
         ):
             context.joined = True
             return f"joined {room.room} as {room.name}"
@@ -340,6 +384,7 @@ _CHECKS = (
     Check("key", _check_key, ExitCode.USAGE, ("settings",)),
     Check("token", _check_token, ExitCode.REFUSED, ("key",)),
     Check("port", _check_port, ExitCode.UNAVAILABLE, ("settings",)),
+    Check("ready", _check_ready, ExitCode.UNAVAILABLE, ("port",)),
     Check("clock", _check_clock, ExitCode.REFUSED, ("port",)),
     Check("room", _check_room, ExitCode.REFUSED, ("token", "port")),
     Check("grants", _check_grants, ExitCode.REFUSED, ("token",)),

@@ -28,7 +28,7 @@ from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import report
 from toolbus.cli.import_errors import load_error_text
 from toolbus.cli.option_values import check_drain
-from toolbus.cli.room_options import RoomOptions, joins_a_room
+from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
@@ -56,13 +56,20 @@ class _Visibility:
 
 
 class _HostingRoom(RoomClient):
-    """A room that prints each toolkit on stdout as soon as it can be called."""
+    """A room that prints the toolkits on stdout as soon as all of them can be called.
 
-    __slots__ = ("_as_json", "_visibility")
+    Not earlier: if one is refused, none is hosted.
+    """
 
-    def __init__(self, visibility: _Visibility, *, as_json: bool, **choices: Any) -> None:
+    __slots__ = ("_as_json", "_count", "_hosted", "_visibility")
+
+    def __init__(
+        self, visibility: _Visibility, count: int, *, as_json: bool, **choices: Any
+    ) -> None:
         super().__init__(**choices)
         self._visibility = visibility
+        self._count = count
+        self._hosted: list[str] = []
         self._as_json = as_json
 
     @asynccontextmanager
@@ -84,10 +91,16 @@ class _HostingRoom(RoomClient):
                 await stack.enter_async_context(hosted)
             except PermissionDenied as error:
                 raise self._with_private_hint(error) from None
-            facts = {"toolkit": toolkit.name, "room": self.room, "name": self.name}
+            self._hosted.append(toolkit.name)
+            if len(self._hosted) == self._count:
+                self._print_hosted()
+            yield toolkit
+
+    def _print_hosted(self) -> None:
+        for name in self._hosted:
+            facts = {"toolkit": name, "room": self.room, "name": self.name}
             text = "hosting {toolkit} in room {room} as {name}".format(**facts)
             typer.echo(json.dumps(facts) if self._as_json else text)
-            yield toolkit
 
     def _with_private_hint(self, error: PermissionDenied) -> PermissionDenied:
         """Suggest --private if the token permits only private toolkits."""
@@ -115,7 +128,7 @@ class NotPublic(PermissionDenied):
 
 
 @joins_a_room
-def host(
+def host(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     toolkits: Annotated[
         list[str],
@@ -146,6 +159,7 @@ def host(
             callback=check_drain,
         ),
     ] = None,
+    locked: Locked = None,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
     if share and not private:
@@ -155,8 +169,9 @@ def host(
     with _reporting_cancel(as_json=options.as_json):
         found = [find_toolkit(reference) for reference in toolkits]
         visibility = _Visibility(False if private else None, tuple(share) if share else None)
-        choices = {"instance": instance, **options.choices()}
-        room = _HostingRoom(visibility, as_json=options.as_json, **choices)
+        lock = read_lock(options.resolve(), locked)
+        choices = {"instance": instance, "locked": lock, **options.choices()}
+        room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         with GracefulShutdown(configure(_service_name(found))) as end:
             event_loop.run(_serve(options, room, end, found, drain_s))

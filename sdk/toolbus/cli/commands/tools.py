@@ -20,12 +20,11 @@ from rich.text import Text
 
 from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.error_report import reporting
-from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import MAX_STEPS, SchemaTree, node_lines
 from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.diagnostics.exit_codes import CallTarget, printable
 from toolbus.errors import NotFound
-from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.wire import ToolManifest
 
@@ -53,10 +52,13 @@ def tools(
         str | None,
         typer.Option(help="Only toolkits of this owner.", autocompletion=complete_owner),
     ] = None,
+    locked: Locked = None,
 ) -> None:
     """List the toolkits that you can see, or describe the tools of one toolkit."""
     if toolkit is None:
-        found = in_room(options, lambda room: _list_toolkits(room, search, participant))
+        found = in_room(
+            options, lambda room: _list_toolkits(room, search, participant), locked=locked
+        )
         if options.as_json:
             typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
         elif found:
@@ -67,7 +69,7 @@ def tools(
     name, _, tool = toolkit.partition(".")
     target = CallTarget(name, tool, participant)
     with reporting(as_json=options.as_json, target=target):
-        proxy = in_room(options, lambda room: _find_toolkit(room, target))
+        proxy = in_room(options, lambda room: _find_toolkit(room, target), locked=locked)
     chosen = [proxy.tool(tool)] if tool else list(proxy.manifest.tools)
     if options.as_json:
         typer.echo(json.dumps(_facts(proxy, chosen), ensure_ascii=False))
@@ -76,9 +78,20 @@ def tools(
 
 
 async def _list_toolkits(
-    room: RoomClient, search: str | None, participant: str | None
+    room: CommandRoom, search: str | None, participant: str | None
 ) -> list[ToolkitInfo]:
-    return [each async for each in room.toolkits(search) if participant in (None, each.owner)]
+    listed = [each async for each in room.toolkits(search) if participant in (None, each.owner)]
+    lock = room.lock
+    if lock is None:
+        return listed
+    found: list[ToolkitInfo] = []
+    for each in listed:
+        entry = lock.entry_for(each)
+        if entry is not None:
+            found.append(each)
+            if not entry.matches(each):
+                await room.toolkit(each.name, None if each.public else each.owner)  # raises
+    return found
 
 
 async def _find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:

@@ -214,6 +214,9 @@ async def test_message_after_the_confirmation_of_subscribe_finds_the_client_conn
         def on_disconnected(self) -> None:
             """Do nothing."""
 
+        def on_unavailable(self, reason: str) -> None:
+            pass
+
         def on_inbox(self, data: bytes) -> None:
             self.messages.put_nowait((data, self.client.is_connected))
 

@@ -40,6 +40,13 @@ def test_sentinels_and_redis_have_separate_passwords() -> None:
     assert (own["username"], own["password"]) == ("eve", "s&/")
 
 
+def test_connections_need_no_right_to_client_setinfo() -> None:
+    pool = pool_of("redis+sentinel://a/main")
+    assert isinstance(pool, SentinelConnectionPool)
+    for options in (pool.connection_kwargs, pool.sentinel_manager.sentinel_kwargs):
+        assert options["driver_info"] is None
+
+
 def test_tls_is_used_with_sentinels_too() -> None:
     pool = pool_of("rediss+sentinel://a/main?ssl_ca_certs=ca.pem")
     assert isinstance(pool, SentinelConnectionPool)

@@ -1,11 +1,11 @@
 -- Renews a node's lease, removes expired leases, and sends an echo to the node's inbox.
--- KEYS: leases, version, ended nodes. ARGV: node, incarnation, lease duration in ms, the version that the
+-- KEYS: leases, version, ended nodes, addresses. ARGV: node, incarnation, lease duration in ms, the version that the
 -- caller knows, 1 for its first renewal, the prefix of the incarnations of former nodes of its name that
--- are known to have ended ('' for none): their leases end now.
+-- are known to have ended ('' for none): their leases end now; the URL at which other nodes reach it, or ''.
 -- Returns {0, the other node that has this name, ms until its lease expires}, {2} if the node's lease had
 -- expired, else {1, version, live nodes or false if unchanged, ended nodes to clean up after, ms until the
--- first lease expires}. Each ended node is returned to one node at a time: that one has the duration of
--- a lease for it.
+-- first lease expires, the addresses by node or false if unchanged}. Each ended node is returned to one node at a
+-- time: that one has the duration of a lease for it.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local id = ARGV[1] .. ' ' .. ARGV[2]
@@ -14,6 +14,7 @@ local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 for _, each in ipairs(expired) do
   redis.call('ZREM', KEYS[1], each)
   redis.call('SADD', KEYS[3], each)
+  redis.call('HDEL', KEYS[4], each)
 end
 -- Counted now, as other nodes have to see it even if this node gets no lease.
 if #expired > 0 then redis.call('INCR', KEYS[2]) end
@@ -28,6 +29,7 @@ if not had_lease then
     if ARGV[6] ~= '' and has_prefix(each, ARGV[1] .. ' ' .. ARGV[6]) then
       redis.call('ZREM', KEYS[1], each)
       redis.call('SADD', KEYS[3], each)
+      redis.call('HDEL', KEYS[4], each)
     elseif has_prefix(each, ARGV[1] .. ' ') then
       return {0, each, redis.call('ZSCORE', KEYS[1], each) - now}
     end
@@ -36,13 +38,25 @@ if not had_lease then
 end
 redis.call('ZADD', KEYS[1], now + ARGV[3], id)
 redis.call('PUBLISH', 'toolbus:inbox:' .. id, 'B')
-if not had_lease then redis.call('INCR', KEYS[2]) end
+local has_moved = ARGV[7] ~= '' and redis.call('HGET', KEYS[4], id) ~= ARGV[7]
+if has_moved then redis.call('HSET', KEYS[4], id, ARGV[7]) end
+if has_moved or not had_lease then redis.call('INCR', KEYS[2]) end
 local version = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
-local live = false
-if version ~= tonumber(ARGV[4]) then live = redis.call('ZRANGE', KEYS[1], 0, -1) end
+local live, addresses = false, false
+if version ~= tonumber(ARGV[4]) then
+  live = redis.call('ZRANGE', KEYS[1], 0, -1)
+  addresses = {}
+  for _, each in ipairs(live) do
+    local url = redis.call('HGET', KEYS[4], each)
+    if url then
+      table.insert(addresses, each)
+      table.insert(addresses, url)
+    end
+  end
+end
 local to_clean = {}
 for _, each in ipairs(redis.call('SMEMBERS', KEYS[3])) do
-  if redis.call('SET', 'toolbus:tidying:' .. each, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, each) end
+  if redis.call('SET', 'toolbus:nodes:cleanup:' .. each, id, 'PX', ARGV[3], 'NX') then table.insert(to_clean, each) end
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-return {1, version, live, to_clean, first[2] - now}
+return {1, version, live, to_clean, first[2] - now, addresses}

@@ -1,0 +1,137 @@
+"""Finds out whether a node is isolated: it has no Redis, and another node has.
+
+Without Redis a node asks other nodes directly, over HTTP, at the addresses that Redis named while
+it was connected. An answer that says "ready" with Redis, again and again for `ISOLATED_AFTER_S`, is
+the proof. Without an answer the node knows nothing, and does not count as isolated: if Redis has
+failed for all nodes, each of them goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from random import sample
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+__all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation"]
+
+_logger = logging.getLogger(__name__)
+READY_TEXT = "ready\n"
+"""The answer of a node that has Redis."""
+ALONE_TEXT = "ready, but without Redis: calls to other nodes wait\n"
+"""The answer of a node without Redis that does not know of another node with Redis."""
+ISOLATED_TEXT = "not ready: this node has no Redis, and other nodes have\n"
+"""The answer of an isolated node."""
+NODE_HEADER = "Toolbus-Node"
+"""The header with the name of the node that answers: processes may share a port."""
+ISOLATED_AFTER_S = 6.0
+"""Seconds in which each round of questions found a node with Redis.
+
+Where Redis hangs for all nodes, the last of them detects that 4 s after the first; where it is back
+for all, the last one has joined 3 s after the first.
+"""
+_ROUND_S = 0.5
+_ANSWER_S = 1.0
+_ASKED_NODES = 3
+"""Nodes that are asked in one round."""
+_MAX_ANSWER_BYTES = 4096
+
+
+class Isolation:
+    """Watches for isolation while a node has no Redis.
+
+    Args:
+        name: The name of this node.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+        self.addresses: Mapping[str, str] = MappingProxyType({})
+        """The URLs of the other nodes, by node with its incarnation, as Redis named them last."""
+        self.is_isolated = False
+        """Whether another node has Redis, and this one has not."""
+        self.on_change: Callable[[bool], None] = lambda _: None
+        """Called when `is_isolated` changes. Must not raise."""
+
+    def begin(self) -> None:
+        """Start to ask other nodes: this one has lost Redis. Idempotent."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._ask_repeatedly())
+
+    def end(self) -> None:
+        """Stop asking: this node has Redis, or ends. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._set(False)
+
+    async def _ask_repeatedly(self) -> None:
+        loop = asyncio.get_running_loop()
+        confirmed_since: float | None = None
+        while True:
+            if not await self._others_have_redis():
+                confirmed_since = None
+            elif confirmed_since is None:
+                confirmed_since = loop.time()
+            is_proven = confirmed_since is not None
+            self._set(is_proven and loop.time() - (confirmed_since or 0.0) >= ISOLATED_AFTER_S)
+            await asyncio.sleep(_ROUND_S)
+
+    def _set(self, is_isolated: bool) -> None:
+        if is_isolated == self.is_isolated:
+            return
+        self.is_isolated = is_isolated
+        if is_isolated:
+            _logger.warning(
+                "node %s has no Redis, and other nodes have: its participants are asked to connect "
+                "to another node",
+                self._name,
+            )
+        self.on_change(is_isolated)
+
+    async def _others_have_redis(self) -> bool:
+        urls = list(set(self.addresses.values()))
+        asked = sample(urls, min(_ASKED_NODES, len(urls)))
+        names = await asyncio.gather(*map(_node_with_redis, asked))
+        return any(name not in ("", self._name) for name in names)
+
+
+async def _node_with_redis(url: str) -> str:
+    """Ask a node; return its name if it has Redis, else ""."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            answer = await _request(url)
+    except (OSError, TimeoutError, ValueError):
+        return ""
+    head, _, body = answer.decode("latin-1").partition("\r\n\r\n")
+    status, *lines = head.split("\r\n")
+    if not status.startswith("HTTP/1.1 200 ") or body != READY_TEXT:
+        return ""
+    headers = (line.partition(":") for line in lines)
+    names = (value.strip() for name, _, value in headers if name.lower() == NODE_HEADER.lower())
+    return next(names, "")
+
+
+async def _request(url: str) -> bytes:
+    parts = urlsplit(url)
+    tls = _unchecked_tls() if parts.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
+    try:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while len(answer) < _MAX_ANSWER_BYTES and (part := await reader.read(_MAX_ANSWER_BYTES)):
+            answer += part
+        return answer
+    finally:
+        writer.transport.abort()
+
+
+def _unchecked_tls() -> ssl.SSLContext:
+    """Accept any certificate: it has a name, and nodes know addresses. Nothing secret is sent."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls

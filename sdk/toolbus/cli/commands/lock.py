@@ -1,0 +1,219 @@
+"""`toolbus lock`: writes the lock file, or checks the toolkits of a room against it.
+
+Definitions are untrusted text: control characters are escaped, and each difference is one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolbus.cli.completion import complete_owner, complete_toolkit
+from toolbus.cli.error_report import reporting
+from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
+from toolbus.cli.suggestions import suggest_name
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, printable
+from toolbus.errors import NotFound, PermissionDenied
+from toolbus.room.lock_file import (
+    InvalidLockFile,
+    LockedToolkit,
+    LockFile,
+    LockRefused,
+    is_same_place,
+)
+from toolbus.room.toolkit_proxy import ToolkitInfo
+
+__all__ = ["lock"]
+
+_DEFAULT = Path("toolbus.lock")
+
+
+@dataclass(slots=True)
+class _Changes:
+    """How the toolkits of a room differ from a lock file; the texts name them."""
+
+    added: list[str] = field(default_factory=list)
+    changed: dict[str, list[str]] = field(default_factory=dict)
+    """The lines of the difference, by toolkit."""
+    removed: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.changed) + len(self.removed)
+
+    def compare(self, entry: LockedToolkit | None, current: LockedToolkit) -> None:
+        """Add what differs between an entry and a toolkit of the room."""
+        if entry is None:
+            self.added.append(current.label)
+        elif lines := entry.differences(current):
+            self.changed[entry.label] = lines
+
+    def facts(self) -> dict[str, Any]:
+        """Return them for `--json`."""
+        return {"added": self.added, "changed": self.changed, "removed": self.removed}
+
+    def show(self) -> None:
+        """Print one line for each toolkit and for each difference."""
+        for label in self.added:
+            _echo(f"+ {label}")
+        for label, lines in self.changed.items():
+            _echo(f"~ {label}")
+            for line in lines:
+                _echo(f"    {line}")
+        for label in self.removed:
+            _echo(f"- {label}")
+
+
+def _echo(line: str) -> None:
+    typer.echo(printable(line).replace("\n", "\\n"))
+
+
+def _counted(toolkits: int) -> str:
+    return f"{toolkits} toolkit" if toolkits == 1 else f"{toolkits} toolkits"
+
+
+@joins_a_room
+def lock(
+    options: RoomOptions,
+    toolkits: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these toolkits. Default: all that you can see.",
+            autocompletion=complete_toolkit,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="The lock file. Default: toolbus.lock. [TOOLBUS_LOCK]")
+    ] = None,
+    participant: Annotated[
+        str | None,
+        typer.Option(help="Only toolkits of this owner.", autocompletion=complete_owner),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Write nothing; end with exit code 3 if a toolkit of the file differs."
+        ),
+    ] = False,
+) -> None:
+    """Write owner and definition of toolkits to a lock file, and print what changed."""
+    path = file or options.resolve().lock or _DEFAULT
+    old = _load(path, must_exist=check)
+    chosen = _Chosen(tuple(dict.fromkeys(toolkits or ())), participant)
+    if check:
+        changes = in_room(options, lambda room: _check(room, old, chosen), locked=False)
+        count = len([each for each in old.toolkits if chosen.covers(each)])
+        summary = f"{path}: {_counted(count)} in the file, {len(changes)} different"
+    else:
+        new, changes = in_room(options, lambda room: _updated(room, old, chosen), locked=False)
+        _save(new)
+        summary = (
+            f"{path}: {_counted(len(new.toolkits))}; {len(changes.added)} added, "
+            f"{len(changes.changed)} changed, {len(changes.removed)} removed"
+        )
+    if options.as_json:
+        typer.echo(json.dumps({"file": str(path), **changes.facts()}, ensure_ascii=False))
+    else:
+        changes.show()
+        _echo(summary)
+    if check and len(changes):
+        with reporting(as_json=options.as_json, local=True):
+            raise LockRefused(f"the room differs from {path}", details=changes.facts())
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The toolkits that the command is about."""
+
+    names: tuple[str, ...]
+    owner: str | None
+
+    def covers(self, each: LockedToolkit | ToolkitInfo) -> bool:
+        """Whether an entry or a toolkit is one of them."""
+        return self.owner in (None, each.owner) and (not self.names or each.name in self.names)
+
+
+def _load(path: Path, *, must_exist: bool) -> LockFile:
+    try:
+        if not must_exist and not path.exists():
+            return LockFile(path=path)
+        return LockFile.load(path)
+    except InvalidLockFile as error:
+        raise UsageError(str(error)) from error
+
+
+def _save(new: LockFile) -> None:
+    try:
+        new.save()
+    except OSError as error:
+        raise UsageError(f"cannot write {new.path}: {error.strerror}") from error
+
+
+async def _updated(room: CommandRoom, old: LockFile, chosen: _Chosen) -> tuple[LockFile, _Changes]:
+    """Return the file with the chosen toolkits as they are now."""
+    changes, removed = _Changes(), []
+    if chosen.names:
+        found = [await _named(room, name, chosen.owner) for name in chosen.names]
+    else:
+        found = await _listed(room, chosen)
+        present = LockFile().updated(found)
+        removed = [
+            each for each in old.toolkits if chosen.covers(each) and present.entry_for(each) is None
+        ]
+    for current in found:
+        changes.compare(old.entry_for(current), current)
+    changes.removed = [each.label for each in removed]
+    return old.updated(found, without=removed), changes
+
+
+async def _check(room: CommandRoom, old: LockFile, chosen: _Chosen) -> _Changes:
+    """Return how the chosen entries of the file differ from the room."""
+    changes = _Changes()
+    entries = [each for each in old.toolkits if chosen.covers(each)]
+    for entry in entries:
+        current = await _current(room, entry)
+        if current is None:
+            changes.removed.append(entry.label)
+        else:
+            changes.compare(entry, current)
+    locked = {each.name for each in entries}
+    for name in chosen.names:
+        if name not in locked:
+            changes.compare(None, await _named(room, name, chosen.owner))
+    return changes
+
+
+async def _named(room: CommandRoom, name: str, owner: str | None) -> LockedToolkit:
+    try:
+        proxy = await room.toolkit(name, owner)
+    except NotFound as error:
+        raise await suggest_name(error, room, CallTarget(name, participant=owner)) from None
+    return LockedToolkit.of(proxy.info, proxy.manifest)
+
+
+async def _listed(room: CommandRoom, chosen: _Chosen) -> list[LockedToolkit]:
+    infos = [each async for each in room.toolkits() if chosen.covers(each)]
+    found = [await _current(room, each) for each in infos]
+    return [each for each in found if each is not None]
+
+
+async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> LockedToolkit | None:
+    """Return the toolkit that a call of an entry would reach; None if there is none.
+
+    A public toolkit is the one of its name, whoever owns it. A bare name means an own private
+    toolkit if there is one; then the public one is asked for by its owner.
+    """
+    owners: Iterable[str | None] = (None, wanted.owner) if wanted.public else (wanted.owner,)
+    for owner in owners:
+        try:
+            proxy = await room.toolkit(wanted.name, owner)
+        except (NotFound, PermissionDenied):
+            continue
+        current = LockedToolkit.of(proxy.info, proxy.manifest)
+        if is_same_place(wanted, current):
+            return current
+    return None

@@ -1,0 +1,68 @@
+"""`toolbus stubs`: writes the tools of a toolkit as a typed class, for type checkers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolbus.atomic_file import write_atomically
+from toolbus.cli.completion import complete_owner, complete_toolkit
+from toolbus.cli.error_report import reporting
+from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
+from toolbus.cli.stubs.module_text import stub_module
+from toolbus.cli.suggestions import suggest_name
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError
+from toolbus.errors import NotFound
+from toolbus.room.toolkit_proxy import ToolkitProxy
+
+__all__ = ["stubs"]
+
+
+@joins_a_room
+def stubs(
+    options: RoomOptions,
+    toolkit: Annotated[str, typer.Argument(help="The toolkit.", autocompletion=complete_toolkit)],
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this .pyi file instead of stdout.")
+    ] = None,
+    participant: Annotated[
+        str | None,
+        typer.Option(
+            help="Owner of the toolkit, if it is private and shared with you.",
+            autocompletion=complete_owner,
+        ),
+    ] = None,
+    locked: Locked = None,
+) -> None:
+    """Write a type stub with one typed method for each tool of a toolkit."""
+    if out is not None and out.suffix != ".pyi":
+        raise UsageError(f"{out} is not a stub file: its name must end with .pyi")
+    target = CallTarget(toolkit, participant=participant)
+    with reporting(as_json=options.as_json, target=target):
+        proxy = in_room(options, lambda room: _find(room, target), locked=locked)
+    text = stub_module(proxy.info, proxy.manifest)
+    if out is not None:
+        _write(out, text)
+    elif options.as_json:
+        info = proxy.info
+        facts = {"toolkit": info.name, "owner": info.owner, "digest": info.digest, "stub": text}
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        typer.echo(text, nl=False)
+
+
+async def _find(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
+    try:
+        return await room.toolkit(target.toolkit, target.participant)
+    except NotFound as error:
+        raise await suggest_name(error, room, target) from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

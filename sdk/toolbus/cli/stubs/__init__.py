@@ -1,0 +1,1 @@
+"""Type stubs of toolkits: Python source made from manifests, which are untrusted."""

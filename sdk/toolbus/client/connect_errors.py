@@ -1,0 +1,199 @@
+"""Why no connection could be made, as an error with the address, the reason and the remedy.
+
+It interprets what the socket, the TLS layer or an HTTP response said; whether a token or a room is
+accepted is for the server to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import socket
+import ssl
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from websockets.exceptions import (
+    InvalidHeader,
+    InvalidMessage,
+    InvalidStatus,
+    InvalidURI,
+    NegotiationError,
+    SecurityError,
+)
+from websockets.http11 import Response
+
+from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.settings import is_loopback
+from toolbus.wire import PROTOCOL_HEADER
+
+__all__ = [
+    "connect_error",
+    "foreign_server_error",
+    "url_with_other_scheme",
+    "wrong_scheme_error",
+]
+
+# Another attempt fails in the same way, unless it uses another token.
+_FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
+# A proxy sends them while its server is not running, and websockets sends them without our header.
+_SHARED_STATUSES = frozenset({408, 414, 429, 431})
+_SERVER_ERRORS = 500
+_BAD_REQUEST = 400
+_OTHER_SCHEME = {"ws": "wss", "wss": "ws"}
+_PROBE_TIMEOUT_S = 2.0
+_PORTS = {"ws": 80, "wss": 443}
+_PROBE = "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n"
+_ERRNO = re.compile(r"\[Errno (-?\d+)\]")
+_REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+
+
+async def connect_error(url: str, error: Exception, token: str, *, is_first: bool) -> RoomException:
+    """Make the error for a failed connection attempt.
+
+    Args:
+        url: The URL of the server.
+        error: What websockets or the socket raised.
+        token: The token that was sent.
+        is_first: Whether no earlier attempt has succeeded, so that the URL may be wrong. Then one
+            more connection finds out whether the server expects the other of ws and wss.
+    """
+    response = _response_of(error)
+    if response is not None and _is_toolbus_response(response):
+        return _refused_error(response.status_code, token)
+    if is_first and _may_be_other_scheme(url, error, response):
+        right = await url_with_other_scheme(url)
+        if right is not None:
+            return wrong_scheme_error(url, right)
+    if response is not None:
+        return foreign_server_error(url, f"HTTP {response.status_code}", response.status_code)
+    if _is_other_protocol(error):
+        is_other = isinstance(error, InvalidMessage)
+        return foreign_server_error(url, "it does not speak HTTP/1.1" if is_other else str(error))
+    return Unavailable(
+        f"cannot connect to {url}: {_reason(url, error)}", executed="no", details={"url": url}
+    )
+
+
+def _is_toolbus_response(response: Response) -> bool:
+    """Whether a response that refuses a connection may come from a toolbus server.
+
+    Statuses that a proxy sends for a server that is busy or not running count as such.
+    """
+    status = response.status_code
+    is_shared = status in _SHARED_STATUSES or status >= _SERVER_ERRORS
+    return is_shared or PROTOCOL_HEADER in response.headers
+
+
+def foreign_server_error(url: str, found: str, status: int | None = None) -> Unavailable:
+    """Make the error for a URL where something else than a toolbus server answers."""
+    details = {"url": url} | ({} if status is None else {"http_status": status})
+    message = f"not a toolbus server at {url}: another service answers there ({found})"
+    return Unavailable(message, executed="no", retryable=False, details=details)
+
+
+def _response_of(error: BaseException) -> Response | None:
+    if isinstance(error, InvalidStatus):
+        return error.response
+    # A redirect that cannot be followed.
+    return error.__context__.response if isinstance(error.__context__, InvalidStatus) else None
+
+
+def _is_other_protocol(error: BaseException) -> bool:
+    """Whether bytes arrived that are not the response to a websocket handshake."""
+    if isinstance(error, InvalidMessage):
+        return not isinstance(error.__cause__, EOFError | ConnectionError)
+    # A URI that is invalid is one that the response redirects to.
+    return isinstance(error, InvalidHeader | InvalidURI | NegotiationError | SecurityError)
+
+
+def _refused_error(status: int, token: str) -> RoomException:
+    details = {"status": status}
+    if status == 404:
+        return PermissionDenied("the server has no such path (HTTP 404)", details=details)
+    what = _FINAL_STATUSES.get(status)
+    if what == "token" and token.count(".") != 2:
+        what = "token: it is not a signed token of three parts"
+    if what is not None:
+        return PermissionDenied(f"the server refuses the {what}", details=details)
+    message = f"the server accepts no connections now (HTTP {status})"
+    if status == 409:
+        message = "a newer connection of this instance exists"
+    return Unavailable(message, executed="no", details=details)
+
+
+# TLS
+
+
+def _may_be_other_scheme(url: str, error: Exception, response: Response | None) -> bool:
+    if response is not None:  # a TLS port that answers plain HTTP with an error
+        return urlsplit(url).scheme == "ws" and response.status_code == _BAD_REQUEST
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    if urlsplit(url).scheme == "wss":
+        return isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
+    return isinstance(error, InvalidMessage | ConnectionResetError)
+
+
+async def url_with_other_scheme(url: str) -> str | None:
+    """Return the URL with ws for wss, or wss for ws, if the server expects that; else None.
+
+    It makes one connection for that, which sends no token.
+    """
+    parts = urlsplit(url)
+    expects = _answers_plain_http if parts.scheme == "wss" else _answers_tls
+    with suppress(OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            if await expects(parts.hostname or "", parts.port or _PORTS[parts.scheme]):
+                return parts._replace(scheme=_OTHER_SCHEME[parts.scheme]).geturl()
+    return None
+
+
+async def _answers_plain_http(host: str, port: int) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(_PROBE.format(host).encode())
+        status_line = await reader.readline()
+    finally:
+        writer.close()
+    # A server with TLS may answer 400 to plain HTTP.
+    return status_line.startswith(b"HTTP/") and b" 400 " not in status_line
+
+
+async def _answers_tls(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port, ssl=True)
+    except ssl.SSLCertVerificationError:  # it has sent a certificate
+        return True
+    writer.close()
+    return True
+
+
+def wrong_scheme_error(url: str, right: str) -> Unavailable:
+    """Make the error for a URL with ws instead of wss, or wss instead of ws."""
+    uses = "does not use TLS" if right.startswith("ws:") else "uses TLS"
+    message = f"cannot connect to {url}: the server there {uses}: its URL is {right}"
+    details = {"url": url, "right_url": right}
+    return Unavailable(message, executed="no", retryable=False, details=details)
+
+
+# Sockets
+
+
+def _reason(url: str, error: BaseException) -> str:
+    numbers = {int(each) for each in _ERRNO.findall(str(error))}
+    if isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED):
+        start = (
+            "`toolbus serve --dev` starts one"
+            if is_loopback(url)
+            else "start it, or set another URL (TOOLBUS_URL)"
+        )
+        return f"connection refused, so no server runs there; {start}"
+    if isinstance(error, socket.gaierror):
+        return f"the name of its host is not known ({error.strerror})"
+    if isinstance(error, ConnectionError) and not str(error):
+        return "the connection was closed during the handshake"
+    named = {os.strerror(each) for each in numbers if each > 0}
+    return ", ".join(sorted(named)) or str(error) or type(error).__name__

@@ -1,0 +1,126 @@
+"""Rooms that all participants have left: names that are reserved in them stay reserved."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.clients.raw_client import raw_participant
+from support.clients.raw_requests import ask, offer
+from support.nodes.cluster import nodes, until_listed
+from support.nodes.processes import SHORT_LEASES, node_processes
+from support.nodes.reserved_names import kept_in
+from support.nodes.tools import add
+from support.processes.host_process import host_process
+from support.redis.server import RedisServer
+from support.rooms.events import listed, next_toolkit_event
+from toolbus import NoHost, NotFound, RemoteToolkit, RoomClient, Toolkit
+from toolbus.auth.keys import KeyRing
+from toolbus.errors import AlreadyExists
+from toolbus_server.limits import Limits
+from toolbus_server.rooms import hub
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import TestServer, running_server
+
+TIME_S = 60
+RESERVED = Limits(reservation_ms=1_500)
+
+
+async def lose_only_participant(server: TestServer, room: str = "lab") -> None:
+    """Host `echo` in a room where no one else is, and lose the host."""
+    async with raw_participant(server, "host", room=room) as host:
+        await ask(host, offer())
+        host.abort()
+    while room in server.server.hub.rooms:  # noqa: ASYNC110 - a room has no event for its end
+        await asyncio.sleep(0)
+
+
+async def check_reserved(late: RoomClient, tool: str = "echo.say") -> None:
+    """Check that a name is reserved for another participant."""
+    name = tool.partition(".")[0]
+    assert [(each.name, each.hosts) for each in await listed(late)] == [(name, 0)]
+    with pytest.raises(NoHost) as absent:
+        await late.invoke(tool, retry=False)
+    assert (absent.value.executed, absent.value.retryable) == ("no", True)
+    with pytest.raises(AlreadyExists):
+        await RemoteToolkit(name, [add]).start(late)
+
+
+async def check_freed(late: RoomClient, name: str = "echo") -> None:
+    """Check that the name is freed after a while, once."""
+    async with late.events(["toolkits"]) as events:
+        if await listed(late):
+            assert (await next_toolkit_event(events)).name == "toolkit_removed"
+    with pytest.raises(NotFound):
+        await late.invoke(f"{name}.say", retry=False)
+    async with late.host(Toolkit(name, [add])):
+        assert await late.call(f"{name}.add", a=1, b=2) == 3
+
+
+async def test_name_of_the_last_participant_stays_reserved_without_anyone_in_the_room() -> None:
+    """REG-18."""
+    settings = ServerSettings(keys=KeyRing([]), port=0, limits=RESERVED)
+    async with asyncio.timeout(TIME_S), running_server(settings=settings) as server:
+        await lose_only_participant(server)
+        async with server.room("late") as late:
+            await check_reserved(late)
+        async with server.room("later") as later:
+            await check_freed(later)
+
+
+async def test_owner_returns_to_an_empty_room_with_its_generation() -> None:
+    """REG-10, REG-18."""
+    async with asyncio.timeout(TIME_S), running_server() as server:
+        await lose_only_participant(server)
+        async with raw_participant(server, "host", epoch=2) as host:
+            assert (await ask(host, offer(generation=1)))["generation"] == 1
+            async with server.room("late") as late:
+                assert [(each.name, each.hosts) for each in await listed(late)] == [("echo", 1)]
+
+
+async def test_names_in_empty_rooms_are_bounded_and_those_of_the_first_room_are_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REG-18."""
+    monkeypatch.setattr(hub, "MAX_PARKED_NAMES", 2)
+    async with asyncio.timeout(TIME_S), running_server() as server:
+        for room in ("one", "two", "three"):
+            await lose_only_participant(server, room)
+        async with server.room("late", room="one") as late:
+            assert await listed(late) == []
+        async with server.room("late", room="two") as late:
+            await check_reserved(late)
+
+
+async def test_name_outlives_an_empty_room_at_all_nodes(redis: RedisServer) -> None:
+    """REG-18: afterwards Redis has nothing of the room."""
+    async with asyncio.timeout(TIME_S), nodes(redis, limits=RESERVED) as (here, there):
+        await lose_only_participant(there)
+        async with here.room("late") as late:
+            await check_reserved(late)
+            assert len(await kept_in(redis)) == 2
+        async with there.room("later") as later:
+            await check_freed(later)
+
+
+async def test_name_of_a_killed_node_stays_reserved_without_anyone_in_the_room(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """REG-18: until the lease of that node expires, its host counts as connected."""
+    async with (
+        asyncio.timeout(TIME_S),
+        node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES) as (here, there),
+    ):
+        async with host_process(there, tmp_path / "w") as host:
+            async with here.room("before") as before:
+                await until_listed(before, "work")
+            there.signal(signal.SIGKILL)
+            await host.kill()
+        # A participant that waits for an event would keep the room.
+        while await kept_in(redis) == []:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        async with here.room("late") as late:
+            await check_reserved(late, "work.nap")

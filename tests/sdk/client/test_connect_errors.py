@@ -1,0 +1,115 @@
+"""What a participant reads when no connection can be made: the address, the reason, the remedy."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.server import serve
+
+from support.clients.certificates import make_pki
+from support.clients.other_services import other_service
+from support.clients.server_tls import tls_settings
+from toolbus import RoomClient, RoomException, Unavailable
+from toolbus.diagnostics.exit_codes import ExitCode, exit_code, failure_lines
+from toolbus_server.testing import running_server
+
+HTML = b"Content-Type: text/html\r\nContent-Length: 12\r\n\r\n<html></html>"
+
+
+async def join_error(url: str) -> RoomException:
+    with pytest.raises(RoomException) as caught:
+        async with RoomClient(url, room="lab", token="a.b.c"):
+            pass
+    return caught.value
+
+
+def unused_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return f"ws://127.0.0.1:{unused.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "status"),
+    [
+        (b"HTTP/1.1 200 OK\r\n" + HTML, "HTTP 200", 200),
+        (b"HTTP/1.1 301 Moved\r\nLocation: https://x.test/\r\n" + HTML, "HTTP 301", 301),
+        (b"HTTP/1.1 301 Moved\r\nLocation: /login\r\n" + HTML, "more than 10 redirects", None),
+        (b"HTTP/1.1 401 Unauthorized\r\n" + HTML, "HTTP 401", 401),
+        (b"HTTP/1.1 403 Forbidden\r\n" + HTML, "HTTP 403", 403),
+        (b"HTTP/1.1 404 Not Found\r\n" + HTML, "HTTP 404", 404),
+        (b"HTTP/1.1 409 Conflict\r\n" + HTML, "HTTP 409", 409),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "missing Connection header", None),
+        (b"HTTP/1.0 200 OK\r\n" + HTML, "it does not speak HTTP/1.1", None),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "it does not speak HTTP/1.1", None),
+    ],
+)
+async def test_another_service_at_the_url_is_not_reported_as_a_refusal(
+    answer: bytes, found: str, status: int | None
+) -> None:
+    async with other_service(answer) as url:
+        error = await join_error(url)
+    assert type(error) is Unavailable
+    assert error.message == (
+        f"not a toolbus server at {url}: another service answers there ({found})"
+    )
+    assert (error.executed, error.retryable, exit_code(error)) == (
+        "no",
+        False,
+        ExitCode.UNAVAILABLE,
+    )
+    assert error.details == {"url": url} | ({} if status is None else {"http_status": status})
+    assert failure_lines(error)[1].startswith("  next: set --url (TOOLBUS_URL) to a toolbus server")
+
+
+async def test_a_websocket_of_another_protocol_is_not_a_toolbus_server() -> None:
+    async with serve(lambda client: client.wait_closed(), "127.0.0.1", 0) as listening:
+        port = next(iter(listening.sockets)).getsockname()[1]
+        error = await join_error(f"ws://127.0.0.1:{port}")
+    assert "(a websocket of another protocol)" in error.message
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+async def test_a_proxy_without_a_server_is_worth_another_attempt(status: int) -> None:
+    async with other_service(b"HTTP/1.1 %d Busy\r\n" % status + HTML) as url:
+        error = await join_error(url)
+    assert (error.code, error.retryable) == ("unavailable", True)
+    assert f"(HTTP {status})" in error.message
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_wrong_scheme_is_reported_with_the_right_url(tmp_path: Path, is_secure: bool) -> None:
+    settings = tls_settings(make_pki(tmp_path)) if is_secure else None
+    async with running_server(settings=settings) as server:
+        right = server.url
+        wrong = right.replace("wss:", "ws:") if is_secure else right.replace("ws:", "wss:")
+        error = await join_error(wrong)
+    uses = "uses TLS" if is_secure else "does not use TLS"
+    assert (
+        error.message == f"cannot connect to {wrong}: the server there {uses}: its URL is {right}"
+    )
+    assert (error.code, error.executed, error.retryable) == ("unavailable", "no", False)
+    assert failure_lines(error)[1] == f"  next: use --url {right} (TOOLBUS_URL)"
+
+
+def test_program_without_a_server_ends_with_a_short_traceback_that_names_the_remedy(
+    tmp_path: Path,
+) -> None:
+    url = unused_url()
+    program = (
+        "import asyncio, toolbus\n"
+        "async def main():\n"
+        f"    async with toolbus.RoomClient({url!r}, token='a.b.c'): pass\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.stderr.splitlines()[-1] == (
+        f"toolbus.errors.Unavailable: cannot connect to {url}: connection refused, so no server "
+        "runs there; `toolbus serve --dev` starts one"
+    )
