@@ -92,12 +92,12 @@ class RoomSettings:
     """The source of the token, and the setting that names it; for error messages."""
     drain_s: float = DEFAULT_DRAIN_S
     """Seconds that running calls may take to finish when a host stops."""
-    lock: Path | None = None
-    """The lock file that all calls are checked by."""
     keys: Path | None = None
     """The key file that tokens are minted from; None for a given token."""
     context: str | None = None
     """The context that the server, the room or the token comes from; None if there is none."""
+    lock: Path | None = None
+    """The lock file that all calls are checked by."""
 
     @classmethod
     def resolve(  # noqa: PLR0913 - an argument for each setting
@@ -144,9 +144,9 @@ class RoomSettings:
             renewable=source.renewable,
             token_from=source.origin,
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
-            lock=Path(lock) if (lock := found.text("lock")) else None,
             keys=source.keys,
             context=found.used_context,
+            lock=Path(lock) if (lock := found.text("lock")) else None,
         )
 
 

@@ -161,12 +161,24 @@ def _command_for_grant(grant: object) -> str | None:
     return grant_command(grant) if is_known else None
 
 
+def _allow_step(target: CallTarget, lacks: object) -> str:
+    """Return the command for a token of the caller, or of the principal, that covers the target."""
+    tools, use = (
+        (target.quoted_name, "call this tool")
+        if target.tool
+        else (shlex.quote(target.toolkit), "see and call its tools")
+    )
+    is_for_principal = lacks == "principal" and target.principal is not None
+    name = shlex.quote(target.principal or "") if is_for_principal else "NAME"
+    return f"`toolbus token create --name {name} --allow {tools}` creates one that may {use}"
+
+
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
         return "on_behalf_of must be the name of exactly one participant in the room"
-    # A call needs two grants, agents.call and agents.allow: `--allow` gives both.
-    named = None if "lacks" in error.details else error.details.get("grant")
-    if (command := _command_for_grant(named)) is not None:
+    lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
+    command = None if lacks else _command_for_grant(error.details.get("grant"))
+    if command is not None:
         doctor = "`toolbus doctor` with the same options shows the grants of your token"
         return f"create a token with this grant: `{command}`; {doctor}"
     create = "`toolbus token create` creates a new one"
@@ -174,14 +186,8 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
         doctor = "`toolbus doctor` with the same options"
         return f"{doctor} shows what is wrong with the token; {create}"
     is_join_error = not {"status", "close_code"}.isdisjoint(error.details)
-    if target.toolkit and not target.principal and not is_join_error:
-        name, use = (
-            (target.quoted_name, "call this tool")
-            if target.tool
-            else (shlex.quote(target.toolkit), "see and call its tools")
-        )
-        command = f"`toolbus token create --name NAME --allow {name}`"
-        create = f"{command} creates one that may {use}"
+    if target.toolkit and not is_join_error and (lacks == "principal" or not target.principal):
+        create = _allow_step(target, lacks)
     return f"`toolbus doctor` with the same options shows the grants of the token; {create}"
 
 
