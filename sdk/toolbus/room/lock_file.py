@@ -184,7 +184,7 @@ class LockFile:
     def entry_for(self, current: LockedToolkit | ToolkitInfo) -> LockedToolkit | None:
         """Return the entry that a toolkit is compared with; None if there is none.
 
-        That of a public toolkit is the public one of its name, whoever owns it.
+        The entry of a public toolkit is the public one of its name, of any owner.
         """
         return next((each for each in self.toolkits if _slot(each) == _slot(current)), None)
 

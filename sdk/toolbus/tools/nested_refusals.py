@@ -1,4 +1,4 @@
-"""What the caller of a tool is told of a call within it that the server refused (ERR-9).
+"""The part of a refused nested call that the caller of its tool receives (ERR-9).
 
 The server decides whether the name of the refused tool may be part of it. It is checked here, since
 an error that a tool raises may contain anything.

@@ -204,8 +204,8 @@ async def _listed(room: CommandRoom, chosen: _Chosen) -> list[LockedToolkit]:
 async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> LockedToolkit | None:
     """Return the toolkit that a call of an entry would reach; None if there is none.
 
-    A public toolkit is the one of its name, whoever owns it. A bare name means an own private
-    toolkit if there is one; then the public one is asked for by its owner.
+    A public toolkit is the one of its name, of any owner. A bare name means an own private toolkit
+    if there is one; then the public one is requested by its owner.
     """
     owners: Iterable[str | None] = (None, wanted.owner) if wanted.public else (wanted.owner,)
     for owner in owners:
