@@ -24,6 +24,8 @@ from toolbus.errors import HostLost, NoHost, StreamBroken, Unavailable
 from toolbus_server.testing import FaultProxy, Faults, TestServer
 
 TIME_S = 60
+IDEMPOTENT_S = 15.0
+"""The timeout of the idempotent call, which is repeated that long while Redis is unavailable."""
 IMPATIENT: dict[str, Any] = {"ping_interval_s": INTERVAL_S, "ping_timeout_s": SILENCE_S}
 
 
@@ -83,7 +85,7 @@ class Calls:
     async def running(self) -> AsyncIterator[Calls]:
         """Begin them, and wait until each runs."""
         self.once = asyncio.ensure_future(self.room.invoke("work.once"))
-        self.again = asyncio.ensure_future(self.room.invoke("work.again"))
+        self.again = asyncio.ensure_future(self.room.invoke("work.again", timeout_s=IDEMPOTENT_S))
         self.upload = asyncio.ensure_future(self._upload())
         async with self.room.stream("work.gives") as chunks:
             assert (await anext(chunks)).value == 1
