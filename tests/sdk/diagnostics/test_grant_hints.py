@@ -8,28 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.processes.command_line import CommandLine
-
-TOOLS = """
-from toolbus import Toolkit, tool
-
-@tool
-async def add(a: int, b: int = 1) -> int:
-    return a + b
-
-sums = Toolkit("sums", [add])
-"""
+from support.processes.command_line import CommandLine, hosted_sums
 
 
 @pytest.fixture(scope="module")
 def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    folder = tmp_path_factory.mktemp("grants")
-    (folder / "sum_tools.py").write_text(TOOLS, encoding="utf-8")
-    here = CommandLine(folder)
-    with here.serving() as (_, url):
-        there = here.at(url)
-        with there.hosting("sum_tools:sums", "--name", "bob"):
-            yield there
+    with hosted_sums(tmp_path_factory.mktemp("grants")) as toolbus:
+        yield toolbus
 
 
 def token(toolbus: CommandLine, *grants: str) -> str:

@@ -157,3 +157,25 @@ def heard_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+SUM_TOOLS = """
+from toolbus import Toolkit, tool
+
+@tool
+async def add(a: int, b: int = 1) -> int:
+    return a + b
+
+sums = Toolkit("sums", [add])
+"""
+
+
+@contextmanager
+def hosted_sums(folder: Path) -> Iterator[CommandLine]:
+    """Run a server in a folder, and bob, who hosts the toolkit `sums`."""
+    (folder / "sum_tools.py").write_text(SUM_TOOLS, encoding="utf-8")
+    here = CommandLine(folder)
+    with here.serving() as (_, url):
+        there = here.at(url)
+        with there.hosting("sum_tools:sums", "--name", "bob"):
+            yield there
