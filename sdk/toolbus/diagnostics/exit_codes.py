@@ -16,6 +16,7 @@ from toolbus.auth.grants import GRANTS, MAX_NAME_CHARS
 from toolbus.errors import InvalidArguments, RoomException
 
 __all__ = [
+    "CERTIFICATE_STEP",
     "CallTarget",
     "ExitCode",
     "UsageError",
@@ -124,9 +125,13 @@ _NEXT_STEPS = MappingProxyType(
     }
 )
 _NO_SERVER = (
-    "is the server running, and is --url (TOOLBUS_URL) correct? "
-    "`toolbus doctor` with the same options finds the problem"
+    "is --url (TOOLBUS_URL) correct? `toolbus doctor` with the same options finds the problem"
 )
+CERTIFICATE_STEP = (
+    "set SSL_CERT_FILE to a file with the certificate of its authority, and use a host name that "
+    "the certificate contains"
+)
+"""What to do about a server whose certificate is not trusted."""
 _WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:7717"
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
@@ -195,6 +200,8 @@ def _after_unavailable(error: RoomException, _: CallTarget) -> str:
     """Distinguish an unreachable server from a server that cannot reach something itself."""
     if "right_url" in error.details:
         return f"use --url {error.details['right_url']} (TOOLBUS_URL)"
+    if "certificate" in error.details:
+        return CERTIFICATE_STEP
     if "url" in error.details:
         return _NO_SERVER if error.retryable else _WRONG_URL
     if not error.retryable:

@@ -314,9 +314,15 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["shop", "find"], "'shop' is not a tool name: did you mean shop.find?"),
         (["shop", "find", "a=b"], "did you mean shop.find?"),
         (["lab.nothing", "--url", "http://x"], "'http://x' is not a server address"),
-        (["lab.nothing", "--url", "ws://x:99999"], "is not a server address"),
+        (["lab.nothing", "--url", "ws://x:99999"], "address (a port is a number from 1 to 65535): "),
         (["lab.nothing", "--url", "ws://[::1"], "is not a server address"),
-        (["lab.nothing", "--url", "ws://x?a=b"], "is not a server address"),
+        (["lab.nothing", "--url", "ws://x:7717/foo"], "address (nothing may follow the port): write"),
+        (["lab.nothing", "--url", "ws://no such host"], "is not a server address: write ws://"),
+        (
+            ["lab.nothing", "--url", "ws://0.0.0.0:7717"],
+            "no token: the development key is only for a server on this machine: use "
+            "ws://127.0.0.1:7717, or set TOOLBUS_TOKEN",
+        ),
         (["lab.nothing", "--url", "ws://me:secret@x"], "this is not a server address"),
         (
             ["lab.nothing", "--token", "@nowhere"],

@@ -52,7 +52,7 @@ def test_missing_server_is_found_with_the_command_to_start_it(toolbus: CommandLi
     code, findings = doctor(toolbus, "--url", "ws://127.0.0.1:1")
     assert code == 6
     assert findings["port"]["status"] == "fail"
-    assert "`toolbus serve --dev` starts a server" in findings["port"]["repair"]
+    assert "`toolbus serve --dev --port 1` starts a server" in findings["port"]["repair"]
     assert findings["room"]["status"] == "skip"
     assert findings["grants"]["status"] == "ok"
     assert findings["grants"]["found"].startswith("no room was joined; by its token it may list")
@@ -202,7 +202,7 @@ async def test_clock_that_differs_too_much_is_found() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"SSH-2.0-x\r\n", "is not an HTTP server"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", "another service answers there (it does not speak HTTP/1.1)"),
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "another service answers there (HTTP 404)"),
     ],
 )

@@ -306,4 +306,4 @@ def test_unreachable_server_points_to_its_url(
 ) -> None:
     outcome = toolbus.run_here("tools", "--url", "ws://127.0.0.1:1")
     assert outcome.code == 6
-    assert "next: is the server running, and is --url (TOOLBUS_URL) correct?" in outcome.err
+    assert "next: is --url (TOOLBUS_URL) correct?" in outcome.err

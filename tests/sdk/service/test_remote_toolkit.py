@@ -120,7 +120,11 @@ def assert_ends_as_the_command_does(
         ({"TOOLBUS_URL": NOWHERE}, 6, "unavailable: cannot connect to ws://127.0.0.1:1"),
         ({"TOOLBUS_URL": "http://x"}, 2, "'http://x' is not a server address"),
         ({"TOOLBUS_ROOM": "A B"}, 2, "'A B' is not a room name"),
-        ({"TOOLBUS_HOME": "/nowhere"}, 2, "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
+        (
+            {"TOOLBUS_HOME": "/nowhere"},
+            2,
+            "no token: TOOLBUS_HOME is /nowhere, which has no dev-keys.toml: set TOOLBUS_TOKEN or",
+        ),
         (
             {"TOOLBUS_TOKEN": "a token"},
             2,

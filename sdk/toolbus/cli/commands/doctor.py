@@ -28,16 +28,18 @@ from toolbus.auth.tokens import LEEWAY_S
 from toolbus.cli.import_errors import error_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
+    certificate_text,
     foreign_server_error,
+    serve_command,
     url_with_other_scheme,
     wrong_scheme_error,
 )
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
-from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
+from toolbus.diagnostics.exit_codes import CERTIFICATE_STEP, ExitCode, UsageError, printable
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
-from toolbus.settings import RoomSettings, is_loopback
+from toolbus.settings import RoomSettings
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
@@ -204,25 +206,21 @@ def _room_text(rooms: Sequence[str]) -> str:
 async def _check_port(context: _Context) -> str:
     assert context.target is not None
     url = context.target.url
-    serve = "toolbus serve --dev" if is_loopback(url) else "toolbus serve"
-    start = f"`{serve}` starts a server; is --url (TOOLBUS_URL) correct?"
+    start = f"`{serve_command(url)}` starts a server; is --url (TOOLBUS_URL) correct?"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head = await _http_response(url, f"/rooms/{context.target.room}")
     except TimeoutError:
         raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
     except ssl.SSLCertVerificationError as error:
-        raise CheckFailed(
-            f"the certificate of {url} is not trusted: {error.verify_message}",
-            "set SSL_CERT_FILE to a file with the certificate of its authority",
-        ) from None
+        raise CheckFailed(f"{url}: {certificate_text(error)}", CERTIFICATE_STEP) from None
     except OSError as error:
         await _check_scheme(url)
         raise CheckFailed(f"no response from {url}: {error.strerror or error}", start) from None
     status, _, rest = head.partition("\r\n")
     if not status.startswith("HTTP/1.1 "):
         await _check_scheme(url)
-        raise CheckFailed(f"the process at {url} is not an HTTP server", start)
+        raise CheckFailed(foreign_server_error(url, "it does not speak HTTP/1.1").message, start)
     if f"\r\n{PROTOCOL_HEADER.lower()}:" not in head.lower():
         found = " ".join(status.split()[1:2])
         raise CheckFailed(foreign_server_error(url, f"HTTP {found}").message, start)
