@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn
 
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
-from toolbus.errors import Cancelled, RoomException
+from toolbus.diagnostics.user_code_errors import load_error_text
+from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
@@ -25,6 +26,12 @@ from toolbus.tools.toolkit import Toolkit
 __all__ = ["RemoteToolkit", "serve_toolkits"]
 
 _logger = logging.getLogger(__name__)
+
+
+class StartFailed(ToolFailed):
+    """The `start` of a tool raised an exception."""
+
+    next_step = "remove the cause of this exception, and start the host again"
 
 
 class RemoteToolkit(Toolkit):
@@ -156,6 +163,7 @@ async def serve_toolkits(
 
     Raises:
         Cancelled: There was a signal before anything was hosted.
+        ToolFailed: The `start` of a tool raised an exception, which is the cause of this one.
         RoomException: The server refuses the connection or a registration, or closed the room.
     """
     if end is not None:
@@ -175,7 +183,7 @@ async def _serve(
             calls = joined._hosted_calls
             stack.enter_context(LoopWatchdog(calls))
             for toolkit in toolkits:
-                await stack.enter_async_context(joined.host(toolkit))
+                await stack.enter_async_context(_hosted(joined, toolkit))
                 _logger.info("hosting toolkit %s", toolkit.name)
         limit_s = joined._drain_s if drain_s is None else drain_s
         end.hosting_started(calls, limit_s)
@@ -183,6 +191,22 @@ async def _serve(
         end.log_pending_calls()
         await joined.drain(limit_s)
     await end.exit_if_calls_remain()
+
+
+@asynccontextmanager
+async def _hosted(room: RoomClient, toolkit: Toolkit) -> AsyncIterator[None]:
+    """Host a toolkit; StartFailed if a tool cannot start."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(room.host(toolkit))
+        except (RoomException, InvalidOffer):
+            raise
+        except Exception as error:  # a tool's `start` may raise anything
+            _logger.debug("toolkit %s cannot start", toolkit.name, exc_info=True)
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            text = f"toolkit {toolkit.name} cannot start: {load_error_text(error)}{notes}"
+            raise StartFailed(text, executed="no") from error
+        yield
 
 
 async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown) -> None:

@@ -367,4 +367,5 @@ def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]
     try:
         return TypeAdapter(annotation).json_schema(schema_generator=_SchemaWriter, mode=mode)
     except PydanticUserError as error:
-        raise TypeError(f"{what} has no JSON Schema: {error.message.strip()}") from None
+        reason = error.message.strip().partition("\n")[0].partition(". ")[0]
+        raise TypeError(f"{what} has no JSON Schema: {reason}") from None

@@ -182,11 +182,14 @@ def test_room_closed_by_the_server_ends_run_with_one_line(toolbus: CommandLine) 
 # Everything else
 
 
-def test_bug_keeps_its_traceback(toolbus: CommandLine) -> None:
+def test_exception_of_a_start_ends_run_with_its_tool_and_line(toolbus: CommandLine) -> None:
     outcome = run(toolbus, "-c", "import words; words.broken.run()")
     assert outcome.code == 1
-    assert "Traceback" in outcome.err
-    assert "ValueError: a bug" in outcome.err
+    assert outcome.err.splitlines()[0] == (
+        "toolbus: tool_failed: toolkit broken cannot start: ValueError: a bug (words.py:20); "
+        "raised by the start of tool opened (executed: no)"
+    )
+    assert "Traceback" not in outcome.err
 
 
 def test_program_can_catch_the_exit(toolbus: CommandLine) -> None:

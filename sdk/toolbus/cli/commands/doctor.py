@@ -25,7 +25,7 @@ import typer
 from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import LEEWAY_S
-from toolbus.cli.import_errors import error_text
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
