@@ -121,7 +121,13 @@ class RoomServer:
         )
         actions = AdminActions(self.hub, self.admission.revocations)
         self.node = _node_of(self._settings, self.hub, actions)
-        administration = Administration(self.hub, actions, time.time, self.node)
+        administration = Administration(
+            self.hub,
+            actions,
+            time.time,
+            self.node,
+            issuers=lambda: {key.iss for key in self.admission.keys},
+        )
         self._services = SessionServices(self.admission, administration, loop, time.time)
         self._prepare_handshakes()
         self._relocation = Relocation(self.hub)

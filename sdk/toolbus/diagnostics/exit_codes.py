@@ -234,16 +234,20 @@ def _after_deadline_exceeded(error: RoomException, target: CallTarget) -> str:
     return f"allow more time than {target.timeout_s:g} s with --timeout"
 
 
-def _after_tool_failed(error: RoomException, _: CallTarget) -> str:
+def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
     """Name the log or trace with more information.
 
     Class and code are untrusted text, so they are shown only if they are identifiers.
     """
     cause, code = (error.details.get(name) for name in ("cause", "code"))
-    if isinstance(error.details.get("refused"), dict):
+    refused = error.details.get("refused")
+    if isinstance(refused, dict):
+        # A nested call is made for the principal of its parent, else for the parent's caller.
+        is_own = refused.get("lacks") == "principal" and target.principal is None
+        who = "you have no grant for it: you need" if is_own else "that participant needs"
         return (
-            "that participant needs a token with the grant: `toolbus token create --allow TOOL`; "
-            "`toolbus trace` shows the refused call"
+            f"{who} a token with the grant: `toolbus token create --allow TOOL`; `toolbus trace` "
+            "shows the refused call"
         )
     if isinstance(code, str) and code.isidentifier():
         return (

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -298,6 +299,14 @@ def test_ctrl_c_cancels_the_tool_and_exits_with_5(toolbus: CommandLine, tmp_path
             assert result.readline() == "cancelled\n"
         outcome = running.ended()
     assert (outcome.code, outcome.error["code"]) == (5, "cancelled")
+
+
+def test_connecting_counts_towards_the_timeout(toolbus: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        outcome = toolbus.run_here("call", "lab.nothing", "--url", url, "--timeout", "1")
+    assert outcome.code == 5
+    assert f"the deadline passed before {url} accepted the connection" in outcome.err
 
 
 def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
