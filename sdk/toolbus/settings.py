@@ -33,6 +33,7 @@ __all__ = [
     "DEV_KEYS_FILE",
     "DRAIN_FORM",
     "PRESETS",
+    "VARIABLES",
     "BadTokenSource",
     "RoomSettings",
     "Token",
@@ -67,6 +68,10 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain", "lock"})
+VARIABLES = frozenset(
+    f"TOOLBUS_{name.upper()}" for name in {*_FILE_SETTINGS, "token", "context", "config", "home"}
+)
+"""The variables of participants."""
 _CREDENTIALS = ("token", "token_file", "keys")
 
 

@@ -13,12 +13,13 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from toolbus.auth.grants import GRANTS, MAX_NAME_CHARS
-from toolbus.errors import InvalidArguments, RoomException
+from toolbus.errors import Cancelled, InvalidArguments, RoomException
 
 __all__ = [
     "CERTIFICATE_STEP",
     "CallTarget",
     "ExitCode",
+    "Terminated",
     "UsageError",
     "exit_code",
     "failure_lines",
@@ -45,6 +46,8 @@ class ExitCode(IntEnum):
     """No host or server was available, or its connection was lost."""
     READER_CLOSED = 141
     """The reader of stdout closed it: 128 + SIGPIPE."""
+    TERMINATED = 143
+    """SIGTERM ended the command: 128 + SIGTERM."""
 
 
 class UsageError(InvalidArguments):
@@ -52,6 +55,10 @@ class UsageError(InvalidArguments):
 
     next_step = ""
     """Replaces the general next step; any error class may define its own."""
+
+
+class Terminated(Cancelled):
+    """SIGTERM has ended the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +187,10 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
 
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
-        return "on_behalf_of must be the name of exactly one participant in the room"
+        return (
+            "--on-behalf-of (on_behalf_of=) must be the name of exactly one participant in the "
+            "room: `toolbus participants` lists them"
+        )
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
     command = None if lacks else _command_for_grant(error.details.get("grant"))
     if command is not None:
@@ -275,6 +285,8 @@ _NAMED_STEPS: MappingProxyType[str, Callable[[RoomException, CallTarget], str]] 
 
 def exit_code(error: RoomException) -> ExitCode:
     """Return the exit code of an error; an unknown error code gives `TOOL_FAILED`."""
+    if isinstance(error, Terminated):
+        return ExitCode.TERMINATED
     if error.code == "too_large":
         return ExitCode.USAGE if error.executed == "no" else ExitCode.TOOL_FAILED
     return _EXIT_CODES.get(error.code, ExitCode.TOOL_FAILED)

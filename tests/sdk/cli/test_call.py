@@ -289,16 +289,20 @@ def test_passed_deadline_exits_with_5(toolbus: CommandLine, tmp_path: Path) -> N
     assert outcome.error["executed"] == "maybe"
 
 
-def test_ctrl_c_cancels_the_tool_and_exits_with_5(toolbus: CommandLine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 5), (signal.SIGTERM, 143)])
+def test_signal_cancels_the_tool_and_reports_the_call(
+    toolbus: CommandLine, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with toolbus.start("call", "lab.wait", f"path={pipe}", "--json") as running:
         with pipe.open() as result:
             assert result.readline() == "entered\n"
-            running.process.send_signal(signal.SIGINT)
+            running.process.send_signal(number)
             assert result.readline() == "cancelled\n"
         outcome = running.ended()
-    assert (outcome.code, outcome.error["code"]) == (5, "cancelled")
+    assert (outcome.code, outcome.error["code"]) == (code, "cancelled")
+    assert outcome.error["executed"] == "maybe"
 
 
 def test_connecting_counts_towards_the_timeout(toolbus: CommandLine) -> None:

@@ -48,6 +48,14 @@ def test_every_check_is_ok(toolbus: CommandLine) -> None:
     assert lines == [["ok", name] for name in names]
 
 
+def test_misspelt_variable_is_a_warning(toolbus: CommandLine) -> None:
+    code, findings = doctor(toolbus, TOOLBUS_URLL="ws://127.0.0.1:1")
+    assert code == 0
+    assert findings["settings"]["status"] == "warn"
+    assert findings["settings"]["found"].endswith("; TOOLBUS_URLL has no effect")
+    assert findings["settings"]["repair"] == "did you mean TOOLBUS_URL?"
+
+
 def test_missing_server_is_found_with_the_command_to_start_it(toolbus: CommandLine) -> None:
     code, findings = doctor(toolbus, "--url", "ws://127.0.0.1:1")
     assert code == 6

@@ -26,6 +26,7 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.json_lines import json_lines
 from toolbus.cli.output import StreamOutput, ValueOutput, progress_printer, show_explanation
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
+from toolbus.cli.signals import cancel_on_sigterm
 from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.client.call_options import MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
@@ -113,7 +114,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     """Call a tool and print its result, or the values of a stream as they arrive.
 
     Exit codes: 0 success, 1 tool failed, 2 wrong flag or argument, 3 refused,
-    4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost.
+    4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost,
+    143 SIGTERM.
     """
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
@@ -204,7 +206,14 @@ class _Plan:
         """Make the call; joining and requesting the schema count towards its time limit.
 
         Streams and files in pieces are written as they arrive; any other value is returned.
+
+        Raises:
+            Terminated: SIGTERM cancelled the call.
         """
+        with cancel_on_sigterm():
+            return await self._call(room)
+
+    async def _call(self, room: CommandRoom) -> Chunk | None:
         ends_at = self.started_at + (self.target.timeout_s or DEFAULT_TIMEOUT_S)
         proxy: ToolkitProxy | None = None
         if not self.is_stream or needs_schema(self.arguments):

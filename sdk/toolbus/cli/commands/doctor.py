@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
 from itertools import groupby
@@ -39,7 +41,7 @@ from toolbus.diagnostics.exit_codes import CERTIFICATE_STEP, ExitCode, UsageErro
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
-from toolbus.settings import RoomSettings
+from toolbus.settings import VARIABLES, RoomSettings
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
@@ -137,9 +139,13 @@ async def _check_settings(context: _Context) -> str:
             mistake.message, "set it with a flag, a TOOLBUS_ variable or the settings file"
         ) from None
     text = f"{context.target.url}, room {context.target.room}"
-    if context.target.context is None:
-        return text
-    return f"{text}, context {context.target.context}"
+    if context.target.context is not None:
+        text = f"{text}, context {context.target.context}"
+    for name in sorted(os.environ.keys() - VARIABLES):
+        if name.startswith("TOOLBUS_") and (near := get_close_matches(name, VARIABLES, 1, 0.9)):
+            unknown = f"{text}; {name} has no effect"
+            raise CheckFailed(unknown, f"did you mean {near[0]}?", status="warn")
+    return text
 
 
 async def _check_key(context: _Context) -> str:
