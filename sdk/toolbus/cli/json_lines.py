@@ -62,7 +62,9 @@ def _values(file: int, name: str) -> Iterator[Any]:
         try:
             yield read_json(line.decode())
         except (ValueError, RecursionError) as error:
-            raise NotJson(f"line {number} of {name} is not JSON: {error}", executed="maybe") from error
+            raise NotJson(
+                f"line {number} of {name} is not JSON: {error}", executed="maybe"
+            ) from error
 
 
 def _lines(file: int, name: str) -> Iterator[bytes]:

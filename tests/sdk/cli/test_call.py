@@ -327,9 +327,15 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["shop", "find"], "'shop' is not a tool name: did you mean shop.find?"),
         (["shop", "find", "a=b"], "did you mean shop.find?"),
         (["lab.nothing", "--url", "http://x"], "'http://x' is not a server address"),
-        (["lab.nothing", "--url", "ws://x:99999"], "address (a port is a number from 1 to 65535): "),
+        (
+            ["lab.nothing", "--url", "ws://x:99999"],
+            "address (a port is a number from 1 to 65535): ",
+        ),
         (["lab.nothing", "--url", "ws://[::1"], "is not a server address"),
-        (["lab.nothing", "--url", "ws://x:7717/foo"], "address (nothing may follow the port): write"),
+        (
+            ["lab.nothing", "--url", "ws://x:7717/foo"],
+            "address (nothing may follow the port): write",
+        ),
         (["lab.nothing", "--url", "ws://no such host"], "is not a server address: write ws://"),
         (
             ["lab.nothing", "--url", "ws://0.0.0.0:7717"],

@@ -27,7 +27,6 @@ import typer
 from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import LEEWAY_S
-from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
@@ -39,6 +38,7 @@ from toolbus.client.connect_errors import (
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import CERTIFICATE_STEP, ExitCode, UsageError, printable
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
 from toolbus.settings import VARIABLES, RoomSettings

@@ -26,13 +26,13 @@ import typer
 from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import LOG_FORMAT, report
-from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
+from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
 from toolbus.room.room_client import RoomClient
