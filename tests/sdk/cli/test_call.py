@@ -326,6 +326,10 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["lab.nothing", "--token", "not a token"], "this is not a token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
+        (
+            ["lab.nothing", "--wait-for-host", "-1"],
+            "--wait-for-host must be a number of seconds, 0",
+        ),
         (["lab.nothing", "--timeout", "inf"], "--timeout must be a number of seconds above 0 and"),
         (["lab.nothing", "--url", f"ws://{'a' * 64}:1"], "is not a server address"),
         (["n" * 100_000], "nn' is not a tool name"),
