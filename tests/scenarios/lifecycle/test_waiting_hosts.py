@@ -14,9 +14,10 @@ import pytest
 
 import support.processes
 from support.clients.other_services import other_service
+from support.nodes.cluster import nodes
 from support.processes.launch import clean_environment
 from support.processes.server_process import ServerProcess
-from support.redis.server import free_port
+from support.redis.server import RedisServer, free_port
 from support.rooms.events import until_hosts
 from toolbus import ApiScope, Key, ParticipantToken
 
@@ -108,6 +109,19 @@ async def test_host_started_before_its_server_hosts_once_the_server_is_there(
         assert len(host.log) == 2
         host.process.terminate()
         assert await host.ended() == 0
+
+
+async def test_host_started_at_an_isolated_node_hosts_once_the_node_reaches_redis(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """A public name cannot be claimed meanwhile."""
+    async with asyncio.timeout(100), nodes(redis) as (here, there), there.room("alice") as alice:
+        await redis.kill()
+        async with host_of(tmp_path, here.url, here.token("host"), LEDGER) as host:
+            await host.logged("(the other servers cannot be reached)")
+            await redis.start()
+            await until_hosts(alice, "ledger", 1)
+            assert await alice.call("ledger.count", key=1) == 1
 
 
 @pytest.mark.parametrize("program", [COMMAND, LEDGER], ids=["toolbus host", "RemoteToolkit.run"])
