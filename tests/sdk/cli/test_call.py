@@ -301,8 +301,9 @@ def test_ctrl_c_cancels_the_tool_and_exits_with_5(toolbus: CommandLine, tmp_path
     assert (outcome.code, outcome.error["code"]) == (5, "cancelled")
 
 
-def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("call", "lab.nothing", "--url", "ws://127.0.0.1:1")
+@pytest.mark.parametrize("command", [("call", "lab.nothing"), ("host", "clock", "--no-wait")])
+def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, ...]) -> None:
+    outcome = toolbus.run_here(*command, "--url", "ws://127.0.0.1:1")
     assert outcome.code == 6
     assert "toolbus doctor" in outcome.err
 

@@ -108,13 +108,6 @@ def test_argument_wins_over_the_setting(
     assert len(made.at) == attempts
 
 
-def test_error_that_stays_ends_the_wait() -> None:
-    made = Started(away(url=URL), PermissionDenied("no"))
-    with pytest.raises(PermissionDenied):
-        made.tried()
-    assert len(made.at) == 2
-
-
 async def test_wait_that_is_no_bool_is_refused() -> None:
     wrong: Any = "off"
     with pytest.raises(TypeError, match="wait must be True, False or None, not str"):
