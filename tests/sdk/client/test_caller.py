@@ -197,7 +197,7 @@ async def test_at_most_three_attempts_are_made_with_growing_pauses() -> None:
 
 @virtual
 async def test_unavailable_server_is_waited_for_without_counting_until_the_deadline() -> None:
-    away = [Unavailable(executed="no") for _ in range(100)]
+    away = [Unavailable(executed="no") for _ in range(200)]
     server = Server(*away[:15], None)
     assert await server.call(timeout_s=30.0) == "value"
     assert server.tries == [0] * 16
@@ -206,8 +206,8 @@ async def test_unavailable_server_is_waited_for_without_counting_until_the_deadl
     assert all(1.0 <= pause <= 2.0 for pause in pauses[5:])
 
     server = Server(*away)
-    assert (await server.fail(timeout_s=30.0)).executed == "no"
-    assert 28.0 <= server.loop.time() - server.at[0] <= 30.0
+    assert (await server.fail(timeout_s=120.0)).executed == "no"
+    assert 119.8 <= server.loop.time() - server.at[0] <= 120.0
 
 
 @virtual
