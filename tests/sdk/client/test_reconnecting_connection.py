@@ -12,6 +12,7 @@ import pytest
 from support.parts.isolated_host import echo
 from support.parts.scripted_server import ScriptedConnection, ScriptedServer, scripted_server
 from toolbus import RoomClient, Toolkit
+from toolbus.client.connection import Connection
 from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
     ReconnectingConnectionOwner,
@@ -154,6 +155,55 @@ async def test_token_source_without_a_token_is_called_again(odd: Any) -> None:
             lose(connection_of(alice))
             await _down(connection_of(alice))
             assert [each async for each in alice.toolkits()] == []
+
+
+# A move to another server that fails
+
+
+@asynccontextmanager
+async def failed_move(
+    code: int,
+) -> AsyncIterator[tuple[ReconnectingConnection, Connection, ScriptedConnection]]:
+    """Yield a connection whose other server closed with `code`, with its first connection."""
+    blocks, is_blocked = [False, True], asyncio.Event()
+
+    async def on_connected(_: Welcome) -> None:
+        if blocks and blocks.pop(0) and connection.websocket is not None:
+            is_blocked.set()
+            await connection.websocket.wait_closed()
+            raise ConnectionError
+
+    async with scripted_server() as server, asyncio.timeout(60):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        first, peer = connection._current, await server.next_connection()
+        assert first is not None
+        await peer.send(Notice("move", {}))
+        second = await server.next_connection()
+        await is_blocked.wait()
+        await second.websocket.close(code)
+        await connection.ready()
+        yield connection, first, peer
+        await connection.stop()
+
+
+@pytest.mark.parametrize("code", [1012, 4403])
+async def test_connection_that_could_not_move_stays_and_is_closed_at_the_end(code: int) -> None:
+    """LEAVE-11: a server that leaves, and one that refuses the room."""
+    async with failed_move(code) as (connection, first, peer):
+        assert connection.websocket is first.websocket
+        await connection.stop()
+        await peer.websocket.wait_closed()
+        assert peer.websocket.close_code == 1000
+
+
+async def test_connection_that_could_not_move_takes_no_calls_once_its_server_leaves() -> None:
+    """LEAVE-9, LEAVE-11."""
+    async with failed_move(1012) as (connection, first, _):
+        first.on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+        assert not connection.is_ready
+        await connection.ready()
+        assert connection.websocket is not first.websocket
 
 
 # Hosted toolkits
