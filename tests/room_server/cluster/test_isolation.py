@@ -152,7 +152,10 @@ async def test_node_with_tls_is_asked_whatever_its_certificate(
         writer.close()
 
     tls = tls_settings(make_pki(tmp_path / "pki")).tls
-    async with asyncio.timeout(60), await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as at:
+    async with (
+        asyncio.timeout(60),
+        await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as at,
+    ):
         isolation = Isolation("mine")
         isolation.addresses = {"other 1": f"https://127.0.0.1:{at.sockets[0].getsockname()[1]}"}
         isolation.begin()
