@@ -219,8 +219,9 @@ def _others_uncounted() -> Iterator[None]:
 async def storm_of(
     seed: str, folder: Path, redis: RedisServer | None = None
 ) -> AsyncIterator[Storm]:
-    async with storm_processes(folder, redis) as made, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         stack.enter_context(_others_uncounted())
+        made = await stack.enter_async_context(storm_processes(folder, redis))
         callers = [
             await stack.enter_async_context(made.caller(number)) for number in range(CALLERS)
         ]
