@@ -32,6 +32,7 @@ def answer(body: str, *, status: str = "200 OK", name: str = "other") -> bytes:
 
 
 READY = answer(READY_TEXT)
+HANGS = TimeoutError()
 Answers = dict[str, bytes | OSError]
 Scenario = Callable[[Isolation], Awaitable[None]]
 
@@ -43,6 +44,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
     async def request(url: str) -> bytes:
         found = table[url]
+        if found is HANGS:
+            await asyncio.sleep(3_600)
         if isinstance(found, OSError):
             raise found
         return found
@@ -67,8 +70,10 @@ def changes_in(answers: Answers, scenario: Scenario) -> list[bool]:
     return changes
 
 
-def test_node_is_isolated_once_others_had_redis_all_the_time(answers: Answers) -> None:
-    """And not any more when it has Redis, or when no other node has."""
+def test_node_is_isolated_once_others_had_redis_all_the_time(
+    answers: Answers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not any more when it has Redis, or when no other node has; in each outage anew."""
     answers[URL] = READY
 
     async def scenario(isolation: Isolation) -> None:
@@ -86,8 +91,12 @@ def test_node_is_isolated_once_others_had_redis_all_the_time(answers: Answers) -
         isolation.end()
         assert not isolation.is_isolated
         await asyncio.sleep(JUST_AFTER_S)
+        assert not isolation.is_isolated
+        isolation.begin()
+        await asyncio.sleep(JUST_AFTER_S)
 
-    assert changes_in(answers, scenario) == [True, False, True, False]
+    assert changes_in(answers, scenario) == [True, False] * 3
+    assert ["other nodes have" in each.getMessage() for each in caplog.records] == [True] * 3
 
 
 def test_one_round_without_an_answer_starts_the_proof_again(answers: Answers) -> None:
@@ -125,7 +134,7 @@ def test_each_outage_needs_a_proof_of_its_own(answers: Answers) -> None:
         answer(READY_TEXT, name=""),  # another service has the address now
         b"",
         b"HTTP/1.1 200 OK",
-        TimeoutError(),
+        HANGS,
         OSError("no route"),
     ],
     ids=str,
@@ -138,6 +147,8 @@ def test_other_answers_prove_nothing(answers: Answers, found: bytes | OSError) -
 def test_one_node_with_redis_is_enough_among_those_asked(answers: Answers) -> None:
     answers |= {URL: ConnectionRefusedError(), f"{URL}2": READY, f"{URL}3": answer(ALONE_TEXT)}
     assert changes_in(answers, lambda _: asyncio.sleep(JUST_AFTER_S)) == [True, False]
+    answers[URL] = HANGS  # each round takes longer
+    assert changes_in(answers, lambda _: asyncio.sleep(2 * JUST_AFTER_S)) == [True, False]
 
 
 async def test_node_with_tls_is_asked_whatever_its_certificate(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from support.parts.manual_clock import RecordingPort
 from support.parts.models import definition, participant
 from support.parts.virtual_clock import on_virtual_clock
@@ -13,8 +15,6 @@ from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.websocket.relocation import Relocation
-
-PARTICIPANTS = 1_000
 
 
 class Session:
@@ -54,10 +54,11 @@ def hub_with(sessions: list[Session], hosts: set[int]) -> Hub:
     return hub
 
 
-def test_hosts_are_asked_first_and_never_more_than_fifty_at_once() -> None:
+@pytest.mark.parametrize(("count", "at_once"), [(5, 1), (100, 10), (1_000, 50)])
+def test_hosts_are_asked_first_and_never_more_than_fifty_at_once(count: int, at_once: int) -> None:
     async def scenario() -> None:
-        hosts = set(range(0, PARTICIPANTS, 10))
-        sessions = [Session(f"p{number}") for number in range(PARTICIPANTS)]
+        hosts = set(range(0, count, 10))
+        sessions = [Session(f"p{number}") for number in range(count)]
         relocation = Relocation(hub_with(sessions, hosts))
         relocation.set_active(True)
         await asyncio.sleep(2.5)  # on the virtual clock
@@ -65,9 +66,9 @@ def test_hosts_are_asked_first_and_never_more_than_fifty_at_once() -> None:
         times = [session.port.times for session in sessions]
         assert all(session.port.sent == [Notice("move", {})] for session in sessions)
         asked_at = sorted(time for (time,) in times)
-        assert max(asked_at.count(time) for time in set(asked_at)) == 50
+        assert max(asked_at.count(time) for time in set(asked_at)) == at_once
         assert max(times[number][0] for number in hosts) < min(
-            times[number][0] for number in range(PARTICIPANTS) if number not in hosts
+            times[number][0] for number in range(count) if number not in hosts
         )
 
     on_virtual_clock(scenario())

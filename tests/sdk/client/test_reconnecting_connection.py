@@ -181,6 +181,7 @@ async def failed_move(
         await peer.send(Notice("move", {}))
         second = await server.next_connection()
         await is_blocked.wait()
+        assert not connection.is_ready  # what it hosts is not registered yet
         await second.websocket.close(code)
         await connection.ready()
         yield connection, first, peer
@@ -204,6 +205,46 @@ async def test_connection_that_could_not_move_takes_no_calls_once_its_server_lea
         assert not connection.is_ready
         await connection.ready()
         assert connection.websocket is not first.websocket
+
+
+async def test_old_connection_that_is_replaced_during_a_move_does_not_end_the_new_one() -> None:
+    """LEAVE-11: as by a server that has joined the others of its bus again."""
+
+    async def on_connected(_: Welcome) -> None:
+        if peers:
+            await peers[0].websocket.close(4409)
+            await first.closed.wait()
+
+    peers: list[ScriptedConnection] = []
+    async with scripted_server() as server, asyncio.timeout(60):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        assert connection._current is not None
+        first = connection._current
+        peers.append(await server.next_connection())
+        first.on_message(encode(Notice("move", {})))
+        await first.closed.wait()
+        await connection.ready()
+        assert connection.websocket is not first.websocket
+        await connection.stop()
+
+
+async def test_connection_whose_server_leaves_during_the_replay_takes_no_calls() -> None:
+    """LEAVE-9."""
+
+    async def on_connected(_: Welcome) -> None:
+        if not seen:
+            seen.append(connection._current)
+            seen[0].on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+
+    seen: list[Any] = []
+    async with scripted_server() as server, asyncio.timeout(60):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        assert not connection.is_ready
+        await connection.ready()
+        assert connection.websocket is not seen[0].websocket
+        await connection.stop()
 
 
 # Hosted toolkits
