@@ -102,7 +102,7 @@ def test_node_is_isolated_once_others_had_redis_all_the_time(
 def test_one_round_without_an_answer_starts_the_proof_again(answers: Answers) -> None:
     answers[URL] = READY
 
-    async def scenario(_: Isolation) -> None:
+    async def scenario(_isolation: Isolation) -> None:
         for _ in range(5):
             await asyncio.sleep(JUST_BEFORE_S)
             answers[URL] = ConnectionRefusedError()
