@@ -205,7 +205,7 @@ class Connection {
     this.#socket.close(1000);
   }
 
-  /** Accept nothing new, and close once the last reply is here (LEAVE-9). */
+  /** Send `drain`, and close after the last reply (LEAVE-9). */
   async finish() {
     await this.request((id) => [DRAIN, id, {}], { read: unpack }).catch(() => {});
     this.#isFinishing = true;

@@ -201,7 +201,7 @@ def _more(counted: dict[str, Any], before: dict[str, Any] | None) -> Iterator[st
 
 
 @contextmanager
-def _others_uncounted() -> Iterator[None]:
+def _other_objects_hidden() -> Iterator[None]:
     """Hide the objects of earlier tests from each count.
 
     They are no leftovers of the storm, and counting many of them would block this process, and so
@@ -220,7 +220,7 @@ async def storm_of(
     seed: str, folder: Path, redis: RedisServer | None = None
 ) -> AsyncIterator[Storm]:
     async with AsyncExitStack() as stack:
-        stack.enter_context(_others_uncounted())
+        stack.enter_context(_other_objects_hidden())
         made = await stack.enter_async_context(storm_processes(folder, redis))
         callers = [
             await stack.enter_async_context(made.caller(number)) for number in range(CALLERS)
