@@ -378,9 +378,10 @@ def _token_source(
     if is_loopback(url) and dev_keys.exists():
         minted_for = name or found.text("name") or _user_name()
         return _minting(dev_keys, minted_for, room, ApiScope.full(), "the development key")
+    place = "" if found.used_context is None else f"context {found.used_context}: "
     raise ValueError(
-        "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
-        "or start a local server with `toolbus serve --dev`"
+        f"{place}no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes "
+        "one), or start a local server with `toolbus serve --dev`"
     )
 
 

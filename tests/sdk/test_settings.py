@@ -167,6 +167,13 @@ def test_broken_contexts_are_refused_with_the_file_and_what_to_do(
         RoomSettings.resolve(token="t", context=context, environ=environ)
 
 
+def test_missing_token_names_the_context_of_the_server(tmp_path: Path) -> None:
+    lab = "[context.lab]\nurl = 'ws://lab:1'"
+    (tmp_path / "contexts.toml").write_text(f"in_use = 'lab'\n{lab}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^context lab: no token: set TOOLBUS_TOKEN"):
+        RoomSettings.resolve(environ={"TOOLBUS_HOME": str(tmp_path)})
+
+
 async def nothing() -> None: ...
 
 

@@ -25,7 +25,7 @@ from websockets.typing import Subprotocol
 from toolbus.client.connect_errors import connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
-from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
+from toolbus.diagnostics.join_errors import expired_for_s, name_context, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
 from toolbus.transport.redacting_logger import RedactingLogger
@@ -118,7 +118,7 @@ class ReconnectingConnection:
         """The error that ended the connection for good; None after `stop`."""
 
     async def start(self) -> None:
-        """Connect for the first time.
+        """Connect for the first time. An error names the context that the settings come from.
 
         Raises:
             PermissionDenied: The server refused the token, the room or the protocol.
@@ -126,8 +126,9 @@ class ReconnectingConnection:
         """
         try:
             await self._connect()
-        except BaseException:
+        except BaseException as error:
             self._finished.set()
+            name_context(error, self._settings)
             raise
         self._reconnect_task = asyncio.get_running_loop().create_task(self._run())
 
@@ -233,6 +234,7 @@ class ReconnectingConnection:
                 self.returned_at = asyncio.get_running_loop().time()
                 _logger.warning("reconnected to %s", self._settings.url)
         except RoomException as error:
+            name_context(error, self._settings)
             _logger.error("the connection to room %s has ended: %s", self._settings.room, error)
             self.error = error
         finally:
