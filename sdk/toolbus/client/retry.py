@@ -13,7 +13,6 @@ reaches a host, is waited for (`RetryHistory._wait_s`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.local_errors import decode_reply
 from toolbus.errors import (
     ConnectionLost,
@@ -56,7 +56,7 @@ RECONNECT_GRACE_S = 6.0
 _HOST_POLL_S = 0.2
 _DESCRIBE_TIMEOUT_S = 30.0
 _MAX_KNOWN = 1_024
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
 ToolkitKey: TypeAlias = tuple[str, str | None]
