@@ -25,7 +25,7 @@ class Odd(SyntaxError):
 
 def with_notes(*notes: object) -> Exception:
     error = ValueError("a")
-    error.__notes__ = list(notes)
+    error.__notes__ = list(notes)  # type: ignore[arg-type]
     return error
 
 

@@ -267,4 +267,4 @@ def _cut(text: str, start: int = 0) -> str:
 
 
 def _text(value: Any) -> str:
-    return json_text(value, sort_keys=True)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
