@@ -75,7 +75,7 @@ def _full_form(error: BaseException, related: list[BaseException]) -> str:
 def _short_form(error: BaseException, related: list[BaseException]) -> str:
     frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES).format()
     lines = [
-        one_line(f"{type(each).__qualname__}: {_message(each)}", _MAX_LINE_CHARS)
+        one_line(f"{type(each).__qualname__}: {_message(each)[:_MAX_LINE_CHARS]}", _MAX_LINE_CHARS)
         for each in related[:_MAX_RELATED]
     ]
     more = ["further exceptions are not shown"] if len(related) > _MAX_RELATED else []

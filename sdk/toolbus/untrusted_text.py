@@ -8,6 +8,7 @@ written, so every writer calls it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["json_text", "one_line", "printable"]
@@ -33,24 +34,26 @@ def one_line(text: str, max_chars: int | None = None) -> str:
 def json_text(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     r"""Return a value as JSON in which such characters are `\uXXXX`: the value stays the same."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
-    if text.replace("\n", "").isprintable():
-        return text
     # Outside of strings JSON has only printable characters and the line ends of `indent`.
-    return "".join(
-        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
-    )
+    return _replaced(text, "\n", lambda each: json.dumps(each)[1:-1])
 
 
 def _escaped(text: str, kept: str, max_chars: int | None) -> str:
     # One more than is shown, to detect that it is cut.
     text = text if max_chars is None else text[: max_chars + 1]
-    if not text.isprintable():
-        text = "".join(
-            each
-            if each.isprintable() or each in kept
-            else each.encode("unicode_escape", "backslashreplace").decode("ascii")
-            for each in text
-        )
+    text = _replaced(text, kept, _python_escape)
     if max_chars is None or len(text) <= max_chars:
         return text
     return text[: max_chars - len(_CUT)] + _CUT
+
+
+def _replaced(text: str, kept: str, escape: Callable[[str], str]) -> str:
+    """Replace all characters that are not printable, except those that are kept."""
+    if text.isprintable():
+        return text
+    hidden = [each for each in set(text) if not each.isprintable() and each not in kept]
+    return text.translate({ord(each): escape(each) for each in hidden})
+
+
+def _python_escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
