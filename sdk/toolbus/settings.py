@@ -2,7 +2,7 @@
 
 Each setting comes from the first of: an argument, a `TOOLBUS_*` variable, the context in use, the
 TOML file that `TOOLBUS_CONFIG` names (else `config.toml` in `TOOLBUS_HOME`), the default. A context
-that is chosen by an argument or by `TOOLBUS_CONTEXT` stands above the variables. Variables and
+that is chosen by an argument or by `TOOLBUS_CONTEXT` overrides the variables. Variables and
 files are read when `resolve` is called, never at import. The token is read or minted for every
 connection, so that files and keys may change meanwhile.
 """
@@ -121,7 +121,7 @@ class RoomSettings:
                 argument `token`, which contains a name; variables or files may set a token.
             instance: A name for this replica, of at most 128 printable characters; random by
                 default.
-            context: The name of a context, which stands above the variables.
+            context: The name of a context, which overrides the variables.
             environ: The variables; those of the process by default.
 
         Raises:

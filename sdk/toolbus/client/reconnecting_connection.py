@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
@@ -27,7 +27,7 @@ from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
 from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
-from toolbus.settings import BadTokenSource, RoomSettings
+from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
@@ -48,7 +48,6 @@ _MAX_BACKOFF_S = 5.0
 _STABLE_S = 5.0
 # Limit of leaving connections with calls in flight; the oldest is dropped.
 _MAX_LEAVING = 4
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FINAL_CLOSES = {
     4401: "the token has expired, and a token given as a string cannot be renewed: give a file, "
     "keys or an async function instead",
@@ -397,7 +396,7 @@ class ReconnectingConnection:
                 additional_headers={"Authorization": f"Bearer {token}"},
                 compression=None,
                 max_size=MAX_FRAME_BYTES,
-                proxy=None if urlsplit(settings.url).hostname in _LOOPBACK else True,
+                proxy=None if is_loopback(settings.url) else True,
                 open_timeout=_OPEN_TIMEOUT_S,
                 ping_interval=PING_INTERVAL_S,
                 ping_timeout=PING_TIMEOUT_S,

@@ -73,10 +73,9 @@ class _Parts:
 class RoomClient(Room):
     """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
 
-    Arguments win over `TOOLBUS_*` variables, these over the context in use, and that over the
-    settings file. After a lost
-    connection it reconnects, and its toolkits are registered again. The token is renewed before it
-    expires.
+    Arguments override `TOOLBUS_*` variables, these the context in use, and that the settings file.
+    After a lost connection it reconnects, and its toolkits are registered again. The token is
+    renewed before it expires.
 
     Entering raises `ValueError` for a missing or malformed setting, `TypeError` for a token
     function that is not async or does not return text, `PermissionDenied` if the server refuses the
@@ -92,7 +91,7 @@ class RoomClient(Room):
         name: The participant's name, if this process mints its own tokens.
         instance: Distinguishes replicas of one identity: printable text of at most 128 characters;
             random unless given.
-        context: The name of a context of `toolbus context`; its settings win over variables.
+        context: The name of a context of `toolbus context`; its settings override variables.
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
         locked: A `LockFile` or the path of one: toolkits that are not in it, or differ from it, are
             refused with `DefinitionChanged`. False is no lock file, whatever the settings say.

@@ -15,8 +15,7 @@ import pytest
 
 from support.processes.command_line import CommandLine
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
-from toolbus.cli.arguments import read_parameters
-from toolbus.cli.commands.call import read_arguments
+from toolbus.cli.arguments import read_arguments, read_parameters
 from toolbus.cli.output import ValueOutput
 from toolbus.diagnostics.exit_codes import UsageError
 

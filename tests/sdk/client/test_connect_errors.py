@@ -73,7 +73,7 @@ async def test_a_websocket_of_another_protocol_is_not_a_toolbus_server() -> None
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-async def test_a_proxy_without_a_server_is_worth_another_attempt(status: int) -> None:
+async def test_a_proxy_without_a_server_is_retryable(status: int) -> None:
     async with other_service(b"HTTP/1.1 %d Busy\r\n" % status + HTML) as url:
         error = await join_error(url)
     assert (error.code, error.retryable) == ("unavailable", True)

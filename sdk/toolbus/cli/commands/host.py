@@ -25,7 +25,7 @@ import typer
 
 from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
-from toolbus.cli.error_report import report
+from toolbus.cli.error_report import LOG_FORMAT, report
 from toolbus.cli.import_errors import load_error_text
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
@@ -172,7 +172,7 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
         room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(configure(_service_name(found))) as end:
             event_loop.run(_serve(options, room, end, found, drain_s))
 
