@@ -385,7 +385,8 @@ class ReconnectingConnection:
             token = self.token = await settings.token()
         except OSError as error:
             message = f"cannot read {settings.token_from}: {_file_reason(error)}"
-            raise Unavailable(message, executed="no") from error
+            details = {"token_from": settings.token_from}
+            raise Unavailable(message, executed="no", details=details) from error
         try:
             websocket = await connect(
                 f"{address}?{query}",

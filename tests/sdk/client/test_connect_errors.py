@@ -80,6 +80,13 @@ async def test_a_proxy_without_a_server_is_retryable(status: int) -> None:
     assert f"(HTTP {status})" in error.message
 
 
+async def test_certificate_of_an_unknown_authority_is_in_the_details(tmp_path: Path) -> None:
+    async with running_server(settings=tls_settings(make_pki(tmp_path))) as server:
+        error = await join_error(server.url)
+    assert "certificate" in error.message
+    assert error.details["certificate"].startswith("unable to get local issuer certificate")
+
+
 @pytest.mark.parametrize("is_secure", [False, True])
 async def test_wrong_scheme_is_reported_with_the_right_url(tmp_path: Path, is_secure: bool) -> None:
     settings = tls_settings(make_pki(tmp_path)) if is_secure else None
