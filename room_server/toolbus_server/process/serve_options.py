@@ -17,8 +17,9 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus.auth.keys import KeyRing
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import DEV_KEYS_FILE, home_of
+from toolbus.untrusted_text import one_line
 from toolbus_server.access.trusted_proxies import network_of
 from toolbus_server.cluster.node_name import check_node_name
 from toolbus_server.process.key_files import dev_keys, private_to_owner
@@ -127,7 +128,7 @@ class ServeOptions:
         except ValueError as error:
             raise UsageError(f"--node: {error}") from error
         for warning in asyncio.run(check_before_start(self.redis)):
-            warn(printable(warning))
+            warn(one_line(warning))
 
     def key_files(self, variables: Mapping[str, str]) -> list[Path]:
         """Return the paths of the files with the trusted keys."""

@@ -10,7 +10,6 @@ the previous connection is used until that has succeeded.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,6 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.connect_errors import connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
@@ -40,7 +40,7 @@ from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Welcome
 
 __all__ = ["ReconnectingConnection", "ReconnectingConnectionOwner"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _OPEN_TIMEOUT_S = 10.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
@@ -405,7 +405,7 @@ class ReconnectingConnection:
                 ping_timeout=PING_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,
                 write_limit=WRITE_LIMIT_BYTES,
-                logger=RedactingLogger(logging.getLogger("websockets.client")),
+                logger=RedactingLogger("websockets.client"),
             )
         except (OSError, TimeoutError, WebSocketException) as error:
             is_first = self._current is None

@@ -14,7 +14,6 @@ one rule (`_pause_s`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.local_errors import decode_reply
 from toolbus.errors import (
     ConnectionLost,
@@ -59,7 +59,7 @@ RECONNECT_GRACE_S = 6.0
 `ReconnectingConnection` is 5 s."""
 _DESCRIBE_TIMEOUT_S = 30.0
 _MAX_KNOWN = 1_024
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
 ToolkitKey: TypeAlias = tuple[str, str | None]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NoReturn
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
@@ -25,7 +25,7 @@ from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["RemoteToolkit", "serve_toolkits"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class RemoteToolkit(Toolkit):

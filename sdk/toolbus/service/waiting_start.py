@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import ConnectionLost, RoomException, Unavailable
 from toolbus.room.room_client import RoomClient
 
@@ -19,7 +20,7 @@ __all__ = ["keep_trying", "may_end_by_itself"]
 
 T = TypeVar("T")
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _BUSY_STATUSES = frozenset({408, 429})
