@@ -102,7 +102,7 @@ class ReconnectingConnection:
         """Connections whose server is leaving, with calls in flight."""
         self._finishing: set[asyncio.Task[None]] = set()
         self.websocket: ClientTransport | None = None
-        """The current websocket, before its welcome too."""
+        """The current websocket, from its welcome on."""
         self.returned_at: float = float("-inf")
         """When a lost connection was last replaced, by the loop's clock."""
         self.is_ready: bool = False
@@ -347,11 +347,11 @@ class ReconnectingConnection:
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
         connection = Connection(self)
         websocket = await self._open(connection, elsewhere=elsewhere)
-        self._set_not_ready()  # a previous connection that still served has a successor
-        self._current, self.websocket = connection, websocket
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await connection.welcome
+                self._set_not_ready()  # a previous connection that still served has a successor
+                self._current, self.websocket = connection, websocket
                 await self._owner.on_connected(welcome)
             if connection.closed.is_set():
                 raise ConnectionError("the connection was lost")
