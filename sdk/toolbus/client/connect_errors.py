@@ -195,5 +195,7 @@ def _reason(url: str, error: BaseException) -> str:
         return f"the name of its host is not known ({error.strerror})"
     if isinstance(error, ConnectionError) and not str(error):
         return "the connection was closed during the handshake"
+    if isinstance(error, UnicodeError):
+        return "its host, or the one that it redirects to, is not a host name"
     named = {os.strerror(each) for each in numbers if each > 0}
     return ", ".join(sorted(named)) or str(error) or type(error).__name__

@@ -405,7 +405,8 @@ class ReconnectingConnection:
                 write_limit=WRITE_LIMIT_BYTES,
                 logger=RedactingLogger(logging.getLogger("websockets.client")),
             )
-        except (OSError, TimeoutError, WebSocketException) as error:
+        # websockets raises ValueError and LookupError for a redirect whose target is malformed.
+        except (OSError, TimeoutError, WebSocketException, ValueError, LookupError) as error:
             is_first = self._current is None
             reason = await connect_error(settings.url, error, token, is_first=is_first)
             raise reason from None

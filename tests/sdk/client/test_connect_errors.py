@@ -38,6 +38,8 @@ def unused_url() -> str:
         (b"HTTP/1.1 200 OK\r\n" + HTML, "HTTP 200", 200),
         (b"HTTP/1.1 301 Moved\r\nLocation: https://x.test/\r\n" + HTML, "HTTP 301", 301),
         (b"HTTP/1.1 301 Moved\r\nLocation: /login\r\n" + HTML, "more than 10 redirects", None),
+        (b"HTTP/1.1 301 Moved\r\nLocation: ws://[x/\r\n" + HTML, "HTTP 301", 301),
+        (b"HTTP/1.1 301 Moved\r\nLocation: /a\r\nLocation: /b\r\n" + HTML, "HTTP 301", 301),
         (b"HTTP/1.1 401 Unauthorized\r\n" + HTML, "HTTP 401", 401),
         (b"HTTP/1.1 403 Forbidden\r\n" + HTML, "HTTP 403", 403),
         (b"HTTP/1.1 404 Not Found\r\n" + HTML, "HTTP 404", 404),
