@@ -257,7 +257,7 @@ class _Sources:
         except OSError as error:
             variable = "TOOLBUS_CONFIG" if named else "TOOLBUS_HOME"
             raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
         if unknown:

@@ -53,6 +53,12 @@ def test_drain_time_in_the_file_must_be_a_number(tmp_path: Path, value: str) -> 
         settings_with(tmp_path)
 
 
+def test_settings_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"drain = {'[' * 100_000}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.toml is not a TOML file"):
+        settings_with(tmp_path)
+
+
 def test_home_that_is_no_folder_is_refused_with_the_name_of_the_variable() -> None:
     with pytest.raises(
         ValueError, match=r"TOOLBUS_HOME: cannot read /dev/null/config\.toml: Not a"
@@ -134,6 +140,7 @@ def test_setting_comes_from_the_first_source_that_has_it(
     [
         ("in_use = 1", None, "in_use must be text"),
         ("[context.lab", None, r"contexts\.toml: it is not a TOML file: .* delete it and add the"),
+        (f"a = {'[' * 100_000}", None, "it is not a TOML file"),
         ("[context.lab]\ntoken = 'x'", None, "context lab: unknown setting 'token'"),
         ("[context.lab]\nroom = 5", None, "context lab: room must be text"),
         ("[kontext.lab]", None, "unknown setting 'kontext'"),
