@@ -434,7 +434,7 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise BadTokenSource(f"the function of token= must return text, not {kind}")
-        return text
+        return text.strip()
 
     return the_answer
 

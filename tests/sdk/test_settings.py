@@ -195,6 +195,13 @@ def test_instance_of_the_variable_is_checked_too(tmp_path: Path) -> None:
     assert settings_with(tmp_path, TOOLBUS_INSTANCE="x" * 128).instance == "x" * 128
 
 
+async def test_space_around_the_text_of_a_function_is_not_part_of_the_token() -> None:
+    async def read() -> str:
+        return " a.b.c\n"
+
+    assert await RoomSettings.resolve(token=read, environ={}).token() == "a.b.c"
+
+
 @pytest.mark.parametrize(
     ("token", "message"),
     [

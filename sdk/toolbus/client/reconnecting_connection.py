@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
-from toolbus.client.connect_errors import connect_error, foreign_server_error
+from toolbus.client.connect_errors import check_token, connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
 from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
@@ -387,6 +387,7 @@ class ReconnectingConnection:
         except OSError as error:
             message = f"cannot read {settings.token_from}: {_file_reason(error)}"
             raise Unavailable(message, executed="no") from error
+        check_token(token)
         try:
             websocket = await connect(
                 f"{address}?{query}",

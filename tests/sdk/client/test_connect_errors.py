@@ -13,7 +13,7 @@ from websockets.asyncio.server import serve
 from support.clients.certificates import make_pki
 from support.clients.other_services import other_service
 from support.clients.server_tls import tls_settings
-from toolbus import RoomClient, RoomException, Unavailable
+from toolbus import PermissionDenied, RoomClient, RoomException, Unavailable
 from toolbus.diagnostics.exit_codes import ExitCode, exit_code, failure_lines
 from toolbus_server.testing import running_server
 
@@ -65,6 +65,14 @@ async def test_another_service_at_the_url_is_not_reported_as_a_refusal(
     )
     assert error.details == {"url": url} | ({} if status is None else {"http_status": status})
     assert failure_lines(error)[1].startswith("  next: set --url (TOOLBUS_URL) to a toolbus server")
+
+
+@pytest.mark.parametrize("token", ["a\nb.SECRET.c", "SECRET" * 1_200, "SECRET.\xe9.c"])
+async def test_malformed_token_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(PermissionDenied, match="the token is malformed") as caught:
+        async with RoomClient(unused_url(), room="lab", token=token):
+            pass
+    assert "SECRET" not in str(caught.value)
 
 
 async def test_a_websocket_of_another_protocol_is_not_a_toolbus_server() -> None:
