@@ -40,6 +40,16 @@ def test_drain_time_is_the_variable_then_the_file_then_ten_seconds(tmp_path: Pat
     assert settings_with(tmp_path, TOOLBUS_DRAIN="2.5").drain_s == 2.5
 
 
+def test_wait_is_the_variable_then_the_file_then_on(tmp_path: Path) -> None:
+    assert settings_with(tmp_path).wait
+    (tmp_path / "config.toml").write_text("wait = 'off'\n", encoding="utf-8")
+    assert not settings_with(tmp_path).wait
+    assert settings_with(tmp_path, TOOLBUS_WAIT="on").wait
+    (tmp_path / "config.toml").write_text("wait = true\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="wait in the settings file must be 'on' or 'off'"):
+        settings_with(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf", "1e999", "1e10", "2592001"])
 def test_invalid_drain_time_is_refused_with_the_settings_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="TOOLBUS_DRAIN must be a number of seconds from 0 to 259"):
@@ -162,6 +172,13 @@ def test_broken_contexts_are_refused_with_the_file_and_what_to_do(
     environ = {"TOOLBUS_HOME": str(tmp_path)}
     with pytest.raises(ValueError, match=message):
         RoomSettings.resolve(token="t", context=context, environ=environ)
+
+
+def test_missing_token_names_the_context_of_the_server(tmp_path: Path) -> None:
+    lab = "[context.lab]\nurl = 'ws://lab:1'"
+    (tmp_path / "contexts.toml").write_text(f"in_use = 'lab'\n{lab}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^context lab: no token: set TOOLBUS_TOKEN"):
+        RoomSettings.resolve(environ={"TOOLBUS_HOME": str(tmp_path)})
 
 
 async def nothing() -> None: ...

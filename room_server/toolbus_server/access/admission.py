@@ -57,7 +57,7 @@ _BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n
 _TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
 _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
 _NOT_ELSEWHERE = Refusal(
-    503, None, "This is not another server, or it cannot reach the others: stay where you are.\n"
+    503, None, "This is not another server, or it cannot reach the others: keep your connection.\n"
 )
 _DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
@@ -147,7 +147,7 @@ class Admission:
         self.draining = False
         """Set when the server shuts down: from then on every connection is refused."""
         self.is_isolated = False
-        """Whether this node has no Redis and others have: nothing moves here from another one."""
+        """Whether this node has no Redis and others have: `elsewhere=1` is refused."""
         self.quotas: ConnectionQuotas = ConnectionQuotas(
             settings.max_per_address, settings.max_per_identity, settings.max_per_room
         )

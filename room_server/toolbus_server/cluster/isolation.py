@@ -1,9 +1,8 @@
 """Finds out whether a node is isolated: it has no Redis, and another node has.
 
-Without Redis a node asks other nodes directly, over HTTP, at the addresses that Redis named while
-it was connected. An answer that says "ready" with Redis, again and again for `ISOLATED_AFTER_S`, is
-the proof. Without an answer the node knows nothing, and does not count as isolated: if Redis has
-failed for all nodes, each of them goes on.
+Without Redis a node asks other nodes directly, over HTTP, at the addresses that it last read from
+Redis. It is isolated once every round of questions for `ISOLATED_AFTER_S` found a node that has
+Redis. Without such an answer it is not: if Redis has failed for all nodes, each of them continues.
 """
 
 from __future__ import annotations

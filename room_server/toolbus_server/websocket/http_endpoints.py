@@ -35,7 +35,7 @@ class HttpEndpoints:
         admission: Tells whether the server is draining.
         make_metrics: Creates the metrics at the first scrape, so that a server that is never
             scraped does not load `prometheus_client`; None if metrics are off.
-        node: Tells whether this node of a cluster is isolated; None for a single server.
+        node: The part in a cluster; None for a single server.
     """
 
     def __init__(

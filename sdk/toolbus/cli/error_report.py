@@ -15,7 +15,10 @@ import typer
 from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import Cancelled, RoomException
 
-__all__ = ["report", "reporting"]
+__all__ = ["LOG_FORMAT", "report", "reporting"]
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+"""The format of log lines, which commands write to stderr too."""
 
 
 def report(

@@ -88,9 +88,11 @@ async def connect_error(url: str, error: Exception, token: str, *, is_first: boo
     if _is_other_protocol(error):
         is_other = isinstance(error, InvalidMessage)
         return foreign_server_error(url, "it does not speak HTTP/1.1" if is_other else str(error))
-    return Unavailable(
-        f"cannot connect to {url}: {_reason(url, error)}", executed="no", details={"url": url}
-    )
+    details = {"url": url}
+    if isinstance(error, ssl.SSLCertVerificationError):
+        details["certificate"] = error.verify_message
+    message = f"cannot connect to {url}: {_reason(url, error)}"
+    return Unavailable(message, executed="no", details=details)
 
 
 def _is_toolbus_response(response: Response) -> bool:

@@ -22,7 +22,7 @@ from toolbus.errors import DefinitionChanged
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.wire import ToolkitManifest
 
-__all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "is_same_place"]
+__all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "has_same_slot"]
 
 _MAX_LISTED = 20
 _MAX_DETAILS = 200
@@ -37,9 +37,10 @@ class InvalidLockFile(ValueError):
 
 
 class LockRefused(DefinitionChanged):
-    """A toolkit is not the one in the lock file; the call was not sent.
+    """A toolkit differs from the lock file, or is not in it; no tool ran.
 
-    `details` has `toolkit`, and, if the toolkit is in the file, `digest` and `difference`.
+    `details` has `toolkit`, and, if the toolkit is in the file, `digest` and `difference`. Those of
+    `toolbus lock --check` have the toolkits that were `added`, `changed` and `removed`.
     """
 
     next_step = "review the difference; `toolbus lock` then writes the new definition to the file"
@@ -223,8 +224,8 @@ def _slot(toolkit: LockedToolkit | ToolkitInfo) -> tuple[str, ...]:
     return (toolkit.name, toolkit.owner, toolkit.issuer)
 
 
-def is_same_place(one: LockedToolkit | ToolkitInfo, other: LockedToolkit | ToolkitInfo) -> bool:
-    """Whether two toolkits stand for each other: public ones of one name, or one private one."""
+def has_same_slot(one: LockedToolkit | ToolkitInfo, other: LockedToolkit | ToolkitInfo) -> bool:
+    """Whether two toolkits have the same entry: public ones of one name, or one private one."""
     return _slot(one) == _slot(other)
 
 

@@ -179,7 +179,7 @@ async def fetch(context: ToolContext) -> None:
         ([], calling(use_tools=True, allow=["help"]), True, "principal", None),
     ],
 )
-async def test_a_refused_nested_call_tells_the_caller_which_grant_is_missing(
+async def test_a_refused_nested_call_names_the_missing_grant_to_the_caller(
     server: TestServer, host: list[str], caller: ApiScope, is_public: bool, lacks: str, named: Any
 ) -> None:
     """ERR-9: the name of the tool is sent only to a caller that may list or call it."""

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
 from toolbus.diagnostics.exit_codes import printable
@@ -22,7 +23,6 @@ from toolbus.room.participants import Message
 
 __all__ = ["listen"]
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _GAPS = frozenset({"reconnected", "missed"})
 
 
@@ -37,7 +37,7 @@ def listen(
 
     Needs the grant messaging. `toolbus send` sends messages.
     """
-    logging.basicConfig(format=_LOG_FORMAT)
+    logging.basicConfig(format=LOG_FORMAT)
     kinds = frozenset(kind or ())
     # While it connects, and where signal handlers cannot be set: Ctrl-C ends the command normally.
     with suppress(KeyboardInterrupt):

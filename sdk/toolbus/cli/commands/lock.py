@@ -24,7 +24,7 @@ from toolbus.room.lock_file import (
     LockedToolkit,
     LockFile,
     LockRefused,
-    is_same_place,
+    has_same_slot,
 )
 from toolbus.room.toolkit_proxy import ToolkitInfo
 
@@ -214,6 +214,6 @@ async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> Lo
         except (NotFound, PermissionDenied):
             continue
         current = LockedToolkit.of(proxy.info, proxy.manifest)
-        if is_same_place(wanted, current):
+        if has_same_slot(wanted, current):
             return current
     return None

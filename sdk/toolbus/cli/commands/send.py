@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.chunks.json_values import shown
-from toolbus.cli.arguments import read_json
-from toolbus.cli.commands.call import read_arguments
+from toolbus.cli.arguments import read_arguments, read_json
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError, printable
 from toolbus.errors import NotFound

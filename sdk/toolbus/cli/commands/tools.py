@@ -90,7 +90,8 @@ async def _list_toolkits(
         if entry is not None:
             found.append(each)
             if not entry.matches(each):
-                await room.toolkit(each.name, None if each.public else each.owner)  # raises
+                # Raises the error that shows the difference.
+                await room.toolkit(each.name, None if each.public else each.owner)
     return found
 
 

@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
 from toolbus.cli.watch.rates import CallRates
@@ -35,7 +36,6 @@ __all__ = ["watch"]
 T = TypeVar("T")
 _Show: TypeAlias = Callable[[RoomSnapshot], None]
 _logger = logging.getLogger(__name__)
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TOPICS = ("toolkits", "participants")
 _GAPS = frozenset({"reconnected", "missed"})
 _MIN_INTERVAL_S = 0.1
@@ -72,7 +72,7 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
     """Return the function that shows a snapshot: a live table on a terminal, else lines."""
     console = Console()
     if as_json_lines or not console.is_terminal:
-        logging.basicConfig(format=_LOG_FORMAT)
+        logging.basicConfig(format=LOG_FORMAT)
         yield _show_json if as_json_lines else _Lines().show
         return
     with Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty()) as live:
