@@ -262,7 +262,7 @@ class _Sources:
         except OSError as error:
             variable = "TOOLBUS_CONFIG" if named else "TOOLBUS_HOME"
             raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
         if unknown:
@@ -449,7 +449,7 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise BadTokenSource(f"the function of token= must return text, not {kind}")
-        return text
+        return text.strip()
 
     return the_answer
 

@@ -63,6 +63,12 @@ def test_drain_time_in_the_file_must_be_a_number(tmp_path: Path, value: str) -> 
         settings_with(tmp_path)
 
 
+def test_settings_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"drain = {'[' * 100_000}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.toml is not a TOML file"):
+        settings_with(tmp_path)
+
+
 def test_home_that_is_no_folder_is_refused_with_the_name_of_the_variable() -> None:
     with pytest.raises(
         ValueError, match=r"TOOLBUS_HOME: cannot read /dev/null/config\.toml: Not a"
@@ -144,6 +150,7 @@ def test_setting_comes_from_the_first_source_that_has_it(
     [
         ("in_use = 1", None, "in_use must be text"),
         ("[context.lab", None, r"contexts\.toml: it is not a TOML file: .* delete it and add the"),
+        (f"a = {'[' * 100_000}", None, "it is not a TOML file"),
         ("[context.lab]\ntoken = 'x'", None, "context lab: unknown setting 'token'"),
         ("[context.lab]\nroom = 5", None, "context lab: room must be text"),
         ("[kontext.lab]", None, "unknown setting 'kontext'"),
@@ -203,6 +210,13 @@ def test_instance_of_the_variable_is_checked_too(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is not an instance"):
             settings_with(tmp_path, TOOLBUS_INSTANCE=text)
     assert settings_with(tmp_path, TOOLBUS_INSTANCE="x" * 128).instance == "x" * 128
+
+
+async def test_space_around_the_text_of_a_function_is_not_part_of_the_token() -> None:
+    async def read() -> str:
+        return " a.b.c\n"
+
+    assert await RoomSettings.resolve(token=read, environ={}).token() == "a.b.c"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.connect_errors import connect_error, foreign_server_error
+from toolbus.client.connect_errors import check_token, connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
 from toolbus.diagnostics.join_errors import expired_for_s, name_context, unchecked_claims
@@ -101,7 +101,7 @@ class ReconnectingConnection:
         """Connections whose server is leaving, with calls in flight."""
         self._finishing: set[asyncio.Task[None]] = set()
         self.websocket: ClientTransport | None = None
-        """The current websocket, before its welcome too."""
+        """The current websocket, from its welcome on."""
         self.returned_at: float = float("-inf")
         """When a lost connection was last replaced, by the loop's clock."""
         self.is_ready: bool = False
@@ -348,11 +348,11 @@ class ReconnectingConnection:
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
         connection = Connection(self)
         websocket = await self._open(connection, elsewhere=elsewhere)
-        self._set_not_ready()  # a previous connection that still served has a successor
-        self._current, self.websocket = connection, websocket
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await connection.welcome
+                self._set_not_ready()  # a previous connection that still served has a successor
+                self._current, self.websocket = connection, websocket
                 await self._owner.on_connected(welcome)
             if connection.closed.is_set():
                 raise ConnectionError("the connection was lost")
@@ -389,6 +389,7 @@ class ReconnectingConnection:
             message = f"cannot read {settings.token_from}: {_file_reason(error)}"
             details = {"token_from": settings.token_from}
             raise Unavailable(message, executed="no", details=details) from error
+        check_token(token)
         try:
             websocket = await connect(
                 f"{address}?{query}",
@@ -407,7 +408,8 @@ class ReconnectingConnection:
                 write_limit=WRITE_LIMIT_BYTES,
                 logger=RedactingLogger("websockets.client"),
             )
-        except (OSError, TimeoutError, WebSocketException) as error:
+        # websockets raises ValueError and LookupError for a redirect whose target is malformed.
+        except (OSError, TimeoutError, WebSocketException, ValueError, LookupError) as error:
             is_first = self._current is None
             reason = await connect_error(settings.url, error, token, is_first=is_first)
             raise reason from None

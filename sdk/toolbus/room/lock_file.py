@@ -147,9 +147,9 @@ class LockFile:
         """
         try:
             toolkits = _read_content(Path(path))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             text = f"the lock file {path} does not exist: `toolbus lock` writes it"
-            raise InvalidLockFile(text) from None
+            raise InvalidLockFile(text) from error
         except OSError as error:
             text = f"cannot read the lock file {path}: {error.strerror}"
             raise InvalidLockFile(text) from error

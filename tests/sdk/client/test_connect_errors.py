@@ -42,6 +42,8 @@ def unused_url() -> str:
         (b"HTTP/1.1 200 OK\r\n" + HTML, "HTTP 200", 200),
         (b"HTTP/1.1 301 Moved\r\nLocation: https://x.test/\r\n" + HTML, "HTTP 301", 301),
         (b"HTTP/1.1 301 Moved\r\nLocation: /login\r\n" + HTML, "more than 10 redirects", None),
+        (b"HTTP/1.1 301 Moved\r\nLocation: ws://[x/\r\n" + HTML, "HTTP 301", 301),
+        (b"HTTP/1.1 301 Moved\r\nLocation: /a\r\nLocation: /b\r\n" + HTML, "HTTP 301", 301),
         (b"HTTP/1.1 401 Unauthorized\r\n" + HTML, "HTTP 401", 401),
         (b"HTTP/1.1 403 Forbidden\r\n" + HTML, "HTTP 403", 403),
         (b"HTTP/1.1 404 Not Found\r\n" + HTML, "HTTP 404", 404),
@@ -67,6 +69,14 @@ async def test_another_service_at_the_url_is_not_reported_as_a_refusal(
     )
     assert error.details == {"url": url} | ({} if status is None else {"http_status": status})
     assert failure_lines(error)[1].startswith("  next: set --url (TOOLBUS_URL) to a toolbus server")
+
+
+@pytest.mark.parametrize("token", ["a\nb.SECRET.c", "SECRET" * 1_200, "SECRET.\xe9.c"])
+async def test_malformed_token_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(PermissionDenied, match="the token is malformed") as caught:
+        async with RoomClient(unused_url(), room="lab", token=token):
+            pass
+    assert "SECRET" not in str(caught.value)
 
 
 async def test_a_websocket_of_another_protocol_is_not_a_toolbus_server() -> None:

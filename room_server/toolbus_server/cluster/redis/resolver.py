@@ -99,7 +99,11 @@ class HostResolver:
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._end, host, lookup, outcome)
 
-        Thread(target=look_up, name=f"lookup of {host}", daemon=True).start()
+        try:
+            Thread(target=look_up, name=f"lookup of {host}", daemon=True).start()
+        except RuntimeError as error:  # the system allows no further thread
+            failure = socket.gaierror(socket.EAI_AGAIN, f"cannot look up {host}: {error}")
+            self._end(host, lookup, failure)
         return lookup
 
     def _end(self, host: str, lookup: _Lookup, outcome: _Addresses | OSError) -> None:

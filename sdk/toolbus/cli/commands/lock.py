@@ -139,10 +139,10 @@ class _Chosen:
 
 def _load(path: Path, *, must_exist: bool) -> LockFile:
     try:
-        if not must_exist and not path.exists():
-            return LockFile(path=path)
         return LockFile.load(path)
     except InvalidLockFile as error:
+        if isinstance(error.__cause__, FileNotFoundError) and not must_exist:
+            return LockFile(path=path)
         raise UsageError(str(error)) from error
 
 
