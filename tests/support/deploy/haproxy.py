@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import shlex
+import shutil
 import socket
 import subprocess
 import threading
