@@ -90,13 +90,19 @@ class Load:
         return [each for each in self.ledger.reports if each.code != OK]
 
     @property
-    def avoidable(self) -> list[CallOutcome]:
-        """The failed calls that could be repeated: they did not run, or are idempotent."""
+    def unexplained(self) -> list[CallOutcome]:
+        """The failed calls that no fault explains.
+
+        They could be repeated, since they did not run or are idempotent, or they waited for their
+        deadline, which is later than the end of every fault.
+        """
         asked = self.ledger.asked
         return [
             each
             for each in self.failed
-            if each.executed == "no" or asked[each.key].tool in IDEMPOTENT
+            if each.executed == "no"
+            or each.code == "deadline_exceeded"
+            or asked[each.key].tool in IDEMPOTENT
         ]
 
 
