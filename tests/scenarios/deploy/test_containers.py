@@ -285,7 +285,7 @@ FAULTS = {
         IN_NETWORK_OF_NODE % "cut",
         IN_NETWORK_OF_NODE % "restore",
         ends_by_itself=True,
-        shows={"toolbus_redis_outage_seconds": 0.0, "toolbus_node_isolated": 1.0},
+        shows={"toolbus_node_isolated": 1.0},
         has_host=False,
     ),
 }
