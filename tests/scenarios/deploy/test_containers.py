@@ -221,7 +221,7 @@ def all_nodes_are_up(log: str) -> bool:
 
 @pytest.mark.row(71)
 async def test_rolling_restart_fails_no_call(network: Project, tmp_path: Path) -> None:
-    """Calls of 5 s neither: a node has 8 s for those that it has begun."""
+    """Nor one of 5 s: a node that drains waits for it, up to 8 s."""
     async with calls_through(network, tmp_path, long=True) as load:
         for node in NODES:
             await load.continues()
@@ -296,7 +296,7 @@ SILENCE_S = 600.0
 async def test_errors_are_true_and_calls_continue_after_the_fault(
     network: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    # Callers connect to another node because the balancer closes connections, not after 15 s.
+    # The balancer must close connections through a lost node: callers do not end silent ones.
     monkeypatch.setattr(reconnecting_connection, "PING_TIMEOUT_S", SILENCE_S)
     fault, here = FAULTS[name], network.terminal()
     async with calls_through(here, tmp_path) as load:
@@ -313,7 +313,8 @@ async def test_errors_are_true_and_calls_continue_after_the_fault(
         await load.continues()
     print(f"{name}: {load.summary()}")  # noqa: T201 - for a person
     assert not load.unexplained
-    assert len(load.failed) <= CALLS_IN_FLIGHT
+    # Those in flight at the fault; a caller that moves may then choose a host that is lost too.
+    assert len(load.failed) <= 2 * CALLS_IN_FLIGHT
 
 
 @asynccontextmanager
