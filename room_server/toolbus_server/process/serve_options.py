@@ -33,6 +33,8 @@ _NO_KEYS = (
     "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
 )
 
+_HOSTS_RETURN_S = 6.0
+"""Longer than the longest pause before a client reconnects, which is 5 s."""
 
 Switch: TypeAlias = Literal["on", "off"]
 """The values of a flag that turns something on or off."""
@@ -90,6 +92,7 @@ class ServeOptions:
             port=self.port,
             allow_query_token=self.allow_query_token,
             drain_s=self.drain_s,
+            hosts_return_s=_HOSTS_RETURN_S,
             tls=_tls(self.tls_cert, self.tls_key),
             trusted_origins=tuple(map(_origin, self.trusted_origins)),
             max_per_address=self.max_per_address,

@@ -121,6 +121,8 @@ class RoomServer:
         )
         actions = AdminActions(self.hub, self.admission.revocations)
         self.node = _node_of(self._settings, self.hub, actions)
+        if self.node is None:
+            self.hub.router.hosts_return_until = loop.time() + self._settings.hosts_return_s
         administration = Administration(self.hub, actions, time.time, self.node)
         self._services = SessionServices(self.admission, administration, loop, time.time)
         self._prepare_handshakes()

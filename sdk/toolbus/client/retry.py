@@ -227,13 +227,17 @@ class RetryHistory:
         return self._plan.retry and _is_unsent(error) and isinstance(error, Unavailable)
 
     def _waits_for_host(self, error: RoomException) -> bool:
-        """Whether the toolkit has no host now, or a known one may not have reconnected yet."""
+        """Whether the toolkit has no host now, or its host may not have reconnected yet.
+
+        The server says so in the first seconds after its start, and this side may assume it of a
+        known toolkit after its own reconnect.
+        """
         policy, plan = self._policy, self._plan
-        if isinstance(error, NoHost):
-            return plan.retry and _is_unsent(error)
+        if not (plan.retry and isinstance(error, NoHost | NotFound)):
+            return False
         is_known = policy.known.get(plan.key) is not None
-        is_missing = isinstance(error, NotFound) and is_known
-        return plan.retry and is_missing and policy.in_reconnect_grace
+        is_early = isinstance(error, NotFound) and is_known and policy.in_reconnect_grace
+        return is_early or _is_unsent(error)
 
     def _with_wait(self, error: RoomException) -> RoomException:
         """Add to a missing host's error how long the call waited for one."""

@@ -14,7 +14,9 @@ from support.processes.launch import clean_environment
 from support.rooms.call_watching import until_refused
 from support.rooms.events import until_hosts
 from toolbus import RoomClient
-from toolbus.errors import InvalidArguments, NoHost
+from toolbus.auth.tokens import KeyRing
+from toolbus.errors import InvalidArguments, NoHost, NotFound
+from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
 PATIENT: Any = {"wait_for_host_s": 90, "timeout_s": 100}
@@ -84,6 +86,25 @@ async def test_call_ends_with_no_host_after_the_limit_of_the_call_or_the_room(
             with pytest.raises(NoHost, match=r"no host now$"):
                 await brief.invoke("work.wait", wait_for_host_s=0)
         assert host.count("began wait") == 0
+
+
+async def test_call_waits_for_hosts_that_reconnect_to_a_server_that_has_just_started(
+    tmp_path: Path,
+) -> None:
+    """CALL-24, RETRY-4: also where the caller has never seen the toolkit."""
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, hosts_return_s=100.0)
+    async with (
+        running_server(settings=settings) as server,
+        server.room("alice") as alice,
+        alice.watch_calls() as reports,
+    ):
+        with pytest.raises(NotFound, match="this server has just started"):
+            await alice.invoke("work.wait", wait_for_host_s=0)
+        calling = asyncio.create_task(alice.invoke("work.wait", **PATIENT))
+        await until_refused(reports, "not_found", 3)
+        async with host_process(server, tmp_path / "w") as host:
+            assert (await calling).value == "free"
+            assert host.count("began wait") == 1
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 2**31, "1", True])
