@@ -67,11 +67,13 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain", "lock"})
+_OWN_SETTINGS = ("instance", "drain", "wait", "lock")  # of a process: no context has them
+_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, *_OWN_SETTINGS})
 VARIABLES = frozenset(
     f"TOOLBUS_{name.upper()}" for name in {*_FILE_SETTINGS, "token", "context", "config", "home"}
 )
 """The variables of participants."""
+_SWITCH = {"on": True, "off": False}
 _CREDENTIALS = ("token", "token_file", "keys")
 
 
@@ -97,6 +99,8 @@ class RoomSettings:
     """The source of the token, and the setting that names it; for error messages."""
     drain_s: float = DEFAULT_DRAIN_S
     """Seconds that running calls may take to finish when a host stops."""
+    wait: bool = True
+    """Whether a service that cannot reach its server at the start keeps trying."""
     keys: Path | None = None
     """The key file that tokens are minted from; None for a given token."""
     context: str | None = None
@@ -149,6 +153,7 @@ class RoomSettings:
             renewable=source.renewable,
             token_from=source.origin,
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
+            wait=found.switch("wait", default=True),
             keys=source.keys,
             context=found.used_context,
             lock=Path(lock) if (lock := found.text("lock")) else None,
@@ -202,7 +207,7 @@ class _Sources:
         variables = {name: environ.get(f"TOOLBUS_{name.upper()}", "") for name in names}
         variables["token"] = variables["token"].strip()
         if chosen:
-            variables = {name: variables[name] for name in ("instance", "drain", "lock")}
+            variables = {name: variables[name] for name in _OWN_SETTINGS}
         file = _Source(self._read_file(), "{name} in the settings file")
         order = [_Source(variables, "{variable}"), *self._contexts(chosen)]
         self._order: list[_Source] = [*(reversed(order) if chosen else order), file]
@@ -262,7 +267,7 @@ class _Sources:
         except OSError as error:
             variable = "TOOLBUS_CONFIG" if named else "TOOLBUS_HOME"
             raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
         if unknown:
@@ -295,6 +300,15 @@ class _Sources:
         if not is_drain(value):
             raise ValueError(f"{source.origin(name)} must be {DRAIN_FORM}")
         return float(value)
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        """Read a setting that is on or off."""
+        value, source = self._find(name)
+        if value is None or value == "":
+            return default
+        if not isinstance(value, str) or value not in _SWITCH:
+            raise ValueError(f"{source.origin(name)} must be 'on' or 'off'")
+        return _SWITCH[value]
 
 
 def _check_texts(**given: object) -> None:
@@ -464,7 +478,7 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise BadTokenSource(f"the function of token= must return text, not {kind}")
-        return text
+        return text.strip()
 
     return the_answer
 

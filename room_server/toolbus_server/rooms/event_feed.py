@@ -10,13 +10,13 @@ without gaps, so that the numbers reveal nothing hidden. Counts and records of c
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Raw, Struct
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
@@ -33,7 +33,7 @@ __all__ = [
     "toolkit_summary",
 ]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 COALESCE_S = 0.02
 """How long changes are collected at least before they are sent (PROTOCOL.md, EVENT-3)."""
 TOPICS: dict[str, Callable[[ApiScope], bool]] = {

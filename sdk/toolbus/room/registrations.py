@@ -8,12 +8,12 @@ cannot reach Redis, is tried again as long as the connection lasts.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.errors import (
     ConnectionLost,
@@ -28,7 +28,7 @@ from toolbus.wire import Register, Unregister
 
 __all__ = ["Registration", "Registrations", "checked_offer"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _FIRST_REPLY_TIMEOUT_S, _REPLY_TIMEOUT_S = 30.0, 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 

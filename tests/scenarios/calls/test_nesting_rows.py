@@ -224,6 +224,21 @@ async def test_the_name_of_a_refused_tool_is_not_sent_beyond_its_caller(server: 
     assert caught.value.details["refused"] == {"grant": "agents.call", "lacks": "host"}
 
 
+async def test_malformed_facts_about_a_refused_call_are_details_of_a_tool(
+    server: TestServer,
+) -> None:
+    details = {"refused": {"grant": "agents.call", "lacks": ["host"]}}
+
+    @tool
+    async def fail() -> None:
+        raise ToolFailed("out of stock", details=details)
+
+    async with server.room("host") as host, host.host(Toolkit("shop", [fail])):
+        with pytest.raises(ToolFailed, match="out of stock") as caught:
+            await host.call("shop.fail")
+    assert caught.value.details == details
+
+
 @pytest.mark.row(59)
 async def test_a_nested_call_sees_the_toolkits_of_its_host(server: TestServer) -> None:
     @tool

@@ -90,7 +90,7 @@ async def test_the_name_of_a_killed_hosts_toolkit_is_kept_for_its_owner_for_a_wh
 
 @pytest.mark.row(47)
 async def test_a_call_waits_for_a_host_that_reconnects(server: TestServer) -> None:
-    """RETRY-4: no_host is retried for up to a second."""
+    """RETRY-4."""
     manifest = pack_body(saying("hello").manifest().model_dump(mode="json"))
     async with server.room("alice") as alice, server.room("host") as owner:
         async with raw_participant(server, "host") as first:

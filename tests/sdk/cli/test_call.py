@@ -313,8 +313,9 @@ def test_connecting_counts_towards_the_timeout(toolbus: CommandLine) -> None:
     assert f"the deadline passed before {url} accepted the connection" in outcome.err
 
 
-def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("call", "lab.nothing", "--url", "ws://127.0.0.1:1")
+@pytest.mark.parametrize("command", [("call", "lab.nothing"), ("host", "clock", "--no-wait")])
+def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, ...]) -> None:
+    outcome = toolbus.run_here(*command, "--url", "ws://127.0.0.1:1")
     assert outcome.code == 6
     assert "toolbus doctor" in outcome.err
 
@@ -350,6 +351,10 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["lab.nothing", "--token", "not a token"], "this is not a token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
+        (
+            ["lab.nothing", "--wait-for-host", "-1"],
+            "--wait-for-host must be a number of seconds, 0",
+        ),
         (["lab.nothing", "--timeout", "inf"], "--timeout must be a number of seconds above 0 and"),
         (["lab.nothing", "--url", f"ws://{'a' * 64}:1"], "is not a server address"),
         (["n" * 100_000], "nn' is not a tool name"),

@@ -64,7 +64,18 @@ _Participant = Annotated[
 ]
 _Pin = Annotated[str | None, typer.Option(help="Call only if the toolkit has this digest.")]
 _NoRetry = Annotated[
-    bool, typer.Option("--no-retry", help="Do not retry, even if a retry is safe.")
+    bool,
+    typer.Option(
+        "--no-retry", help="Make one attempt and do not wait for a host, even if a retry is safe."
+    ),
+]
+_WaitForHost = Annotated[
+    float | None,
+    typer.Option(
+        "--wait-for-host",
+        metavar="SECONDS",
+        help="How long to wait if the toolkit has no host now; 0 does not wait. Default: 10.",
+    ),
 ]
 _OnBehalfOf = Annotated[str | None, typer.Option(help="Call on behalf of this participant.")]
 _Explain = Annotated[
@@ -103,6 +114,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     participant: _Participant = None,
     pin: _Pin = None,
     no_retry: _NoRetry = False,
+    wait_for_host: _WaitForHost = None,
     on_behalf_of: _OnBehalfOf = None,
     out: _Out = None,
     explain: _Explain = False,
@@ -120,13 +132,13 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
         raise UsageError(_invalid_tool(tool, arguments or []))
-    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    _check_times(timeout, wait_for_host)
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,
         "pin": pin,
         "retry": not no_retry,
+        "wait_for_host_s": wait_for_host,
         "on_behalf_of": on_behalf_of,
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
@@ -143,6 +155,15 @@ def call(  # noqa: PLR0913 - a parameter for each flag
             value = in_room(options, plan.run, join_timeout_s=timeout, locked=locked)
             if value is not None:
                 output.write(value)
+
+
+def _check_times(timeout: float | None, wait_for_host: float | None) -> None:
+    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    if wait_for_host is not None and not 0 <= wait_for_host < MAX_TIMEOUT_S:
+        raise UsageError(
+            f"--wait-for-host must be a number of seconds, 0 or more and below {MAX_TIMEOUT_S}"
+        )
 
 
 def _attachment(path: Path | None) -> Path | FileChunk | None:

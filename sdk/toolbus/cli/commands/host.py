@@ -92,6 +92,7 @@ class _HostingRoom(RoomClient):
             except PermissionDenied as error:
                 raise self._with_private_hint(error) from None
             self._hosted.append(toolkit.name)
+            stack.callback(self._hosted.remove, toolkit.name)
             if len(self._hosted) == self._count:
                 self._print_hosted()
             yield toolkit
@@ -159,6 +160,14 @@ def host(  # noqa: PLR0913 - a parameter for each flag
             callback=check_drain,
         ),
     ] = None,
+    wait: Annotated[
+        bool | None,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Keep trying while the server cannot be reached. Default: --wait. [TOOLBUS_WAIT]",
+            show_default=False,
+        ),
+    ] = None,
     locked: Locked = None,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
@@ -174,7 +183,7 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(configure(_service_name(found))) as end:
-            event_loop.run(_serve(options, room, end, found, drain_s))
+            event_loop.run(_serve(options, room, end, found, drain_s, wait))
 
 
 def _service_name(toolkits: Sequence[Toolkit]) -> str:
@@ -209,12 +218,13 @@ async def _serve(
     end: GracefulShutdown,
     toolkits: Sequence[Toolkit],
     drain_s: float | None,
+    wait: bool | None,
 ) -> None:
     settings = options.resolve()
     try:
         async with explain_refusal(settings):
             await read_token(settings)
-            await serve_toolkits(toolkits, room, drain_s, end=end)
+            await serve_toolkits(toolkits, room, drain_s, wait=wait, end=end)
     except InvalidOffer as error:
         raise UsageError(str(error)) from error
 
