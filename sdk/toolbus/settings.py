@@ -33,6 +33,7 @@ __all__ = [
     "DEV_KEYS_FILE",
     "DRAIN_FORM",
     "PRESETS",
+    "VARIABLES",
     "BadTokenSource",
     "RoomSettings",
     "Token",
@@ -68,6 +69,10 @@ _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OWN_SETTINGS = ("instance", "drain", "wait", "lock")  # of a process: no context has them
 _FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, *_OWN_SETTINGS})
+VARIABLES = frozenset(
+    f"TOOLBUS_{name.upper()}" for name in {*_FILE_SETTINGS, "token", "context", "config", "home"}
+)
+"""The variables of participants."""
 _SWITCH = {"on": True, "off": False}
 _CREDENTIALS = ("token", "token_file", "keys")
 
@@ -334,20 +339,34 @@ def check_room(room: str) -> None:
 
 def check_url(url: str) -> None:
     """Raise ValueError for anything but a server address: `ws://HOST:PORT` or `wss://HOST:PORT`."""
+    wrong = _wrong_part(url)
+    if wrong is not None:
+        shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
+        reason = f" ({wrong})" if wrong else ""
+        raise ValueError(
+            f"{shown} is not a server address{reason}: write ws://HOST:PORT or wss://HOST:PORT"
+        )
+
+
+def _wrong_part(url: str) -> str | None:
+    """Return what is wrong with a server address: "" for its form, None if nothing is."""
     try:
         parts = urlsplit(url)
-        well_formed = parts.scheme in {"ws", "wss"} and bool(parts.hostname) and parts.port != 0
-        (parts.hostname or "").encode("idna")  # as a lookup does
-    except ValueError:  # a port out of range, a bracket that is not closed, not a host name
-        well_formed = False
-    else:
-        well_formed &= not (parts.path.strip("/") or parts.query or parts.fragment)
-        well_formed &= "@" not in parts.netloc
-    if not well_formed:
-        shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
-        raise ValueError(
-            f"{shown} is not a server address: write ws://HOST:PORT or wss://HOST:PORT"
-        )
+        host = parts.hostname or ""
+        host.encode("idna")  # as a lookup does
+    except ValueError:  # a bracket that is not closed, or not a host name
+        return ""
+    if parts.scheme not in {"ws", "wss"} or not host or "@" in parts.netloc or " " in url:
+        return ""
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        return "a port is a number from 1 to 65535"
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        return "nothing may follow the port"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,10 +398,20 @@ def _token_source(
         minted_for = name or found.text("name") or _user_name()
         return _minting(dev_keys, minted_for, room, ApiScope.full(), "the development key")
     place = "" if found.used_context is None else f"context {found.used_context}: "
-    raise ValueError(
-        f"{place}no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes "
-        "one), or start a local server with `toolbus serve --dev`"
-    )
+    raise ValueError(f"{place}no token: {_without_token(url, dev_keys, found)}")
+
+
+def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
+    """Return why the development key is not used, if there may be one, and what to do."""
+    step = "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one)"
+    if not is_loopback(url) and dev_keys.exists():
+        parts = urlsplit(url)
+        here = f"{parts.scheme}://127.0.0.1" + (f":{parts.port}" if parts.port else "")
+        return f"the development key is only for a server on this machine: use {here}, or {step}"
+    start = f"{step}, or start a local server with `toolbus serve --dev`"
+    if is_loopback(url) and found.environ.get("TOOLBUS_HOME"):
+        return f"TOOLBUS_HOME is {found.home}, which has no {DEV_KEYS_FILE}: {start}"
+    return start
 
 
 def _configured(source: _Source, name: str | None, room: str, found: _Sources) -> _TokenSource:

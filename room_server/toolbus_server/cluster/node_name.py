@@ -111,8 +111,8 @@ class NameClaim:
             expiry = asyncio.get_running_loop().time() + _seconds_until_expiry(left_ms)
             self._timeout.reschedule(expiry + self._timeout_s)
         _logger.warning(
-            "the lease of a former node %s has not expired: this node starts after it has, in at "
-            "most %.1f s",
+            "the lease of a node %s has not expired: this node starts after it has, in at most "
+            "%.1f s, unless that node is alive",
             self._name,
             _seconds_until_expiry(left_ms),
         )

@@ -123,7 +123,13 @@ class RoomServer:
         self.node = _node_of(self._settings, self.hub, actions)
         if self.node is None:
             self.hub.router.hosts_return_until = loop.time() + self._settings.hosts_return_s
-        administration = Administration(self.hub, actions, time.time, self.node)
+        administration = Administration(
+            self.hub,
+            actions,
+            time.time,
+            self.node,
+            issuers=lambda: {key.iss for key in self.admission.keys},
+        )
         self._services = SessionServices(self.admission, administration, loop, time.time)
         self._prepare_handshakes()
         self._relocation = Relocation(self.hub)

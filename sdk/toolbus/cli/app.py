@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
+from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -51,6 +53,10 @@ _ORDER = (
 )
 _OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
 """The extras of a clone, which no message recommends."""
+_NEEDED_EXTRAS = MappingProxyType(
+    {"trace": {"uvicorn": "otel"}, "demo": {"rfc8785": "server", "uvicorn": "otel"}}
+)
+"""Modules, with their extras, that a command imports only when it runs."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 _Command: TypeAlias = TyperCommand | TyperGroup
@@ -165,6 +171,9 @@ class CommandGroup(TyperGroup):
             return None
         if cmd_name not in self._loaded:
             self._loaded[cmd_name] = _load(entry)
+            if extras := _missing_extras(cmd_name):
+                text = f"(an extra is missing: pip install 'toolbus[{extras}]')"
+                self._loaded[cmd_name].short_help = text
             _prepare_options(self._loaded[cmd_name], ctx)
         return self._loaded[cmd_name]
 
@@ -208,6 +217,12 @@ def _load(entry: EntryPoint) -> _Command:
         return _unavailable(entry.name, text)
     except Exception as error:  # a broken command of another package must not break ours
         return _unavailable(entry.name, f"cannot be loaded: {type(error).__name__}: {error}")
+
+
+def _missing_extras(command: str) -> str:
+    """Return the extras that a command needs and that are not installed, as pip takes them."""
+    needed = _NEEDED_EXTRAS.get(command, {})
+    return ",".join(extra for module, extra in needed.items() if find_spec(module) is None)
 
 
 def _as_command(name: str, loaded: Any) -> _Command:

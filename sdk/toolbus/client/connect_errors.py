@@ -27,13 +27,15 @@ from websockets.http11 import Response
 
 from toolbus.auth.tokens import MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
-from toolbus.settings import is_loopback
+from toolbus.settings import DEFAULT_URL, is_loopback
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = [
+    "certificate_text",
     "check_token",
     "connect_error",
     "foreign_server_error",
+    "serve_command",
     "url_with_other_scheme",
     "wrong_scheme_error",
 ]
@@ -189,6 +191,14 @@ async def _answers_tls(host: str, port: int) -> bool:
     return True
 
 
+def certificate_text(error: ssl.SSLCertVerificationError) -> str:
+    """Return why a certificate is not trusted, and whether `SSL_CERT_FILE` names no file."""
+    text = f"its certificate is not trusted: {error.verify_message}"
+    file = os.environ.get("SSL_CERT_FILE")
+    is_missing = file is not None and not os.path.exists(file)
+    return f"{text}; SSL_CERT_FILE: {file} does not exist" if is_missing else text
+
+
 def wrong_scheme_error(url: str, right: str) -> Unavailable:
     """Make the error for a URL with ws instead of wss, or wss instead of ws."""
     uses = "does not use TLS" if right.startswith("ws:") else "uses TLS"
@@ -200,15 +210,25 @@ def wrong_scheme_error(url: str, right: str) -> Unavailable:
 # Sockets
 
 
+def serve_command(url: str) -> str:
+    """Return the command that starts a server at a URL."""
+    port = urlsplit(url).port
+    is_default = port is None or port == urlsplit(DEFAULT_URL).port
+    mode = " --dev" if is_loopback(url) else ""
+    return f"toolbus serve{mode}" + ("" if is_default else f" --port {port}")
+
+
 def _reason(url: str, error: BaseException) -> str:
     numbers = {int(each) for each in _ERRNO.findall(str(error))}
     if isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED):
         start = (
-            "`toolbus serve --dev` starts one"
+            f"`{serve_command(url)}` starts one"
             if is_loopback(url)
             else "start it, or set another URL (TOOLBUS_URL)"
         )
         return f"connection refused, so no server runs there; {start}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return certificate_text(error)
     if isinstance(error, socket.gaierror):
         return f"the name of its host is not known ({error.strerror})"
     if isinstance(error, ConnectionError) and not str(error):

@@ -258,10 +258,17 @@ def _consume_exception(ended: asyncio.Future[Any]) -> None:
 
 @asynccontextmanager
 async def started_tools(tools: Iterable[Tool], room: Any) -> AsyncIterator[None]:
-    """Start tools, and stop them in reverse order after the block or if one cannot start."""
+    """Start tools, and stop them in reverse order after the block or if one cannot start.
+
+    The error of a `start` has a note with the tool's name.
+    """
     async with AsyncExitStack() as stack:
         for tool in tools:
-            await tool.start(room)
+            try:
+                await tool.start(room)
+            except Exception as error:
+                error.add_note(f"raised by the start of tool {tool.name}")
+                raise
             stack.push_async_callback(_stop, tool)
         yield
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
-from toolbus.errors import Cancelled, RoomException
+from toolbus.diagnostics.user_code_errors import load_error_text
+from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
@@ -26,6 +27,12 @@ from toolbus.tools.toolkit import Toolkit
 __all__ = ["RemoteToolkit", "serve_toolkits"]
 
 _logger = bounded_logger(__name__)
+
+
+class StartFailed(ToolFailed):
+    """The `start` of a tool raised an exception."""
+
+    next_step = "remove the cause of this exception, and start the host again"
 
 
 class RemoteToolkit(Toolkit):
@@ -167,6 +174,7 @@ async def serve_toolkits(
     Raises:
         TypeError: `wait` is neither a bool nor None.
         Cancelled: There was a signal before anything was hosted.
+        ToolFailed: The `start` of a tool raised an exception, which is the cause of this one.
         RoomException: The server refuses the connection or a registration, or closed the room; or
             it cannot be reached and `wait` is false.
     """
@@ -200,6 +208,22 @@ async def _serve(
     await end.exit_if_calls_remain()
 
 
+@asynccontextmanager
+async def _hosted(room: RoomClient, toolkit: Toolkit) -> AsyncIterator[None]:
+    """Host a toolkit; StartFailed if a tool cannot start."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(room.host(toolkit))
+        except (RoomException, InvalidOffer):
+            raise
+        except Exception as error:  # a tool's `start` may raise anything
+            _logger.debug("toolkit %s cannot start", toolkit.name, exc_info=True)
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            text = f"toolkit {toolkit.name} cannot start: {load_error_text(error)}{notes}"
+            raise StartFailed(text, executed="no") from error
+        yield
+
+
 async def _start(
     toolkits: Sequence[Toolkit], room: RoomClient, wait: bool | None
 ) -> AsyncExitStack:
@@ -210,7 +234,7 @@ async def _start(
             await stack.enter_async_context(room)
             stack.enter_context(LoopWatchdog(room._hosted_calls))
             for toolkit in toolkits:
-                await stack.enter_async_context(room.host(toolkit))
+                await stack.enter_async_context(_hosted(room, toolkit))
                 _logger.info("hosting toolkit %s", toolkit.name)
             return stack.pop_all()
 

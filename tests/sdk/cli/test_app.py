@@ -139,6 +139,14 @@ def test_extra_is_found_by_its_missing_module(module: str, extra: str | None) ->
     assert missing_extra(ModuleNotFoundError(name=module)) == extra
 
 
+def test_list_of_commands_names_the_extras_that_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.cli.app.find_spec", lambda _: None)
+    shown = CliRunner().invoke(make_app(), ["--help"], env={"COLUMNS": "200"}).stdout
+    missing = {line.split()[1]: line for line in shown.splitlines() if "extra is missing" in line}
+    assert missing.keys() == {"trace", "demo"}
+    assert "pip install 'toolbus[server,otel]'" in missing["demo"]
+
+
 def without(package: str, folder: Path) -> CommandLine:
     """Processes that do not find this package."""
     missing = f"raise ModuleNotFoundError('No module', name={package!r})"

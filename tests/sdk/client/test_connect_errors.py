@@ -116,6 +116,17 @@ async def test_wrong_scheme_is_reported_with_the_right_url(tmp_path: Path, is_se
     assert failure_lines(error)[1] == f"  next: use --url {right} (TOOLBUS_URL)"
 
 
+async def test_untrusted_certificate_is_reported_with_the_variable_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "nope.pem")
+    async with running_server(settings=tls_settings(make_pki(tmp_path))) as server:
+        error = await join_error(server.url)
+    assert "its certificate is not trusted: " in error.message
+    assert error.message.endswith("; SSL_CERT_FILE: nope.pem does not exist")
+    assert failure_lines(error)[1].startswith("  next: set SSL_CERT_FILE to a file")
+
+
 def test_program_without_a_server_ends_with_a_short_traceback_that_names_the_remedy(
     tmp_path: Path,
 ) -> None:
@@ -132,7 +143,7 @@ def test_program_without_a_server_ends_with_a_short_traceback_that_names_the_rem
     assert ended.stderr.count("Traceback") == 1
     assert ended.stderr.splitlines()[-1] == (
         f"toolbus.errors.Unavailable: cannot connect to {url}: connection refused, so no server "
-        "runs there; `toolbus serve --dev` starts one"
+        f"runs there; `toolbus serve --dev --port {url.rpartition(':')[2]}` starts one"
     )
 
 

@@ -53,9 +53,12 @@ def test_missing_act_for_grant_differs_from_missing_call_grant() -> None:
 
 
 def test_refused_nested_call_suggests_a_token_with_the_grant() -> None:
-    details = {"cause": "PermissionDenied", "code": "permission_denied", "refused": {}}
-    step = next_of(ToolFailed("x", details=details))
+    refused = {"lacks": "principal"}
+    error = ToolFailed("x", details={"cause": "PermissionDenied", "refused": refused})
+    step = next_of(error)
+    assert step.startswith("you have no grant for it")
     assert "`toolbus token create --allow TOOL`" in step
+    assert next_of(error, CallTarget("a", "b", principal="ann")).startswith("that participant")
 
 
 def test_cause_that_is_not_an_identifier_is_not_repeated() -> None:

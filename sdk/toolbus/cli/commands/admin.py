@@ -93,6 +93,9 @@ def _revoke(
     selected = {"jti": jti} if jti is not None else {"name": participant, "issuer": issuer}
     done = in_room(options, lambda room: room.admin("revoke", **selected))
     _print(options, done, f"revoked; closed {_connections(done)}")
+    if done.get("unknown_issuer"):
+        text = f"no key of the server has the issuer {shown(issuer)}: is --issuer correct?"
+        typer.echo(text, err=True)
 
 
 def _connections(done: dict[str, Any]) -> str:

@@ -26,13 +26,13 @@ import typer
 from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import LOG_FORMAT, report
-from toolbus.cli.import_errors import load_error_text
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
+from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
 from toolbus.room.room_client import RoomClient
@@ -241,13 +241,15 @@ def find_toolkit(reference: str) -> Toolkit:
         toolkit = found if isinstance(found, Toolkit) or not callable(found) else found()
     except UsageError:
         raise
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         text = f"cannot load {reference}: {load_error_text(error)}"
-        suggestion = _suggestion(reference) if _is_missing(reference, error) else ""
+        suggestion = ""
+        if isinstance(error, Exception) and _is_missing(reference, error):
+            suggestion = _suggestion(reference) or _searched(error)
         raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
     if not isinstance(toolkit, Toolkit):
         raise UsageError(
-            f"{reference} is a {type(toolkit).__name__}, not a toolkit or a function that "
+            f"{reference} is of type {type(toolkit).__name__}, not a toolkit or a function that "
             "returns one"
         )
     return toolkit
@@ -259,6 +261,9 @@ def _load(reference: str) -> Any:
         return _load_installed(reference)
     if not module or not attribute:
         raise UsageError(f"{reference!r} is not a toolkit: write module:attribute")
+    if not all(module.split(".")) or "/" in module:
+        found = _suggestion(reference) or "name a module of the current folder, without a path"
+        raise UsageError(f"{module!r} is not the name of a module: {found}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return reduce(getattr, attribute.split("."), importlib.import_module(module))
@@ -279,6 +284,13 @@ def _is_missing(reference: str, error: Exception) -> bool:
         return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return name is not None and (module == name or module.startswith(f"{name}."))
+
+
+def _searched(error: Exception) -> str:
+    """Return where a missing module was searched; empty for a missing attribute."""
+    if isinstance(error, AttributeError):
+        return ""
+    return f"modules are searched in the current folder ({os.getcwd()}) and on PYTHONPATH"
 
 
 def _suggestion(reference: str) -> str:

@@ -27,9 +27,9 @@ from toolbus.auth.tokens import (
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting
 from toolbus.cli.grant_options import add_grants, read_grants
-from toolbus.cli.import_errors import error_text
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
 from toolbus.untrusted_text import json_text
