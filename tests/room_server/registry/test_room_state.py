@@ -11,6 +11,7 @@ from support.parts.models import definition, participant, scope
 from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.call_checks import affinity_of
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import (
     Participant,
     RegisteredToolkit,
@@ -112,8 +113,8 @@ def test_a_digest_without_hosts_supersedes_like_a_rollback() -> None:
 def test_a_host_that_reconnects_with_its_generation_keeps_it_at_a_new_server() -> None:
     one, two = participant("alice", "1"), participant("alice", "2")
     state = room_with(one, two)
-    toolkit = state.register(two, V2, public=True, generation=7).toolkit
-    state.register(one, V1, public=True, generation=3)
+    toolkit = state.register(two, V2, public=True, claim=Claim(7)).toolkit
+    state.register(one, V1, public=True, claim=Claim(3))
 
     assert toolkit.serving.definition.digest == V2.digest
     assert [each.number for each in toolkit.generations] == [3, 7]
@@ -127,7 +128,7 @@ def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_wha
     hosts = participant("alice", "1"), participant("alice", "2")
     state = room_with(*hosts)
     for host, version in zip(hosts, order, strict=True):
-        toolkit = state.register(host, version, public=True, generation=4).toolkit
+        toolkit = state.register(host, version, public=True, claim=Claim(4)).toolkit
     assert toolkit.serving.definition.digest == max(V1.digest, V2.digest)
 
 
@@ -145,7 +146,7 @@ def test_generations_reveal_no_registrations_of_others() -> None:
 def test_no_claim_uses_up_the_numbers_of_others() -> None:
     mallory, alice = participant("mallory"), participant("alice")
     state = room_with(mallory, alice)
-    greedy = state.register(mallory, definition("m"), public=True, generation=2**48 - 1)
+    greedy = state.register(mallory, definition("m"), public=True, claim=Claim(2**48 - 1))
     mine = state.register(alice, V1, public=True).generation
     again = state.register(mallory, definition("m", version="2"), public=True).generation
 
@@ -175,7 +176,7 @@ def test_a_host_in_reserve_does_not_open_what_the_serving_one_closed() -> None:
     toolkit = state.register(two, V2, public=False).toolkit
     assert not toolkit.is_visible_to(bob)
 
-    state.register(one, V1, public=False, shared_with=opened, generation=number)
+    state.register(one, V1, public=False, shared_with=opened, claim=Claim(number))
     assert not toolkit.is_visible_to(bob)
 
 
