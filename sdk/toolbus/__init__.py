@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         RoomClient,
     )
     from toolbus.room.toolkit_proxy import (
+        DefinitionInfo,
         ToolkitInfo,
         ToolkitProxy,
         TypedToolkitProxy,
@@ -282,6 +283,7 @@ _MODULES = {
     "toolbus.room.room": ("Room",),
     "toolbus.room.room_client": ("RoomClient",),
     "toolbus.room.toolkit_proxy": (
+        "DefinitionInfo",
         "ToolkitInfo",
         "ToolkitProxy",
         "TypedToolkitProxy",

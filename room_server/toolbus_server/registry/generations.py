@@ -18,7 +18,7 @@ from toolbus_server.registry.toolkit_definition import Definition
 if TYPE_CHECKING:
     from toolbus_server.registry.models import Participant
 
-__all__ = ["Claim", "Generation", "ServingChange", "place", "ranked"]
+__all__ = ["NO_CLAIM", "Claim", "Generation", "ServingChange", "place", "ranked"]
 
 _VersionKey: TypeAlias = tuple[()] | tuple[Version]
 _Rank: TypeAlias = tuple[int, _VersionKey, int, str]
@@ -55,6 +55,10 @@ class Claim(NamedTuple):
     """The base that it returned."""
     supersede: bool = False
     """Whether it precedes all generations that are there."""
+
+
+NO_CLAIM = Claim()
+"""Of a host that registers a definition for the first time."""
 
 
 class ServingChange(NamedTuple):

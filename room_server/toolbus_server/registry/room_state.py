@@ -14,7 +14,13 @@ from typing import Literal, NamedTuple
 
 from toolbus.errors import AlreadyExists, NoHost, NotFound
 from toolbus.wire import ParticipantId
-from toolbus_server.registry.generations import Claim, Generation, ServingChange, place
+from toolbus_server.registry.generations import (
+    NO_CLAIM,
+    Claim,
+    Generation,
+    ServingChange,
+    place,
+)
 from toolbus_server.registry.models import (
     Identity,
     Participant,
@@ -222,7 +228,7 @@ class RoomState:
         *,
         public: bool,
         shared_with: frozenset[str] = frozenset(),
-        claim: Claim = Claim(),
+        claim: Claim = NO_CLAIM,
     ) -> RegistrationResult:
         """Make a participant a host of a toolkit.
 

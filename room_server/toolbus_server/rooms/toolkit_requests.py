@@ -25,7 +25,7 @@ from toolbus.wire import (
     Unregister,
     pack_body,
 )
-from toolbus_server.calls.call_state import Offer, Replication
+from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.generations import Claim
@@ -111,7 +111,9 @@ class ToolkitRequests:
     ) -> dict[str, Any]:
         replication = self._room.replication
         assert replication is not None
-        claimed = await replication.claim(participant, offer, self._reduced(participant, offer, claim))
+        claimed = await replication.claim(
+            participant, offer, self._reduced(participant, offer, claim)
+        )
         if not participant.is_present:
             raise Unavailable("the connection has ended", executed="no")
         try:

@@ -45,8 +45,8 @@ class RoomEvent:
 
     name: str
     """"toolkit_added", "toolkit_changed", "toolkit_removed", "toolkit_superseded";
-    "participant_joined", "participant_changed", "participant_left"; "message". After "reconnected" and "missed" other
-    events may have been lost: list again what you need."""
+    "participant_joined", "participant_changed", "participant_left"; "message". After "reconnected"
+    and "missed" other events may have been lost: list again what you need."""
     toolkit: ToolkitInfo | None = None
     """The toolkit of the event; a removed one has only its name and its owner."""
     participant: ParticipantInfo | None = None
@@ -54,7 +54,7 @@ class RoomEvent:
     message: Message | None = None
     """The message of a "message" event."""
     superseded: DefinitionInfo | None = None
-    """The definition that "toolkit_superseded" put in reserve; `toolkit` has the one that serves."""
+    """The definition that was superseded; `toolkit` has the one that serves now."""
 
     @classmethod
     def from_wire(cls, event: Event) -> RoomEvent | None:

@@ -2,8 +2,8 @@
 
 A server moves the toolkits of the old connection to the new one. An unregister request whose reply
 was lost is therefore sent again. A registration that fails for now, for instance because the server
-cannot reach Redis, is tried again as long as the connection lasts. The log says when the definition of a
-toolkit serves and when it does not, because another one does.
+cannot reach Redis, is tried again as long as the connection lasts. The log says when another
+definition of a toolkit serves instead of the one here.
 """
 
 from __future__ import annotations

@@ -23,7 +23,14 @@ from toolbus.room.call_form import (
 from toolbus.tools.call_room import StreamOptions
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["Chunks", "DefinitionInfo", "Invoker", "ToolkitInfo", "ToolkitProxy", "TypedToolkitProxy"]
+__all__ = [
+    "Chunks",
+    "DefinitionInfo",
+    "Invoker",
+    "ToolkitInfo",
+    "ToolkitProxy",
+    "TypedToolkitProxy",
+]
 
 Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
 """The type of a stream: `ChunkStream` for a `Room`."""
@@ -33,7 +40,7 @@ _OPTIONS = INVOKE_OPTIONS | StreamOptions.__optional_keys__
 
 @dataclass(frozen=True, slots=True)
 class DefinitionInfo:
-    """A definition of a toolkit that has hosts in reserve: they serve when those before are gone."""
+    """A definition in reserve: its hosts serve when those of the definitions before it are gone."""
 
     version: str
     digest: str

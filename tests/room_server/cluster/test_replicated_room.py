@@ -447,9 +447,7 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
     class Slow:
         node = "here"
 
-        async def claim(
-            self, _participant: Participant, _offer: Offer, _claim: Claim
-        ) -> Claim:
+        async def claim(self, _participant: Participant, _offer: Offer, _claim: Claim) -> Claim:
             await is_granted.wait()
             return Claim(1, 0)
 

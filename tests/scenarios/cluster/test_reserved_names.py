@@ -139,15 +139,15 @@ async def until_served(room: RoomClient, number: int, hosts: int = 1) -> None:
             await next_toolkit_event(events)
 
 
-async def registered(host: RawClient, number: int, request_id: int = 1) -> int:
+async def registered(host: RawClient, number: int, request_id: int = 1, **options: Any) -> int:
     """Host a definition; return its generation."""
-    body = await ask(host, offer(version(number), request_id))
+    body = await ask(host, offer(version(number), request_id, **options))
     generation: int = body["generation"]
     return generation
 
 
 async def test_generations_are_counted_for_all_nodes(redis: RedisServer) -> None:
-    """REG-9: a newer one supersedes, an older one stays in reserve, a rollback is newer again."""
+    """REG-9: a higher version supersedes, a lower one is in reserve, a rollback supersedes."""
     async with (
         asyncio.timeout(TIME_S),
         nodes(redis) as (here, there),
@@ -172,6 +172,6 @@ async def test_generations_are_counted_for_all_nodes(redis: RedisServer) -> None
                 await bob.set_attributes(published="after it")
                 while (await anext(events)).name != "participant_changed":
                     pass  # then this node has received the last unregistration too
-            assert await registered(one, 1, request_id=10) == 4  # a rollback
+            assert await registered(one, 1, request_id=10, supersede=True) == 4  # a rollback
             for room in (ann, bob):
                 await until_served(room, 1)

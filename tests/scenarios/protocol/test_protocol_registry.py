@@ -162,7 +162,7 @@ async def test_private_toolkit_is_visible_only_to_those_it_is_shared_with() -> N
 
 
 @pytest.mark.row(35, 36)
-async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() -> None:
+async def test_higher_version_serves_and_hosts_in_reserve_serve_when_it_is_gone() -> None:
     """REG-9, REG-12: calls in flight finish where they are."""
     async with (
         running_server() as server,
@@ -172,6 +172,7 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
         raw_participant(server, "alice") as alice,
     ):
         first = await ask(old, offer())
+        assert (first["base"], first["serving"]) == (0, True)
         assert await ask(same, offer()) == first
         await ask(same, Unregister(2, "echo", True))
         in_flight = await call_through(alice, old, call_of(request_id=1))
@@ -179,7 +180,9 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
         assert second["generation"] > first["generation"]
         assert second["digest"] != first["digest"]
         await call_through(alice, new, call_of(request_id=2))
-        assert await ask(same, offer(request_id=3)) == first
+        instead = {"version": "2", "digest": second["digest"]}
+        reserve = first | {"serving": False, "instead": instead}
+        assert await ask(same, offer(request_id=3)) == reserve
         await call_through(alice, new, call_of(request_id=3))
         answer(old, in_flight)
         assert isinstance(await alice.reply_to(1), Result)

@@ -64,9 +64,7 @@ class _HostingRoom(RoomClient):
 
     __slots__ = ("_as_json", "_chosen", "_count", "_hosted")
 
-    def __init__(
-        self, chosen: _HostOptions, count: int, *, as_json: bool, **choices: Any
-    ) -> None:
+    def __init__(self, chosen: _HostOptions, count: int, *, as_json: bool, **choices: Any) -> None:
         super().__init__(**choices)
         self._chosen = chosen
         self._count = count
