@@ -67,8 +67,8 @@ export class Participant {
   }
 
   async #register(offer) {
-    const { generation } = await this.host.register(offer.toolkit, offer.options);
-    offer.options = { ...offer.options, generation }; // REG-10
+    const { generation, base } = await this.host.register(offer.toolkit, offer.options);
+    offer.options = { ...offer.options, generation, base }; // REG-10
   }
 
   async #stay() {
