@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from hashlib import blake2b
+from math import inf
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -273,9 +274,20 @@ class RoomState:
         return toolkit
 
     def conflict(
-        self, participant: Participant, definition: Definition, *, public: bool
+        self,
+        participant: Participant,
+        definition: Definition,
+        *,
+        public: bool,
+        below: float = inf,
     ) -> Generation | None:
         """Find the highest generation of another definition that has another host.
+
+        Args:
+            participant: The host that registers.
+            definition: Its definition.
+            public: Whether the whole room sees it.
+            below: Count only generations of lower numbers.
 
         Raises:
             AlreadyExists: The public name belongs to another identity.
@@ -284,7 +296,9 @@ class RoomState:
         others = (
             each
             for each in reversed(toolkit.generations if toolkit else [])
-            if each.definition.digest != definition.digest and each.hosts != [participant]
+            if each.definition.digest != definition.digest
+            and each.hosts != [participant]
+            and each.number < below
         )
         return next(others, None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from math import inf
 from typing import Any
 
 from toolbus.errors import (
@@ -118,8 +119,8 @@ class ToolkitRequests:
             raise Unavailable("the connection has ended", executed="no")
         try:
             self._check_still(participant, offer)
-            if must_be_only:  # another node may have been first
-                self._check_conflict(participant, offer)
+            if must_be_only and claimed.number is not None:  # another node may have been first
+                self._check_conflict(participant, offer, below=claimed.number)
             return self._accept(participant, offer, claimed, is_new=claim.number is None)
         finally:
             replication.participant_changed(
@@ -134,9 +135,10 @@ class ToolkitRequests:
             raise self._denied(participant, offer.public, offer.name)
         self._check_quotas(participant, offer.name, offer.public)
 
-    def _check_conflict(self, participant: Participant, offer: Offer) -> None:
+    def _check_conflict(self, participant: Participant, offer: Offer, below: float = inf) -> None:
         """Refuse a definition beside another one. Raises DefinitionConflict or AlreadyExists."""
-        other = self._room.state.conflict(participant, offer.definition, public=offer.public)
+        state, public = self._room.state, offer.public
+        other = state.conflict(participant, offer.definition, public=public, below=below)
         if other is not None:
             definition = other.definition
             raise DefinitionConflict(

@@ -84,12 +84,16 @@ class Registration:
             _logger.info("toolkit %s: this definition serves again", name)
         elif is_serving is False and was_serving is not False:
             instead = _definition_text(report.get("instead", {}))
-            text = "has been superseded" if was_serving else "joins the reserve"
-            step = "raise its version, or host it with supersede=True (--supersede)"
-            _logger.warning(
-                "toolkit %s: this definition %s and gets no calls: %s serves; %s",
-                *(name, text, instead, step),
-            )
+            if was_serving:
+                text = (
+                    "toolkit %s: this definition has been superseded and gets no calls: %s serves"
+                )
+            else:
+                text = (
+                    "toolkit %s: this definition joins the reserve and gets no calls: %s serves; "
+                    "raise its version, or host it with supersede=True (--supersede)"
+                )
+            _logger.warning(text, name, instead)
 
 
 def _definition_text(definition: Mapping[str, Any]) -> str:
