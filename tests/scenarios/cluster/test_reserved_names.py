@@ -9,7 +9,7 @@ import pytest
 
 from support.clients.raw_client import RawClient, details_of, raw_participant
 from support.clients.raw_requests import ask, next_of, offer, refusal, toolkit_of
-from support.nodes.cluster import nodes, settings_of
+from support.nodes.cluster import nodes
 from support.nodes.relayed import node_of
 from support.nodes.reserved_names import TIME_S, kept_in, lost_name, until_published
 from support.nodes.scenarios import take_up_a_reserved_name
@@ -20,7 +20,6 @@ from toolbus import NoHost, RemoteToolkit, RoomClient, Toolkit
 from toolbus.errors import AlreadyExists
 from toolbus.wire import Notice, Unregister
 from toolbus_server.registry import room_state
-from toolbus_server.testing import running_server
 
 MOST_KEPT = 3
 
@@ -198,7 +197,7 @@ async def test_nodes_agree_on_the_order_of_definitions(redis: RedisServer) -> No
     """REG-22 to REG-24: also one that enters later; hosts get the notices of their own node."""
     async with (
         asyncio.timeout(TIME_S),
-        nodes(redis) as (here, there),
+        nodes(redis, 3) as (here, there, later),
         here.room("ann") as ann,
         there.room("bob") as bob,
         raw_participant(here, "host", instance="one") as one,
@@ -220,13 +219,12 @@ async def test_nodes_agree_on_the_order_of_definitions(redis: RedisServer) -> No
         await until_definitions([ann, bob], ("1", 2), ("2", 1))
         await ask(three, Unregister(3, "kit", True))
         await until_definitions([ann, bob], ("1", 1), ("2", 1))
-        async with running_server(key=here.key, settings=settings_of(redis)) as later:
-            async with later.room("eve") as eve:  # all that this one knows comes from Redis
-                assert await definitions_of(eve) == [("1", 1), ("2", 1)]
-                assert await registered(three, 3, request_id=4) == 4
-                await until_definitions([ann, bob, eve], ("3", 1), ("1", 1), ("2", 1))
-                await ask(two, Unregister(5, "kit", True))
-                await until_definitions([ann, bob, eve], ("3", 1), ("2", 1))
+        async with later.room("eve") as eve:  # all that this node knows comes from Redis
+            assert await definitions_of(eve) == [("1", 1), ("2", 1)]
+            assert await registered(three, 3, request_id=4) == 4
+            await until_definitions([ann, bob, eve], ("3", 1), ("1", 1), ("2", 1))
+            await ask(two, Unregister(5, "kit", True))
+            await until_definitions([ann, bob, eve], ("3", 1), ("2", 1))
 
 
 async def test_of_two_nodes_only_one_accepts_a_host_that_wants_to_be_the_only_one(
