@@ -266,12 +266,14 @@ class RoomState:
         Raises:
             AlreadyExists: The public name belongs to another identity.
         """
-        if not public:
-            return self._private.get((identity, name))
-        toolkit = self._public.get(name)
-        if toolkit is not None and toolkit.owner != identity:
+        if public and name in self._public and self._public[name].owner != identity:
             raise AlreadyExists(f"toolkit {name} belongs to another participant")
-        return toolkit
+        return self.own(identity, name, public)
+
+    def own(self, identity: Identity, name: str, public: bool) -> RegisteredToolkit | None:
+        """Find a toolkit that an identity owns."""
+        toolkit = self._public.get(name) if public else self._private.get((identity, name))
+        return toolkit if toolkit is not None and toolkit.owner == identity else None
 
     def conflict(
         self,
@@ -288,11 +290,8 @@ class RoomState:
             definition: Its definition.
             public: Whether the whole room sees it.
             below: Count only generations of lower numbers.
-
-        Raises:
-            AlreadyExists: The public name belongs to another identity.
         """
-        toolkit = self.existing(participant.identity, definition.name, public)
+        toolkit = self.own(participant.identity, definition.name, public)
         others = (
             each
             for each in reversed(toolkit.generations if toolkit else [])

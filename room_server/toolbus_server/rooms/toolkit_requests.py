@@ -136,7 +136,7 @@ class ToolkitRequests:
         self._check_quotas(participant, offer.name, offer.public)
 
     def _check_conflict(self, participant: Participant, offer: Offer, below: float = inf) -> None:
-        """Refuse a definition beside another one. Raises DefinitionConflict or AlreadyExists."""
+        """Refuse a definition beside another one. Raises DefinitionConflict."""
         state, public = self._room.state, offer.public
         other = state.conflict(participant, offer.definition, public=public, below=below)
         if other is not None:
@@ -148,7 +148,7 @@ class ToolkitRequests:
 
     def _reduced(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
         """Drop the wish to supersede if that definition has superseded all others already."""
-        toolkit = self._room.state.existing(participant.identity, offer.name, offer.public)
+        toolkit = self._room.state.own(participant.identity, offer.name, offer.public)
         if toolkit is None or not toolkit.generations or claim.number is not None:
             return claim
         serving = toolkit.serving

@@ -81,7 +81,7 @@ class Registration:
         if is_serving is None and self.supersede is not None:
             _logger.warning("toolkit %s: this server is older and ignores `supersede`", name)
         elif is_serving and was_serving is False:
-            _logger.info("toolkit %s: this definition serves again", name)
+            _logger.info("toolkit %s: this definition serves now", name)
         elif is_serving is False and was_serving is not False:
             instead = _definition_text(report.get("instead", {}))
             if was_serving:

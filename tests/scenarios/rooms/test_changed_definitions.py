@@ -200,7 +200,7 @@ async def test_host_learns_what_serves_instead_of_it_and_when_it_serves_again(
         logged,
         (
             ("WARNING", "this definition has been superseded and gets no calls: version 2"),
-            ("INFO", "this definition serves again"),
+            ("INFO", "this definition serves now"),
         ),
         strict=True,
     ):
