@@ -77,9 +77,15 @@ class RemoteParticipants:
                 key = name_key(participant.identity, toolkit.name, toolkit.public)
                 if (slot, key) not in snapshot.hosted:
                     unregister_named(self._open, participant, key)
-        for (slot, _), (node, _, _, number, packed, base) in snapshot.hosted.items():
+        for (slot, name), (node, _, digest, number, packed) in snapshot.hosted.items():
             with self._log_invalid(node):
-                self._register(slot, Claim(number, base), packed)
+                place = snapshot.places.get(name, {}).get(digest.decode())
+                self._register(slot, place or Claim(number, 0), packed)
+        for session in self._open.sessions.values():
+            owner = session.connection.participant
+            for toolkit in owner.toolkits:
+                places = snapshot.places.get(name_key(owner.identity, toolkit.name, toolkit.public))
+                self._open.feeds.publish(self._state.adopt_places(toolkit, places or {}))
 
     @contextmanager
     def _log_invalid(self, node: bytes | str) -> Iterator[None]:

@@ -257,7 +257,9 @@ class Snapshot(NamedTuple):
     participants: dict[bytes, list[Any]]
     """Participants of other nodes: node, epoch and facts, by slot."""
     hosted: dict[tuple[bytes, bytes], list[Any]]
-    """Their toolkits, by slot and name key; each ends with generation number, facts and base."""
+    """Their toolkits, by slot and name key; each ends with generation number and facts."""
+    places: dict[bytes, dict[str, Claim]]
+    """The places of the generations of each name, by name key and digest."""
     reserved: dict[bytes, list[Any]]
     """Names without hosts: reserved until when (Redis clock, ms), number and facts."""
     invalid: list[bytes]
@@ -266,10 +268,12 @@ class Snapshot(NamedTuple):
     @classmethod
     def of(cls, node_id: str, facts: dict[bytes, list[Any]]) -> Snapshot:
         """Sort the facts of a room by kind; those of `node_id` are its own."""
-        snapshot = cls({}, {}, {}, {}, [])
+        snapshot = cls({}, {}, {}, {}, {}, [])
         for key, fact in facts.items():
             slot, name = key[1:17], key[18:]
             match key[:1], fact:
+                case b"n", _:
+                    snapshot.places[key[1:]] = _places_of(fact)
                 case b"k", [int(), int(), bytes()]:
                     snapshot.reserved[key[1:]] = fact
                 case b"m", [bytes() as node, int(), bytes(), list()]:
@@ -278,7 +282,7 @@ class Snapshot(NamedTuple):
                         published.facts = fact[2]
                     else:
                         snapshot.participants[slot] = fact
-                case b"t", [bytes() as node, int(), bytes(), int(), bytes(), int()]:
+                case b"t", [bytes() as node, int(), bytes(), int(), bytes()]:
                     if node == node_id.encode():
                         published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
                         published.hosted[name] = fact[4]
@@ -287,3 +291,16 @@ class Snapshot(NamedTuple):
                 case _:
                     snapshot.invalid.append(key)
         return snapshot
+
+
+def _places_of(record: Any) -> dict[str, Claim]:
+    """Return the places in a record of `publish_change.lua`; a counter of an owner has none."""
+    match record:
+        case [bytes(), int(), list() as generations]:
+            rows = zip(*[iter(generations)] * 4, strict=False)
+            return {
+                digest.decode(errors="replace"): Claim(number, base)
+                for digest, number, _, base in rows
+                if (type(digest), type(number), type(base)) == (bytes, int, int)
+            }
+    return {}

@@ -6,6 +6,7 @@ how they arrived (PROTOCOL.md, REG-9 and REG-22).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -85,10 +86,11 @@ def ranked(generations: Sequence[Generation]) -> list[Generation]:
     present = [each for each in generations if each.hosts]
     if len(present) < 2:
         return present
-    bases = [each.base for each in present]
+    bases = sorted(each.base for each in present)
 
     def rank(each: Generation) -> _Rank:
-        floor = max((base for base in bases if base <= each.number), default=0)
+        at = bisect_right(bases, each.number)
+        floor = bases[at - 1] if at else 0
         definition = each.definition
         # Of equal versions the first serves. If two claim one number, the digest decides.
         return floor, _version_key(definition.version), -each.number, definition.digest

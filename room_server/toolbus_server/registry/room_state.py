@@ -7,7 +7,7 @@ caller publishes it. For a participant, what it may not see does not exist.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from math import inf
 from random import Random
@@ -300,6 +300,17 @@ class RoomState:
             and each.number < below
         )
         return next(others, None)
+
+    def adopt_places(
+        self, toolkit: RegisteredToolkit, places: Mapping[str, Claim]
+    ) -> list[ToolkitChange]:
+        """Raise the generations of a toolkit to the places, by digest, that other nodes know."""
+        for generation in toolkit.generations:
+            if claim := places.get(generation.definition.digest):
+                known = (generation, claim, generation.number)
+                generation.number, generation.base = place(toolkit.generations, *known)
+        serving = toolkit.settle(toolkit.generations)
+        return [] if serving is None else [ToolkitChange("toolkit_changed", toolkit, serving)]
 
     def _join_generation(
         self,

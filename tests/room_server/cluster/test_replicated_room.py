@@ -250,7 +250,7 @@ async def test_snapshot_has_a_draining_host_as_draining() -> None:
     slot = slot_of(host.identity, host.instance)
     fact = [b"other 1", host.epoch, pack_participant(host, reads_chunks=True), []]
     offer = Offer("kit", True, frozenset(), definition("kit"))
-    hosted = [b"other 1", host.epoch, b"", 1, pack_offer(host.identity, offer), 0]
+    hosted = [b"other 1", host.epoch, b"", 1, pack_offer(host.identity, offer)]
     key = name_key(host.identity, "kit", True)
     facts = {b"m" + slot: fact, b"t" + slot + b"\0" + key: hosted}
     for version in (7, 8):  # a room may be read again, too
@@ -413,13 +413,30 @@ async def test_claimed_name_is_not_withdrawn_when_the_room_is_read_meanwhile() -
     )
     await asyncio.sleep(0)
     fact = [b"me 1", 1, pack_participant(session.connection.participant, reads_chunks=True), [key]]
-    hosted = [b"me 1", 1, kit.digest.encode(), 1, facts, 0]
+    hosted = [b"me 1", 1, kit.digest.encode(), 1, facts]
     harness.room.load(9, "me 1", {b"m" + slot: fact, b"t" + slot + b"\0" + key: hosted})
     assert await claiming == Claim(1, 0)
     harness.state.register(session.connection.participant, kit, public=True)
     harness.room.participant_changed(session.connection.participant)
     await harness.room.wait_until_published()
     assert "down" not in [change[0] for change in harness.published]
+
+
+async def test_room_that_is_read_again_has_the_places_of_generations_in_redis() -> None:
+    """REG-22: a host that superseded with this definition elsewhere has left again."""
+    harness, session = RoomHarness(), LocalSession("host")
+    harness.hub.join("lab", session)
+    harness.room.load(7, "me 1", {})
+    kit, (_, key, _) = definition("kit"), _hosted("host", "kit")
+    host = session.connection.participant
+    joined = harness.state.register(host, kit, public=True).generation
+    records: dict[bytes, Any] = {
+        key: [b"owner", 0, [kit.digest.encode(), 5, 1, 4]],
+        b"#owner": 3,
+        b"+odd": [[], 1],
+    }
+    harness.room.load(8, "me 1", {b"n" + name: record for name, record in records.items()})
+    assert (joined.number, joined.base) == (5, 4)
 
 
 async def test_room_is_reloaded_when_a_skipped_participant_leaves() -> None:

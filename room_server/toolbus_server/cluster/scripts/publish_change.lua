@@ -54,20 +54,6 @@ local function release(name, fact, keep)
   put(names, name, record)
 end
 
--- Stores a higher place of a generation with each of its hosts.
-local function raise(name, digest, number, base)
-  local all = redis.call('HGETALL', facts)
-  for at = 1, #all, 2 do
-    if string.sub(all[at], 1, 1) == 't' and string.sub(all[at], 19) == name then
-      local fact = cmsgpack.unpack(all[at + 1])
-      if fact[3] == digest then
-        fact[4], fact[6] = number, base
-        put(facts, all[at], fact)
-      end
-    end
-  end
-end
-
 -- The same rule as `place` in registry/generations.py.
 local function place(owner, generations, known, number, base, supersede)
   if number == 0 then
@@ -100,10 +86,7 @@ local function claim(name, owner, digest, number, base, supersede)
   number, base = place(owner, generations, known, number, base, supersede)
   if known then
     generations[known + 2] = generations[known + 2] + 1
-    if number > generations[known + 1] or base > generations[known + 3] then
-      generations[known + 1], generations[known + 3] = number, base
-      raise(name, digest, number, base)
-    end
+    generations[known + 1], generations[known + 3] = number, base
   else
     for _, each in ipairs({digest, number, 1, base}) do table.insert(generations, each) end
   end
@@ -191,7 +174,7 @@ apply['up'] = function(change)
   local number, base = claim(name, owner, digest, change[7], change[9], change[10])
   if not number then return 'taken' end
   if before then release(name, before, true) end
-  put(facts, field, {writer, epoch, digest, number, change[8], base})
+  put(facts, field, {writer, epoch, digest, number, change[8]})
   if not index(fact[4], name) then
     table.insert(fact[4], name)
     put(facts, 'm' .. slot, fact)
