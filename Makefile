@@ -7,7 +7,7 @@ DEMO := $(VENV)/.ready-demo
 DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-redis soak check format docs docs-serve bench bench-check clean
+.PHONY: help setup demo test test-all test-redis jaeger soak check format docs docs-serve bench bench-check clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +38,6 @@ test-all: ## every test on each Python of this machine, each in a virtual enviro
 test-redis: $(READY) ## what many nodes need of a Redis, with Valkey 9 and 8, Redis 7 and 8
 	@PYTHONPATH=tests $(BIN)/python -m support.redis.matrix $(ARGS)
 
-.PHONY: jaeger
 jaeger: ## build Jaeger with Go, into the user's cache or ARGS=FOLDER
 	@deploy/jaeger/build.sh $(ARGS)
 

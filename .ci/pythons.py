@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-QUESTION = """
+PROBE = """
 import ensurepip, sys, sysconfig, venv
 kind = sys.implementation.name, sys.version_info.releaselevel
 known = kind == ("cpython", "final") and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -37,13 +37,11 @@ def pythons() -> dict[int, str]:
     found: dict[int, str] = {}
     for path in candidates():
         try:
-            asked = subprocess.run(
-                [path, "-c", QUESTION], capture_output=True, text=True, timeout=60
-            )
+            probe = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, timeout=60)
         except OSError:
             continue
-        if asked.returncode == 0 and asked.stdout:
-            minor, program = asked.stdout.split(maxsplit=1)
+        if probe.returncode == 0 and probe.stdout:
+            minor, program = probe.stdout.split(maxsplit=1)
             found.setdefault(int(minor), program.strip())
     return dict(sorted(found.items()))
 

@@ -1,7 +1,7 @@
 """Named contexts: sets of settings for one server, in the file `contexts.toml` of `TOOLBUS_HOME`.
 
-A context never has a token, only the path of a file with a token or keys. What its values are worth
-is checked where they are used: `toolbus.settings`.
+A context never has a token, only the path of a file with a token or keys. Only the form of the file
+is checked here; `toolbus.settings` checks the values.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Contexts:
             return cls(path)
         except OSError as error:
             raise ValueError(f"TOOLBUS_HOME: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _broken(path, f"it is not a TOML file: {error}") from error
         in_use, tables = values.pop("in_use", None), values.pop("context", {})
         if values:

@@ -2,7 +2,7 @@
 
 Each setting comes from the first of: an argument, a `TOOLBUS_*` variable, the context in use, the
 TOML file that `TOOLBUS_CONFIG` names (else `config.toml` in `TOOLBUS_HOME`), the default. A context
-that is chosen by an argument or by `TOOLBUS_CONTEXT` stands above the variables. Variables and
+that is chosen by an argument or by `TOOLBUS_CONTEXT` overrides the variables. Variables and
 files are read when `resolve` is called, never at import. The token is read or minted for every
 connection, so that files and keys may change meanwhile.
 """
@@ -66,7 +66,9 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain", "lock"})
+_OWN_SETTINGS = ("instance", "drain", "wait", "lock")  # of a process: no context has them
+_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, *_OWN_SETTINGS})
+_SWITCH = {"on": True, "off": False}
 _CREDENTIALS = ("token", "token_file", "keys")
 
 
@@ -92,6 +94,8 @@ class RoomSettings:
     """The source of the token, and the setting that names it; for error messages."""
     drain_s: float = DEFAULT_DRAIN_S
     """Seconds that running calls may take to finish when a host stops."""
+    wait: bool = True
+    """Whether a service that cannot reach its server at the start keeps trying."""
     keys: Path | None = None
     """The key file that tokens are minted from; None for a given token."""
     context: str | None = None
@@ -121,7 +125,7 @@ class RoomSettings:
                 argument `token`, which contains a name; variables or files may set a token.
             instance: A name for this replica, of at most 128 printable characters; random by
                 default.
-            context: The name of a context, which stands above the variables.
+            context: The name of a context, which overrides the variables.
             environ: The variables; those of the process by default.
 
         Raises:
@@ -144,6 +148,7 @@ class RoomSettings:
             renewable=source.renewable,
             token_from=source.origin,
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
+            wait=found.switch("wait", default=True),
             keys=source.keys,
             context=found.used_context,
             lock=Path(lock) if (lock := found.text("lock")) else None,
@@ -197,7 +202,7 @@ class _Sources:
         variables = {name: environ.get(f"TOOLBUS_{name.upper()}", "") for name in names}
         variables["token"] = variables["token"].strip()
         if chosen:
-            variables = {name: variables[name] for name in ("instance", "drain", "lock")}
+            variables = {name: variables[name] for name in _OWN_SETTINGS}
         file = _Source(self._read_file(), "{name} in the settings file")
         order = [_Source(variables, "{variable}"), *self._contexts(chosen)]
         self._order: list[_Source] = [*(reversed(order) if chosen else order), file]
@@ -257,7 +262,7 @@ class _Sources:
         except OSError as error:
             variable = "TOOLBUS_CONFIG" if named else "TOOLBUS_HOME"
             raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
         if unknown:
@@ -290,6 +295,15 @@ class _Sources:
         if not is_drain(value):
             raise ValueError(f"{source.origin(name)} must be {DRAIN_FORM}")
         return float(value)
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        """Read a setting that is on or off."""
+        value, source = self._find(name)
+        if value is None or value == "":
+            return default
+        if not isinstance(value, str) or value not in _SWITCH:
+            raise ValueError(f"{source.origin(name)} must be 'on' or 'off'")
+        return _SWITCH[value]
 
 
 def _check_texts(**given: object) -> None:
@@ -364,9 +378,10 @@ def _token_source(
     if is_loopback(url) and dev_keys.exists():
         minted_for = name or found.text("name") or _user_name()
         return _minting(dev_keys, minted_for, room, ApiScope.full(), "the development key")
+    place = "" if found.used_context is None else f"context {found.used_context}: "
     raise ValueError(
-        "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
-        "or start a local server with `toolbus serve --dev`"
+        f"{place}no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes "
+        "one), or start a local server with `toolbus serve --dev`"
     )
 
 
@@ -434,7 +449,7 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise BadTokenSource(f"the function of token= must return text, not {kind}")
-        return text
+        return text.strip()
 
     return the_answer
 

@@ -8,7 +8,6 @@ counters and logs of this server; a token appears in neither.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from websockets.datastructures import Headers
 import toolbus.auth.jws  # noqa: F401 - loaded before the first handshake needs it
 from toolbus.auth.grants import ApiScope, is_room_name
 from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
+from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_quotas import ConnectionQuotas
 from toolbus_server.access.revocations import Revocations
@@ -30,7 +30,7 @@ from toolbus_server.settings import ServerSettings
 
 __all__ = ["Admission", "Admitted", "Refusal"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _BEARER = "bearer."
 _MAX_INSTANCE_CHARS = 128
 _MAX_EPOCH = 2**53
@@ -57,7 +57,7 @@ _BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n
 _TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
 _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
 _NOT_ELSEWHERE = Refusal(
-    503, None, "This is not another server, or it cannot reach the others: stay where you are.\n"
+    503, None, "This is not another server, or it cannot reach the others: keep your connection.\n"
 )
 _DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
@@ -147,7 +147,7 @@ class Admission:
         self.draining = False
         """Set when the server shuts down: from then on every connection is refused."""
         self.is_isolated = False
-        """Whether this node has no Redis and others have: nothing moves here from another one."""
+        """Whether this node has no Redis and others have: `elsewhere=1` is refused."""
         self.quotas: ConnectionQuotas = ConnectionQuotas(
             settings.max_per_address, settings.max_per_identity, settings.max_per_room
         )

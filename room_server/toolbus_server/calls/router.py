@@ -24,6 +24,7 @@ from toolbus.errors import (
     DuplicateCallId,
     HostLost,
     NoHost,
+    NotFound,
     Overloaded,
     QuotaExceeded,
     RoomException,
@@ -121,6 +122,8 @@ class Router:
         """Set when the server shuts down: from then on only nested calls are accepted."""
         self.view_is_partial = False
         """Whether this server lacks news of other servers, so that a missing host may be there."""
+        self.hosts_return_until = 0.0
+        """When, by the loop's clock, the hosts of a former server have had time to reconnect."""
         self._idle: asyncio.Event | None = None
         self.dropped = 0
         """Late, duplicate and unknown replies and cancels: counted, never fatal."""
@@ -197,9 +200,7 @@ class Router:
         if len(caller.calls) >= self._limits.max_calls:
             message = f"{self._limits.max_calls} calls are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
-        toolkit = room.state.resolve(
-            caller.participant, request.toolkit, options.get("participant")
-        )
+        toolkit = self._resolve(room, caller, request.toolkit, options.get("participant"))
         tool = check_grant(caller.participant, toolkit, request.tool)
         context = ROOT_CONTEXT
         if options:
@@ -214,6 +215,17 @@ class Router:
         affinity = affinity_of(tool, caller.participant, options.get("affinity"))
         host = self._choose_host(room, toolkit, affinity)
         return toolkit, tool, context, room.connections[host.id]
+
+    def _resolve(
+        self, room: RoutedRoom, caller: Connection, name: str, owner: str | None
+    ) -> RegisteredToolkit:
+        try:
+            return room.state.resolve(caller.participant, name, owner)
+        except NotFound as error:
+            if self._loop.time() >= self.hosts_return_until:
+                raise
+            message = f"{error.message}; this server has just started, and hosts may reconnect"
+            raise NotFound(message, retryable=True, retry_after_s=_RETRY_AFTER_S) from None
 
     def _choose_host(
         self, room: RoutedRoom, toolkit: RegisteredToolkit, affinity: str | None

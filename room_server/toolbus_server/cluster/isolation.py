@@ -1,24 +1,24 @@
 """Finds out whether a node is isolated: it has no Redis, and another node has.
 
-Without Redis a node asks other nodes directly, over HTTP, at the addresses that Redis named while
-it was connected. An answer that says "ready" with Redis, again and again for `ISOLATED_AFTER_S`, is
-the proof. Without an answer the node knows nothing, and does not count as isolated: if Redis has
-failed for all nodes, each of them goes on.
+Without Redis a node asks other nodes directly, over HTTP, at the addresses that it last read from
+Redis. It is isolated once every round of questions for `ISOLATED_AFTER_S` found a node that has
+Redis. Without such an answer it is not: if Redis has failed for all nodes, each of them continues.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Mapping
 from random import sample
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from toolbus.bounded_logging import bounded_logger
+
 __all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 READY_TEXT = "ready\n"
 """The answer of a node that has Redis."""
 ALONE_TEXT = "ready, but without Redis: calls to other nodes wait\n"

@@ -7,14 +7,14 @@ was killed, and its expiry is awaited. The requests to Redis are made by `node`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists
 
 __all__ = ["NameClaim", "NameHeld", "NameTaken", "check_node_name"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _RETRY_AT_START_S, _RETRY_S = 1.0, 3.0
 

@@ -8,7 +8,6 @@ router. A frame that is lost ends the call that it belongs to, and no other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import RoomException
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
@@ -38,7 +38,7 @@ from toolbus_server.registry.models import Identity, Participant
 
 __all__ = ["Peer", "RelayedCall", "RemotePort", "inbox_of"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _MAX_WAITING_BYTES = 8 * 1024 * 1024

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists
 from toolbus_server.calls.call_state import Connection, Offer
 from toolbus_server.cluster.replication_codec import (
@@ -23,7 +23,7 @@ from toolbus_server.rooms.hub import Hub, OpenRoom
 
 __all__ = ["RemoteParticipant", "RemoteParticipants", "unregister_named", "yield_name"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ in the order of the room's version; after a gap the room is read again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any, Protocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists, Unavailable
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection
@@ -37,7 +37,7 @@ from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
 
 __all__ = ["ReplicatedRoom", "RoomOwner"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class RoomOwner(SubscriberChannel, Protocol):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from packaging.version import InvalidVersion, Version
 
+from toolbus.untrusted_text import one_line
 from toolbus_server.registry.toolkit_definition import Definition
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Generation:
     def __str__(self) -> str:
         """Its version and digest, for logs and messages."""
         version = self.definition.version
-        text = f"version {version if version.isprintable() else repr(version)}"
-        return f"{text if version else 'no version'} (digest {self.definition.digest[:12]})"
+        text = f"version {one_line(version)}" if version else "no version"
+        return f"{text} (digest {self.definition.digest[:12]})"
 
 
 class Claim(NamedTuple):

@@ -10,7 +10,6 @@ without gaps, so that the numbers reveal nothing hidden. Counts and records of c
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
@@ -36,7 +36,7 @@ __all__ = [
     "toolkit_summary",
 ]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 COALESCE_S = 0.02
 """How long changes are collected at least before they are sent (PROTOCOL.md, EVENT-3)."""
 TOPICS: dict[str, Callable[[ApiScope], bool]] = {

@@ -6,9 +6,9 @@ that changed.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import Notice, encode
 from toolbus_server.calls.router import RoutedRoom
 from toolbus_server.registry.generations import Generation
@@ -17,7 +17,7 @@ from toolbus_server.registry.room_state import RegistrationResult, ToolkitChange
 
 __all__ = ["definition_summary", "log_registration", "notify_hosts"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 def definition_summary(generation: Generation) -> dict[str, Any]:

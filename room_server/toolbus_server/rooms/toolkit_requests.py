@@ -6,11 +6,11 @@ state is in `room_state`; here are the grants, the limits and the shape of the r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable
 from math import inf
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     DefinitionConflict,
     NotFound,
@@ -51,7 +51,7 @@ from toolbus_server.rooms.serving_notices import definition_summary, log_registr
 
 __all__ = ["ToolkitRequests"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _MAX_SHARES = 256
 _MAX_GENERATION = 2**48
 # How many texts one page of a search compares, each 256 characters counting as one. That many block

@@ -23,6 +23,7 @@ from toolbus.cli.option_values import require_utf8
 from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.telemetry.tracing import toolbus_version
+from toolbus.untrusted_text import one_line
 
 __all__ = ["COMMANDS", "CommandGroup", "main", "make_app", "missing_extra"]
 
@@ -239,13 +240,13 @@ def _hide_switch_value(option: Any) -> None:
 
 def _unavailable(name: str, text: str) -> _Command:
     def explain() -> None:
-        typer.echo(f"toolbus {name}: {text}", err=True)
+        typer.echo(f"toolbus {name}: {one_line(text)}", err=True)
         raise typer.Exit(ExitCode.USAGE)
 
     group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     decorate: Callable[..., Any] = group.command(
         name,
-        help=f"({text})",
+        help=f"({one_line(text)})",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
     decorate(explain)

@@ -1,4 +1,4 @@
-"""Parses `k=v` arguments by the tool's JSON Schema.
+"""Parses arguments: `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object.
 
 Only the top level of the schema is used: names and types. The host validates the values.
 """
@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 from toolbus.chunks.json_values import cut
 from toolbus.cli.schema_text import SchemaReader, values_of
+from toolbus.diagnostics.exit_codes import UsageError
 
-__all__ = ["Parameter", "read_any_text", "read_json", "read_parameters"]
+__all__ = ["Parameter", "needs_schema", "read_arguments", "read_json", "read_parameters"]
 
 _INTEGER = re.compile(r"-?\d+")
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
@@ -49,7 +50,7 @@ class Parameter:
             ValueError: The text matches none of the types; the message says what is allowed.
         """
         if not self.types:
-            return read_any_text(text)
+            return _read_any_text(text)
         for kind, read in _READERS.items():
             if kind in self.types:
                 try:
@@ -146,7 +147,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def read_any_text(text: str) -> Any:
+def _read_any_text(text: str) -> Any:
     """Parse the text as JSON; return it unchanged if it is not JSON."""
     try:
         return read_json(text)
@@ -171,3 +172,80 @@ def _parameter(name: str, schema: Mapping[str, Any], reader: SchemaReader) -> Pa
     values = [*(values_of(schema) or [])[:1], *bounds]
     examples = tuple(each for each in values if type(each) in {int, float})
     return Parameter(name, reader.types(schema), reader.type_text(schema), examples)
+
+
+def needs_schema(arguments: tuple[str, ...]) -> bool:
+    """Whether the type of an argument decides how its text is parsed."""
+    return any(not _is_object(each) and _split(each)[1] == "=" for each in arguments)
+
+
+def _is_object(argument: str) -> bool:
+    return argument.lstrip().startswith("{")
+
+
+def _split(argument: str) -> tuple[str, str, str]:
+    """Split `k=v` or `k:=json` at its first `=`. Raises UsageError."""
+    name, equals, value = argument.partition("=")
+    if argument in {"true", "false"}:
+        raise UsageError(
+            f"{argument!r} is not an argument: a switch such as --no-retry takes no value, and an "
+            f"argument needs a name: NAME={argument}"
+        )
+    if not equals or name in {"", ":"}:
+        raise UsageError(
+            f"{argument[:64]!r} is not an argument: write name=value, name:=JSON or one JSON object"
+        )
+    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
+
+
+def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Parse the arguments of a call.
+
+    Args:
+        typed: `k=v`, `k:=json`, or one JSON object alone.
+        parameters: The parameters of the tool, as far as they are known.
+
+    Raises:
+        UsageError: An argument cannot be parsed; the message names it.
+    """
+    if len(typed) == 1 and _is_object(typed[0]):
+        return _read_object_argument(typed[0])
+    if any(_is_object(each) for each in typed):
+        raise UsageError("a JSON object cannot be combined with other arguments")
+    arguments: dict[str, Any] = {}
+    for each in typed:
+        name, sign, text = _split(each)
+        if name in arguments:
+            raise UsageError(f"{cut(name)} is given twice")
+        arguments[name] = (
+            _read_json_argument(name, text)
+            if sign == ":="
+            else _read_text_argument(name, text, parameters)
+        )
+    return arguments
+
+
+def _read_text_argument(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any:
+    parameter = parameters.get(name)
+    if parameter is None:
+        return _read_any_text(text)
+    try:
+        return parameter.read(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{error}; {cut(name)}:=JSON sends a JSON value unchanged") from error
+
+
+def _read_json_argument(name: str, text: str) -> Any:
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the value of {cut(name)}:= is not JSON: {error}") from error
+
+
+def _read_object_argument(text: str) -> dict[str, Any]:
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the arguments are not a JSON object: {error}") from error
+    assert isinstance(value, dict)
+    return value

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from toolbus.diagnostics.exit_codes import printable
 from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
+from toolbus.untrusted_text import one_line
 
 __all__ = ["definition_text", "reserve_lines"]
 
@@ -18,9 +18,8 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 def definition_text(definition: DefinitionInfo | ToolkitInfo) -> str:
     """Return version and digest, shortened."""
-    version = printable(definition.version).replace("\n", "\\n").replace("\t", "\\t")
-    name = f"version {version}" if version else "no version"
-    return f"{name} (digest {definition.digest[:12]})"
+    name = f"version {one_line(definition.version)}" if definition.version else "no version"
+    return f"{name} (digest {one_line(definition.digest[:12])})"
 
 
 def reserve_lines(info: ToolkitInfo) -> Iterator[str]:

@@ -39,7 +39,7 @@ Locked: TypeAlias = Annotated[
     typer.Option(
         "--locked",
         metavar="FILE",
-        help="Refuse toolkits that this lock file does not have so. [TOOLBUS_LOCK]",
+        help="Refuse toolkits that are not in this lock file, or differ from it. [TOOLBUS_LOCK]",
     ),
 ]
 """The option `--locked` of commands that call tools."""

@@ -25,11 +25,13 @@ from websockets.exceptions import (
 )
 from websockets.http11 import Response
 
+from toolbus.auth.tokens import MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import is_loopback
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = [
+    "check_token",
     "connect_error",
     "foreign_server_error",
     "url_with_other_scheme",
@@ -46,8 +48,22 @@ _OTHER_SCHEME = {"ws": "wss", "wss": "ws"}
 _PROBE_TIMEOUT_S = 2.0
 _PORTS = {"ws": 80, "wss": 443}
 _PROBE = "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n"
+_UNSENDABLE = re.compile(r"[^!-~]")
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+
+
+def check_token(token: str) -> None:
+    """Check that a token can be sent as a header: the error of a header would contain it.
+
+    Raises:
+        PermissionDenied: It is too long, or has a character that no token has.
+    """
+    if len(token) > MAX_JWT_BYTES or _UNSENDABLE.search(token):
+        raise PermissionDenied(
+            f"the token is malformed: it has {len(token)} characters; a token has at most "
+            f"{MAX_JWT_BYTES}, and neither spaces nor line ends"
+        )
 
 
 async def connect_error(url: str, error: Exception, token: str, *, is_first: bool) -> RoomException:
@@ -72,9 +88,11 @@ async def connect_error(url: str, error: Exception, token: str, *, is_first: boo
     if _is_other_protocol(error):
         is_other = isinstance(error, InvalidMessage)
         return foreign_server_error(url, "it does not speak HTTP/1.1" if is_other else str(error))
-    return Unavailable(
-        f"cannot connect to {url}: {_reason(url, error)}", executed="no", details={"url": url}
-    )
+    details = {"url": url}
+    if isinstance(error, ssl.SSLCertVerificationError):
+        details["certificate"] = error.verify_message
+    message = f"cannot connect to {url}: {_reason(url, error)}"
+    return Unavailable(message, executed="no", details=details)
 
 
 def _is_toolbus_response(response: Response) -> bool:
@@ -195,5 +213,7 @@ def _reason(url: str, error: BaseException) -> str:
         return f"the name of its host is not known ({error.strerror})"
     if isinstance(error, ConnectionError) and not str(error):
         return "the connection was closed during the handshake"
+    if isinstance(error, UnicodeError):
+        return "its host, or the one that it redirects to, is not a host name"
     named = {os.strerror(each) for each in numbers if each > 0}
     return ", ".join(sorted(named)) or str(error) or type(error).__name__

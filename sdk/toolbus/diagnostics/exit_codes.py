@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from toolbus.auth.grants import GRANTS, MAX_NAME_CHARS
 from toolbus.errors import InvalidArguments, RoomException
+from toolbus.untrusted_text import one_line, printable
 
 __all__ = [
     "CallTarget",
@@ -22,8 +23,9 @@ __all__ = [
     "exit_code",
     "failure_lines",
     "grant_command",
-    "printable",
 ]
+
+_MAX_MESSAGE_CHARS, _MAX_CODE_CHARS = 4_096, 64
 
 
 class ExitCode(IntEnum):
@@ -272,14 +274,6 @@ def exit_code(error: RoomException) -> ExitCode:
     return _EXIT_CODES.get(error.code, ExitCode.TOOL_FAILED)
 
 
-def printable(text: str) -> str:
-    """Make untrusted text safe for a terminal: control characters are escaped."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in text
-    )
-
-
 def _after_close(error: RoomException) -> str | None:
     """Return the next step after a connection was closed and will not be reopened."""
     code, status = (error.details.get(name) for name in ("close_code", "status"))
@@ -311,8 +305,8 @@ def failure_lines(
         local: No room was involved, so code and `executed` are left out.
     """
     # Further lines are indented, so that untrusted text cannot imitate our own lines.
-    text = printable(error.message).replace("\n", "\n    ")
+    text = printable(error.message, _MAX_MESSAGE_CHARS).replace("\n", "\n    ")
     if not local:
-        text = f"{error.code}: {text} (executed: {error.executed})"
-    step = printable(_next_step(error, target or CallTarget())).replace("\n", "\\n")
+        text = f"{one_line(error.code, _MAX_CODE_CHARS)}: {text} (executed: {error.executed})"
+    step = one_line(_next_step(error, target or CallTarget()))
     return [f"toolbus: {text}", *([f"  next: {step}"] if step else [])]

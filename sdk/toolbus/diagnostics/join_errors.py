@@ -14,13 +14,14 @@ from typing import Any
 from toolbus.auth.grants import matches_room
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.errors import PermissionDenied, Unavailable
+from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import RoomSettings
 
 __all__ = [
     "expired_for_s",
     "explain_refusal",
     "lifetime_text",
+    "name_context",
     "read_claims",
     "read_token",
     "resolve_settings",
@@ -164,9 +165,21 @@ async def explain_refusal(settings: RoomSettings) -> AsyncIterator[None]:
             yield
     except (PermissionDenied, Unavailable, UsageError) as error:
         is_of_joining = not {"status", "close_code", "url", "token_from"}.isdisjoint(error.details)
-        if is_of_joining and settings.context is not None:
-            error.message = f"context {settings.context}: {error.message}"
+        if is_of_joining:
+            name_context(error, settings)
         raise
+
+
+def name_context(error: BaseException, settings: RoomSettings) -> None:
+    """Name the context that the settings come from in an error of joining, once.
+
+    Other exceptions than those of toolbus stay as they are.
+    """
+    prefix = f"context {settings.context}: "
+    if settings.context is None or not isinstance(error, RoomException):
+        return
+    if not error.message.startswith(prefix):
+        error.message = prefix + error.message
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ for all users together. Permissions and names are the callers' responsibility.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, TooLarge
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
@@ -27,7 +27,7 @@ from toolbus.wire import ToolkitManifest
 
 __all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _THREADS = 256
 
 

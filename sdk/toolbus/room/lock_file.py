@@ -20,9 +20,10 @@ from pydantic import BaseModel, Field, ValidationError
 from toolbus.atomic_file import write_atomically
 from toolbus.errors import DefinitionChanged
 from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.untrusted_text import json_text
 from toolbus.wire import ToolkitManifest
 
-__all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "is_same_place"]
+__all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "has_same_slot"]
 
 _MAX_LISTED = 20
 _MAX_DETAILS = 200
@@ -37,9 +38,10 @@ class InvalidLockFile(ValueError):
 
 
 class LockRefused(DefinitionChanged):
-    """A toolkit is not the one in the lock file; the call was not sent.
+    """A toolkit differs from the lock file, or is not in it; no tool ran.
 
-    `details` has `toolkit`, and, if the toolkit is in the file, `digest` and `difference`.
+    `details` has `toolkit`, and, if the toolkit is in the file, `digest` and `difference`. Those of
+    `toolbus lock --check` have the toolkits that were `added`, `changed` and `removed`.
     """
 
     next_step = "review the difference; `toolbus lock` then writes the new definition to the file"
@@ -145,9 +147,9 @@ class LockFile:
         """
         try:
             toolkits = _read_content(Path(path))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             text = f"the lock file {path} does not exist: `toolbus lock` writes it"
-            raise InvalidLockFile(text) from None
+            raise InvalidLockFile(text) from error
         except OSError as error:
             text = f"cannot read the lock file {path}: {error.strerror}"
             raise InvalidLockFile(text) from error
@@ -163,11 +165,7 @@ class LockFile:
     def to_text(self) -> str:
         """Return the content of the file: JSON; invisible characters are escaped."""
         content = {"lock": 1, "toolkits": [each.model_dump() for each in self.toolkits]}
-        text = json.dumps(content, ensure_ascii=False, indent=2, sort_keys=True)
-        visible = (
-            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
-        )
-        return "".join(visible) + "\n"
+        return json_text(content, indent=2, sort_keys=True) + "\n"
 
     def updated(
         self, toolkits: Iterable[LockedToolkit], *, without: Iterable[LockedToolkit] = ()
@@ -223,8 +221,8 @@ def _slot(toolkit: LockedToolkit | ToolkitInfo) -> tuple[str, ...]:
     return (toolkit.name, toolkit.owner, toolkit.issuer)
 
 
-def is_same_place(one: LockedToolkit | ToolkitInfo, other: LockedToolkit | ToolkitInfo) -> bool:
-    """Whether two toolkits stand for each other: public ones of one name, or one private one."""
+def has_same_slot(one: LockedToolkit | ToolkitInfo, other: LockedToolkit | ToolkitInfo) -> bool:
+    """Whether two toolkits have the same entry: public ones of one name, or one private one."""
     return _slot(one) == _slot(other)
 
 

@@ -9,14 +9,13 @@ definition of a toolkit serves instead of the one here.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
-from toolbus.diagnostics.exit_codes import printable
 from toolbus.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -30,7 +29,7 @@ from toolbus.wire import Notice, Register, Unregister
 
 __all__ = ["Registration", "Registrations", "checked_offer", "checked_supersede"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _FIRST_REPLY_TIMEOUT_S, _REPLY_TIMEOUT_S = 30.0, 10.0
 _SERVING = "serving"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -98,7 +97,7 @@ class Registration:
 
 def _definition_text(definition: Mapping[str, Any]) -> str:
     version, digest = str(definition.get("version", "")), str(definition.get("digest", ""))
-    return f"{f'version {printable(version)}' if version else 'no version'} (digest {digest[:12]})"
+    return f"{f'version {version}' if version else 'no version'} (digest {digest[:12]})"
 
 
 def checked_offer(

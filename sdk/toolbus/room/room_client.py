@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 
 from toolbus.auth.grants import ApiScope
-from toolbus.client.call_options import is_time
+from toolbus.client.call_options import is_time, waiting_seconds
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
 from toolbus.client.local_errors import NotEnteredProxy, room_closed_error
@@ -27,7 +27,8 @@ from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
     ReconnectingConnectionOwner,
 )
-from toolbus.errors import Unavailable
+from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
+from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.in_process import started_tools
 from toolbus.hosting.runner import Runner
@@ -78,10 +79,9 @@ class _Parts:
 class RoomClient(Room):
     """A participant in a room: `async with RoomClient(url, room="lab", token=token) as room:`.
 
-    Arguments win over `TOOLBUS_*` variables, these over the context in use, and that over the
-    settings file. After a lost
-    connection it reconnects, and its toolkits are registered again. The token is renewed before it
-    expires.
+    Arguments override `TOOLBUS_*` variables, these the context in use, and that the settings file.
+    After a lost connection it reconnects, and its toolkits are registered again. The token is
+    renewed before it expires.
 
     Entering raises `ValueError` for a missing or malformed setting, `TypeError` for a token
     function that is not async or does not return text, `PermissionDenied` if the server refuses the
@@ -97,13 +97,15 @@ class RoomClient(Room):
         name: The participant's name, if this process mints its own tokens.
         instance: Distinguishes replicas of one identity: printable text of at most 128 characters;
             random unless given.
-        context: The name of a context of `toolbus context`; its settings win over variables.
+        context: The name of a context of `toolbus context`; its settings override variables.
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
         locked: A `LockFile` or the path of one: toolkits that are not in it, or differ from it, are
             refused with `DefinitionChanged`. False is no lock file, whatever the settings say.
+        wait_for_host_s: Seconds that a call waits in all, within its deadline, if its toolkit has
+            no host now; 0 does not wait. The option of that name sets it for one call.
     """
 
-    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing")
+    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing", "_wait_for_host_s")
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
@@ -116,11 +118,13 @@ class RoomClient(Room):
         context: str | None = None,
         tracing: Tracing | None = None,
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
+        wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S,
     ) -> None:
         self._choices = {"url": url, "room": room, "token": token, "name": name}
         self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
         self._locked = locked
+        self._wait_for_host_s = wait_for_host_s
         self._parts: _Parts | None = None
         self._settings: RoomSettings | None = None
         self._core: Core = _UNENTERED
@@ -182,7 +186,7 @@ class RoomClient(Room):
         caller = Caller(link, table, tracing)
         if lock is not None:
             caller = LockedCaller(link, table, tracing, lock)
-        core = Core(loop, caller)
+        core = Core(loop, caller, _checked_wait(self._wait_for_host_s))
         runner = Runner(
             room_of=partial(Room, core),
             room_name=settings.room,
@@ -446,6 +450,14 @@ def _lock_of(
         return locked or None
     path = settings.lock if locked is None else locked
     return None if path is None else LockFile.load(path)
+
+
+def _checked_wait(seconds: Any) -> float:
+    """Return how long calls wait for a host. Raises ValueError if it is not a time."""
+    try:
+        return waiting_seconds(seconds)
+    except InvalidArguments as error:
+        raise ValueError(error.message) from None
 
 
 def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
-from support.parts.models import scope
-from support.parts.router_harness import ARGUMENTS, RouterHarness, phase, port_of
+from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus.wire import (
     Cancel,
     Dispatch,
@@ -35,24 +33,6 @@ def harness() -> Iterator[RouterHarness]:
 
 
 # Dispatch and reply
-
-
-def test_a_call_and_its_result_are_forwarded_undecoded(harness: RouterHarness) -> None:
-    host, alice = harness.host("host", "t"), harness.connection("alice")
-    harness.call(alice, 7, caller_context=b"\xc1", attempt=2)
-
-    dispatch = port_of(host).take_dispatch()
-    assert (dispatch.call_id, dispatch.toolkit, dispatch.tool) == ("call-7", "t", "run")
-    assert dispatch.remaining_ms == 5_000
-    assert dispatch.arguments == ARGUMENTS
-    assert dispatch.header == {
-        "caller": alice.participant.packed_info,
-        "caller_context": b"\xc1",
-        "attempt": 2,
-    }
-    assert host.participant.in_flight == 1
-    harness.router.answer(host, Result(dispatch.id, b"\xc1"))
-    assert port_of(alice).take_result() == Result(7, b"\xc1")
 
 
 @pytest.mark.parametrize("at_s", [0.1, 1_500.123, 3_000.3, 86_400.7, 3e7 + 0.9])
@@ -108,17 +88,6 @@ def test_a_call_to_a_host_with_a_full_queue_is_overloaded_and_the_host_stays(
     assert host.participant.in_flight == 0
 
 
-def test_one_caller_has_only_so_many_calls_in_flight() -> None:
-    harness = RouterHarness(replace(Limits(), max_calls=2))
-    harness.host("host", "t")
-    alice, bob = harness.connection("alice"), harness.connection("bob")
-    for number in range(3):
-        harness.call(alice, number)
-    assert phase(port_of(alice).take_failed()) == ("quota_exceeded", "no")
-    harness.call(bob, 1)
-    assert port_of(bob).sent == []
-
-
 # Calls that the router ends
 
 
@@ -153,29 +122,6 @@ def test_executed_is_no_until_the_call_is_written_and_then_maybe(
     assert port_of(alice).sent == []
 
 
-@pytest.mark.row(52, 53)
-def test_late_duplicate_and_unknown_replies_are_dropped_and_counted(harness: RouterHarness) -> None:
-    host, alice, eve = (
-        harness.host("host", "t"),
-        harness.connection("alice"),
-        harness.connection("eve"),
-    )
-    harness.call(alice, 1)
-    dispatch = port_of(host).take_dispatch()
-    harness.router.cancel(eve, Cancel(RequestId(1), "not mine"))
-    harness.router.answer(eve, Result(dispatch.id, b"forged"))
-    assert port_of(alice).sent == []
-
-    harness.router.answer(host, Result(dispatch.id, b""))
-    harness.router.answer(host, Result(dispatch.id, b"again"))
-    harness.router.cancel(alice, Cancel(RequestId(1), "too late"))
-    harness.router.answer(host, Failed(dispatch.id + 1, "internal", "no", False, "", None, None))
-
-    assert port_of(alice).take_result() == Result(1, b"")
-    assert port_of(alice).sent == []
-    assert harness.router.dropped == 5
-
-
 def test_a_participant_that_calls_itself_and_leaves_ends_its_call_once(
     harness: RouterHarness,
 ) -> None:
@@ -206,24 +152,6 @@ def nested(harness: RouterHarness) -> tuple[Connection, Connection, Connection, 
     return outer, inner, alice, port_of(outer).take_dispatch()
 
 
-@pytest.mark.row(57)
-def test_a_nested_call_inherits_its_parents_principal_and_deadline(harness: RouterHarness) -> None:
-    outer, inner, alice, parent = nested(harness)
-    harness.clock.advance(2)
-    harness.call(outer, 1, "u.run", 60_000, parent=parent.id)
-    dispatch = port_of(inner).take_dispatch()
-    assert dispatch.remaining_ms == 3_000
-    assert dispatch.header["caller"] == outer.participant.packed_info
-    assert dispatch.header["on_behalf_of"] == alice.participant.packed_info
-
-    harness.call(inner, 1, "t.run", 60_000, parent=dispatch.id)
-    third = port_of(outer).take_dispatch()
-    assert third.header["caller"] == inner.participant.packed_info
-    assert third.header["on_behalf_of"] == alice.participant.packed_info
-    harness.clock.advance(3)
-    assert harness.router.in_flight == 0
-
-
 @pytest.mark.row(58)
 def test_a_parent_id_of_an_older_connection_is_unknown_to_the_new_one(
     harness: RouterHarness,
@@ -236,39 +164,4 @@ def test_a_parent_id_of_an_older_connection_is_unknown_to_the_new_one(
     assert port_of(again).take_dispatch().id != parent.id
     assert phase(port_of(again).take_failed()) == ("permission_denied", "no")
     assert port_of(inner).sent == []
-    harness.clock.advance(5)
-
-
-@pytest.mark.row(59)
-def test_a_host_cannot_do_what_its_principal_may_not(harness: RouterHarness) -> None:
-    outer, inner = harness.host("outer", "t"), harness.host("inner", "u")
-    alice = harness.connection("alice", api=scope(call=True, allow=["t"]))
-    harness.call(alice, 1)
-    parent = port_of(outer).take_dispatch()
-    harness.call(outer, 1, "u.run", parent=parent.id)
-    assert phase(port_of(outer).take_failed()) == ("permission_denied", "no")
-    assert port_of(inner).sent == []
-
-    harness.call(outer, 1, "u.run")
-    assert "on_behalf_of" not in port_of(inner).take_dispatch().header
-    harness.clock.advance(5)
-
-
-@pytest.mark.row(58)
-def test_acting_for_a_principal_needs_the_grant_and_its_presence(harness: RouterHarness) -> None:
-    host, alice = harness.host("host", "t"), harness.connection("alice")
-    agent = harness.connection("agent", api=scope(call=True, act_for=["alice", "zoe"]))
-    harness.call(agent, 1, on_behalf_of="alice")
-    assert port_of(host).take_dispatch().header["on_behalf_of"] == alice.participant.packed_info
-
-    denied = set()
-    for name in ("zoe", "host", "nobody"):
-        harness.call(agent, 2, on_behalf_of=name)
-        failed = port_of(agent).take_failed()
-        denied.add((*phase(failed), failed.message.replace(name, "NAME")))
-    # Without the grant for a name the error does not reveal whether a participant has it.
-    assert denied == {
-        ("permission_denied", "no", "no participant here is named 'NAME'"),
-        ("permission_denied", "no", "no grant to act for 'NAME' (agents.act_for)"),
-    }
     harness.clock.advance(5)

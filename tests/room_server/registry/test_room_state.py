@@ -17,7 +17,6 @@ from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import (
     Participant,
     RegisteredToolkit,
-    searchable_texts,
 )
 from toolbus_server.registry.room_state import MAX_RESERVED, RoomState
 from toolbus_server.registry.toolkit_definition import Definition
@@ -34,16 +33,8 @@ def room_with(*participants: Participant) -> RoomState:
     return state
 
 
-def listed(state: RoomState, reader: Participant, search: str | None = None) -> list[str]:
-    return [
-        each.name
-        for each in state.visible_toolkits(reader, after=None)
-        if search is None or _is_found(search, searchable_texts(each, reader))
-    ]
-
-
-def _is_found(search: str, texts: list[str]) -> bool:
-    return any(search.casefold() in text.casefold() for text in texts)
+def listed(state: RoomState, reader: Participant) -> list[str]:
+    return [each.name for each in state.visible_toolkits(reader, after=None)]
 
 
 # Names
@@ -525,15 +516,3 @@ def test_a_cursor_whose_toolkit_was_removed_still_has_a_position() -> None:
     state.unregister(alice, "b", public=True)
 
     assert [t.name for t in state.visible_toolkits(alice, after=cursor)] == ["c"]
-
-
-def test_a_search_finds_only_what_the_reader_can_see() -> None:
-    alice = participant("alice")
-    bob = participant("bob", api=scope(use_tools=True, deny=["t.secret"]))
-    state = room_with(alice, bob)
-    state.register(alice, definition("t", "open", "secret", description="Über Wetter"), public=True)
-
-    assert listed(state, bob, "SECRET") == []
-    assert listed(state, alice, "SECRET") == ["t"]
-    assert listed(state, bob, "über") == ["t"]
-    assert listed(state, bob, "nothing") == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from support.clients.raw_checks import SAY, TEXT_ARGUMENT, check_still_served, refused
 from support.clients.raw_client import (
@@ -197,31 +197,6 @@ async def test_broken_arguments_are_refused_by_the_host_alone(arguments: bytes) 
         assert (code, executed) == ("invalid_arguments", "no")
         assert "path" in details
         await check_still_served(mallory)
-
-
-@pytest.mark.row(31)
-async def test_unknown_kind_is_answered_and_the_connection_stays() -> None:
-    """FRAME-9."""
-    async with unharmed_server() as server, raw_participant(server) as mallory:
-        for kind in (0, 1, 17, 6, 99, 2**40, -1):
-            mallory.send_packed(kind, 5, "whatever", {"a": [1]})
-            code, executed, details = await refused(mallory, 5)
-
-            assert (code, executed) == ("invalid_arguments", "no")
-            assert details == {"path": "/0", "message": "unknown kind"}
-        mallory.send_packed(99)
-        mallory.send_packed(99, "no id")
-        await check_still_served(mallory)
-
-
-@pytest.mark.row(31)
-async def test_fields_of_a_newer_release_are_ignored() -> None:
-    """FRAME-8 and FRAME-13."""
-    async with unharmed_server() as server, raw_participant(server) as mallory:
-        options = {"new": {"deep": [1, b"x"]}, "": None}
-        mallory.send_packed(*[16, *astuple(replace(SAY, options=options))], {"more": True}, 7)
-
-        assert isinstance(await mallory.reply_to(1), Result)
 
 
 OFFER = pack_body({"name": "x"})

@@ -17,10 +17,7 @@ from toolbus.errors import (
     DeadlineExceeded,
     HostLost,
     InvalidArguments,
-    InvalidResult,
     Overloaded,
-    TooLarge,
-    ToolFailed,
 )
 from toolbus_server.testing import TestServer
 
@@ -79,43 +76,6 @@ async def test_arguments_that_cannot_travel_are_refused_before_they_do(
         error = await error_of_call(alice, "t.echo", timeout_s=10, text=value)
         assert (type(error), error.executed) == (InvalidArguments, "no")
         assert await alice.call("t.echo", text="still here") == "still here"
-
-
-@pytest.mark.row(49)
-async def test_exceptions_and_invalid_results_of_a_tool_have_executed_yes(
-    server: TestServer,
-) -> None:
-    @tool
-    async def fail(how: str) -> Any:
-        match how:
-            case "raises":
-                raise KeyError("secret words")
-            case "words":
-                raise ToolFailed("no such account", retryable=False)
-            case "unsendable":
-                return {"at": {"x": object()}}
-        return "x" * 2**20
-
-    expected = {
-        "raises": ToolFailed,
-        "words": ToolFailed,
-        "unsendable": InvalidResult,
-        "large": TooLarge,
-    }
-    async with (
-        server.room("host") as host,
-        host.host(Toolkit("t", [fail])),
-        server.room("alice") as alice,
-    ):
-        errors = {
-            how: await error_of_call(alice, "t.fail", timeout_s=10, how=how) for how in expected
-        }
-        assert {how: type(error) for how, error in errors.items()} == expected
-        assert {error.executed for error in errors.values()} == {"yes"}
-        assert "secret" not in str(errors["raises"])
-        assert errors["raises"].details["cause"] == "KeyError"
-        assert str(errors["words"]) == "no such account"
-        assert errors["unsendable"].details["path"] == "/at/x"
 
 
 @pytest.mark.row(50, 51)

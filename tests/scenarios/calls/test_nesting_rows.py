@@ -179,7 +179,7 @@ async def fetch(context: ToolContext) -> None:
         ([], calling(use_tools=True, allow=["help"]), True, "principal", None),
     ],
 )
-async def test_a_refused_nested_call_tells_the_caller_which_grant_is_missing(
+async def test_a_refused_nested_call_names_the_missing_grant_to_the_caller(
     server: TestServer, host: list[str], caller: ApiScope, is_public: bool, lacks: str, named: Any
 ) -> None:
     """ERR-9: the name of the tool is sent only to a caller that may list or call it."""
@@ -222,6 +222,21 @@ async def test_the_name_of_a_refused_tool_is_not_sent_beyond_its_caller(server: 
             await alice.call("a.outer")
     assert "vault" not in f"{caught.value.message} {caught.value.details}"
     assert caught.value.details["refused"] == {"grant": "agents.call", "lacks": "host"}
+
+
+async def test_malformed_facts_about_a_refused_call_are_details_of_a_tool(
+    server: TestServer,
+) -> None:
+    details = {"refused": {"grant": "agents.call", "lacks": ["host"]}}
+
+    @tool
+    async def fail() -> None:
+        raise ToolFailed("out of stock", details=details)
+
+    async with server.room("host") as host, host.host(Toolkit("shop", [fail])):
+        with pytest.raises(ToolFailed, match="out of stock") as caught:
+            await host.call("shop.fail")
+    assert caught.value.details == details
 
 
 @pytest.mark.row(59)

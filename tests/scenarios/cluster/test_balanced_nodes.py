@@ -175,7 +175,9 @@ async def held_call(balanced_nodes: BalancedNodes, name: str, other: str) -> Asy
         assert isinstance(await caller.reply_to(1), Result)
 
 
-async def check_nobody_is_sent_to(balanced_nodes: BalancedNodes, name: str, load: Load) -> None:
+async def check_node_gets_no_participants(
+    balanced_nodes: BalancedNodes, name: str, load: Load
+) -> None:
     """Check that a draining node gets no new participant, while all calls continue."""
     node = balanced_nodes.nodes[name]
     assert (await read(node.url, "/readyz")).status == 404
@@ -217,7 +219,7 @@ async def replace(balanced_nodes: BalancedNodes, name: str, other: str, load: Lo
         # The balancer does not know yet: a new participant is refused there, and tries again.
         assert await answers(balanced_nodes, NEWCOMERS, "early") == [101] * NEWCOMERS
         await balanced_nodes.balancer.wait_for_state(name, "stopping")
-        await check_nobody_is_sent_to(balanced_nodes, name, load)
+        await check_node_gets_no_participants(balanced_nodes, name, load)
     assert await node.ended() == 0
     await load.goes_on()
     await node.start()

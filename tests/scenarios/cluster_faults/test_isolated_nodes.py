@@ -1,4 +1,4 @@
-"""Nodes without Redis: one of them alone hands its participants over, all of them go on."""
+"""Nodes without Redis: one alone hands over its participants; if all are, they keep them."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ async def readiness(server: TestServer) -> tuple[int, str]:
     return answer.status, answer.body
 
 
-async def doctors_word(server: TestServer) -> tuple[str, str]:
-    """Return what the doctor finds at a node."""
+async def doctor_finding(server: TestServer) -> tuple[str, str]:
+    """Return the status and text of the doctor's check `ready` of a node."""
     options = RoomOptions(url=server.url, room="lab", token=server.token("doctor"))
     finding = next(each for each in await check_room(options) if each.check == "ready")
     return finding.status, finding.found
@@ -106,7 +106,7 @@ async def test_isolated_node_hands_its_participants_over_and_no_call_fails(
                 assert await asyncio.gather(*calls) == [3] * 6
                 await until(lambda: names_at(nodes.there) == {"host", "me", "other"})
                 assert await readiness(here) == (404, ISOLATED_TEXT)
-                assert await doctors_word(here) == ("warn", ISOLATED_TEXT.strip())
+                assert await doctor_finding(here) == ("warn", ISOLATED_TEXT.strip())
                 assert (await read(here.url, "/healthz")).status == 200
                 numbers = await numbers_at(here.url)
                 assert (numbers["toolbus_redis_up"], numbers["toolbus_node_isolated"]) == (0, 1)
@@ -118,7 +118,7 @@ async def test_isolated_node_hands_its_participants_over_and_no_call_fails(
                 nodes.here_way.mend()
                 await node_of(here).is_joined.wait()
                 assert await readiness(here) == (200, READY_TEXT)
-                assert await doctors_word(here) == ("ok", "accepts participants")
+                assert await doctor_finding(here) == ("ok", "accepts participants")
                 assert (await numbers_at(here.url))["toolbus_redis_up"] == 1
                 assert await me.call("kit.add", a=1, b=2) == 3
     lines = [each.getMessage() for each in caplog.records]
@@ -143,7 +143,7 @@ async def test_without_redis_for_all_each_node_stays_ready_and_keeps_its_partici
         await until(lambda: len(found) > 30 and not any(found[-10:]))
         for server in (nodes.here, nodes.there):
             assert await readiness(server) == (200, ALONE_TEXT)
-            assert await doctors_word(server) == ("warn", ALONE_TEXT.strip())
+            assert await doctor_finding(server) == ("warn", ALONE_TEXT.strip())
         assert names_at(nodes.here) == {"me"}
         async with nodes.here.room("newcomer") as newcomer:
             assert await newcomer.call("kit.add", a=1, b=2) == 3
@@ -153,7 +153,7 @@ async def test_without_redis_for_all_each_node_stays_ready_and_keeps_its_partici
 async def test_participants_stay_at_an_isolated_node_if_no_other_server_is_reached(
     nodes: RelayedNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LEAVE-11, CONN-4: they know only its address, and it refuses to be another server.
+    """LEAVE-11, CONN-4: they know only its address, and it refuses `elsewhere=1`.
 
     LEAVE-12: a missing host may have moved, or may not be published again.
     """

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -100,19 +98,6 @@ def test_tool_takes_12_lines_and_caller_8() -> None:
 
 
 # Commands
-
-
-@pytest.fixture
-def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The variables of a person called "you", who has an empty home and has set nothing."""
-    for name in list(os.environ):
-        if name.startswith(("TOOLBUS_", "OTEL_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("LOGNAME", "you")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return dict(os.environ)
 
 
 @pytest.mark.long

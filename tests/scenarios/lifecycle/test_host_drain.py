@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,9 +13,9 @@ import pytest
 
 from support.processes.launch import ChildProcess
 from support.processes.ledger_load import Load, keys_from, runs_of, start_ledger
-from support.rooms.events import next_toolkit_event, until_hosts
+from support.rooms.events import until_hosts
 from support.rooms.server_state import connection_of, until_in_flight
-from toolbus import EventStream, RoomClient, RoomEvent, Toolkit, tool
+from toolbus import RoomClient, Toolkit, tool
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.errors import HostLost, NoHost, Unavailable
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S
@@ -84,58 +83,6 @@ async def test_host_that_is_alone_leaves_its_name_to_the_next_of_its_identity(
         load.check(witness)
 
 
-@pytest.mark.row(43)
-async def test_calls_that_outlive_the_time_to_drain_are_given_up(tmp_path: Path) -> None:
-    """LEAVE-1, CALL-13: they end by phase; the setting is the one of the server."""
-    witness = tmp_path / "witness"
-    async with (
-        running_server() as server,
-        server.room("alice") as alice,
-        ledger_host(server, witness, TOOLBUS_DRAIN="0.2") as host,
-    ):
-        await until_hosts(alice, "ledger", 1)
-        calling = asyncio.create_task(alice.call("ledger.count", key=1, work_s=60))
-        await _entered(witness)
-        assert await host.terminate() == 0
-        with pytest.raises(HostLost) as lost:
-            await calling
-        assert lost.value.executed == "maybe"
-
-
-@pytest.mark.row(43)
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-async def test_second_signal_ends_a_host_at_once(tmp_path: Path, second: signal.Signals) -> None:
-    """However long it may drain; its calls are lost."""
-    witness = tmp_path / "witness"
-    async with (
-        running_server() as server,
-        server.room("alice") as alice,
-        alice.events(["toolkits"]) as events,
-        ledger_host(server, witness, TOOLBUS_DRAIN="60") as host,
-    ):
-        await _until_reported(events, 1)
-        calling = asyncio.create_task(alice.call("ledger.count", key=1, work_s=60))
-        await _entered(witness)
-        host.process.send_signal(signal.SIGTERM)
-        await _until_reported(events, 0)  # it drains now
-        assert host.process.returncode is None
-        assert not calling.done()
-        host.process.send_signal(second)
-        async with asyncio.timeout(60):
-            assert await host.process.wait() == 5
-            with pytest.raises(HostLost) as lost:
-                await calling
-        assert lost.value.executed == "maybe"
-
-
-async def _until_reported(events: EventStream[RoomEvent], hosts: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            toolkit = (await next_toolkit_event(events)).toolkit
-            if toolkit is not None and toolkit.hosts == hosts:
-                return
-
-
 async def _entered(witness: Path) -> None:
     async with asyncio.timeout(60):
         while not _text_of(witness):  # noqa: ASYNC110 - another process
@@ -165,7 +112,7 @@ async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more
             await host.drain()
             assert calling.done() or await calling == "held"
             with pytest.raises(NoHost):
-                await alice.call("work.hold", seconds=0)
+                await alice.invoke("work.hold", {"seconds": 0}, wait_for_host_s=0)
             link = _link_of(host)
             assert link.websocket is not None
             link.websocket.transport.abort()
@@ -175,7 +122,7 @@ async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more
                 async with host.host(Toolkit("more", [hold])):
                     pass
             with pytest.raises(NoHost):
-                await alice.call("work.hold", seconds=0)
+                await alice.invoke("work.hold", {"seconds": 0}, wait_for_host_s=0)
         async with server.room("host") as host, host.host(Toolkit("work", [hold])):
             assert await alice.call("work.hold", seconds=0) == "held"
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import ServerConnection
 
-from support.processes.host_process import host_process
 from support.rooms.events import listed, until_hosts
 from toolbus import ApiScope, Key, KeyRing, RemoteToolkit, RoomClient, Toolkit, tool
 from toolbus.auth.grants import AgentsGrant
@@ -59,21 +57,6 @@ def drop(server: TestServer, name: str) -> None:
     for session in server.server.hub.rooms["lab"].sessions.values():
         if session.connection.participant.identity.name == name:
             session.connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
-
-
-@pytest.mark.row(43)
-async def test_a_host_that_is_stopped_fails_no_call(tmp_path: Path) -> None:
-    async with (
-        running_server() as server,
-        server.room("alice") as alice,
-        host_process(server, tmp_path / "stays"),
-        host_process(server, tmp_path / "leaves") as leaves,
-        Load(alice).running() as load,
-    ):
-        await load.goes_on()
-        assert await leaves.terminate() == 0
-        await until_hosts(alice, "work", 1)
-        await load.goes_on()
 
 
 @pytest.mark.row(43)

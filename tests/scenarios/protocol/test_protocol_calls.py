@@ -282,9 +282,13 @@ async def test_acting_for_another_needs_the_grant_and_the_other() -> None:
         await on.join("bob", ApiScope())
         got = await call_through(agent, on.host, call_of(on_behalf_of="alice"))
         assert unpack_body(got.header["on_behalf_of"])[:2] == [id_of(on.alice), "alice"]
-        for name in ("carol", "bob", "host"):  # not present; without grants; not in act_for
+        # Not present; without grants; not in act_for, with and without such a participant.
+        refusals = {}
+        for name in ("carol", "bob", "host", "zoe"):
             failed = await refusal(agent, call_of(request_id=8, on_behalf_of=name))
             assert failed.code == "permission_denied", name
+            refusals[name] = failed.message.replace(name, "NAME")
+        assert refusals["host"] == refusals["zoe"]
 
 
 async def test_host_that_no_longer_serves_a_toolkit_answers_no_host() -> None:
@@ -317,6 +321,7 @@ async def test_calls_in_flight_of_a_caller_are_limited() -> None:
         failed = await refusal(on.alice, call_of(request_id=5_000))
         assert (failed.code, failed.executed, failed.retryable) == ("quota_exceeded", "no", True)
         assert failed.retry_after_ms
+        await call_through(on.host, on.host, call_of(request_id=1))
 
 
 async def test_call_that_fits_the_callers_frame_and_not_the_hosts_is_too_large() -> None:

@@ -60,7 +60,7 @@ async def check_freed(late: RoomClient, name: str = "echo") -> None:
         assert await late.call(f"{name}.add", a=1, b=2) == 3
 
 
-async def test_name_of_the_last_participant_stays_reserved_without_anyone_in_the_room() -> None:
+async def test_name_of_the_last_participant_stays_reserved_in_an_empty_room() -> None:
     """REG-18."""
     settings = ServerSettings(keys=KeyRing([]), port=0, limits=RESERVED)
     async with asyncio.timeout(TIME_S), running_server(settings=settings) as server:
@@ -106,7 +106,7 @@ async def test_name_outlives_an_empty_room_at_all_nodes(redis: RedisServer) -> N
             await check_freed(later)
 
 
-async def test_name_of_a_killed_node_stays_reserved_without_anyone_in_the_room(
+async def test_name_of_a_killed_node_stays_reserved_in_an_empty_room(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     """REG-18: until the lease of that node expires, its host counts as connected."""

@@ -22,6 +22,7 @@ from toolbus import (
     RequiredToolkit,
     RoomClient,
     ToolContext,
+    ToolFailed,
     Toolkit,
     Turn,
     tool,
@@ -195,8 +196,8 @@ async def test_nested_calls_of_a_locked_host_are_checked() -> None:
                 result: Any
                 try:
                     result = await room.call("relay.relay", tool="words.count")
-                except Exception as error:
-                    result = error.details["code"]  # type: ignore[attr-defined]
+                except ToolFailed as error:
+                    result = error.details["code"]
                 assert result == expected
 
 

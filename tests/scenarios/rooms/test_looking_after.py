@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -141,16 +140,6 @@ async def test_a_narrower_token_withdraws_toolkits_that_it_does_not_allow(
         await ask(host, Refresh(number(), server.token("host", api=narrow)))
         assert (await refusal(bob, call_of())).code == "not_found"
         assert (await refusal(host, call_of())).code == "not_found"
-
-
-async def test_a_newer_token_lives_on_after_the_old_one_has_expired(server: TestServer) -> None:
-    """REFRESH-1, CONN-12."""
-    async with raw_participant(server, "host") as host:
-        session = next(iter(server.server.hub.rooms["lab"].sessions.values()))
-        before: Any = session
-        ends_at = before._expiry.ends_at
-        await ask(host, Refresh(number(), server.token("host", ttl_s=7_200)))
-        assert before._expiry.ends_at > ends_at + 3_000
 
 
 # Administrators
@@ -336,13 +325,3 @@ async def test_a_participant_refreshes_its_token_from_its_source(server: TestSer
         await host.refresh()
         async with host.host(Toolkit("carts", [add])):
             assert await host.call("carts.add", customer="c") == "c"
-
-
-async def test_an_administrator_sends_a_participant_away_for_good(server: TestServer) -> None:
-    """LEAVE-4: no client reconnects after 4440."""
-    async with server.room("root") as root, server.room("eve") as eve:
-        assert [each["participants"] for each in (await root.admin("rooms"))["rooms"]] == [2]
-        assert await root.admin("kick", room="lab", participant="eve") == {"closed": 1}
-        async with asyncio.timeout(60):
-            with pytest.raises(PermissionDenied):
-                await eve.closed()

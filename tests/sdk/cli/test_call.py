@@ -15,8 +15,7 @@ import pytest
 
 from support.processes.command_line import CommandLine
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
-from toolbus.cli.arguments import read_parameters
-from toolbus.cli.commands.call import read_arguments
+from toolbus.cli.arguments import read_arguments, read_parameters
 from toolbus.cli.output import ValueOutput
 from toolbus.diagnostics.exit_codes import UsageError
 
@@ -301,8 +300,9 @@ def test_ctrl_c_cancels_the_tool_and_exits_with_5(toolbus: CommandLine, tmp_path
     assert (outcome.code, outcome.error["code"]) == (5, "cancelled")
 
 
-def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("call", "lab.nothing", "--url", "ws://127.0.0.1:1")
+@pytest.mark.parametrize("command", [("call", "lab.nothing"), ("host", "clock", "--no-wait")])
+def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, ...]) -> None:
+    outcome = toolbus.run_here(*command, "--url", "ws://127.0.0.1:1")
     assert outcome.code == 6
     assert "toolbus doctor" in outcome.err
 
@@ -326,6 +326,10 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["lab.nothing", "--token", "not a token"], "this is not a token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
+        (
+            ["lab.nothing", "--wait-for-host", "-1"],
+            "--wait-for-host must be a number of seconds, 0",
+        ),
         (["lab.nothing", "--timeout", "inf"], "--timeout must be a number of seconds above 0 and"),
         (["lab.nothing", "--url", f"ws://{'a' * 64}:1"], "is not a server address"),
         (["n" * 100_000], "nn' is not a tool name"),

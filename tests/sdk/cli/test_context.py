@@ -80,7 +80,7 @@ def test_context_in_use_applies_to_commands_and_programs_in_any_folder(
     assert settings_of(elsewhere).endswith(", room attic, context lab")
 
 
-def test_chosen_context_wins_over_variables_and_the_one_in_use_does_not(
+def test_chosen_context_overrides_variables_and_the_one_in_use_does_not(
     toolbus: CommandLine,
 ) -> None:
     wrong = {"TOOLBUS_URL": "ws://127.0.0.1:1", "TOOLBUS_ROOM": "hall", "TOOLBUS_TOKEN": "a.b.c"}
@@ -90,6 +90,8 @@ def test_chosen_context_wins_over_variables_and_the_one_in_use_does_not(
     assert settings_of(toolbus, TOOLBUS_CONTEXT="lab", **wrong).endswith("room attic, context lab")
     listed = toolbus.run_here("participants", "--json", "--context", "lab", **wrong)
     assert [each["name"] for each in listed.value] == ["ann"]
+    own = toolbus.run_here("context", "use", "own", TOOLBUS_NAME="eve")
+    assert "TOOLBUS_NAME is set and overrides it" in own.err
     mine = toolbus.run_here("tools", "--context", "own", TOOLBUS_CONTEXT="lab", **wrong)
     assert mine.code == 0, mine.err
 

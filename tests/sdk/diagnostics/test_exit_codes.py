@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines, printable
+from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import (
     ERRORS,
     DeadlineExceeded,
@@ -33,10 +33,6 @@ def test_too_large_has_an_exit_code_for_arguments_and_one_for_results() -> None:
 
 def test_unknown_error_code_exits_with_1() -> None:
     assert exit_code(RoomException()) == 1
-
-
-def test_control_characters_in_untrusted_text_are_escaped() -> None:
-    assert printable("a\x1b[2Jb\u202ec\n") == "a\\x1b[2Jb\\u202ec\n"
 
 
 def test_names_are_quoted_for_a_shell() -> None:

@@ -117,8 +117,13 @@ def assert_ends_as_the_command_does(
 @pytest.mark.parametrize(
     ("variables", "code", "message"),
     [
-        ({"TOOLBUS_URL": NOWHERE}, 6, "unavailable: cannot connect to ws://127.0.0.1:1"),
+        (
+            {"TOOLBUS_URL": NOWHERE, "TOOLBUS_WAIT": "off"},
+            6,
+            "unavailable: cannot connect to ws://127.0.0.1:1",
+        ),
         ({"TOOLBUS_URL": "http://x"}, 2, "'http://x' is not a server address"),
+        ({"TOOLBUS_WAIT": "no"}, 2, "TOOLBUS_WAIT must be 'on' or 'off'"),
         ({"TOOLBUS_ROOM": "A B"}, 2, "'A B' is not a room name"),
         ({"TOOLBUS_HOME": "/nowhere"}, 2, "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
         (
@@ -186,7 +191,9 @@ def test_bug_keeps_its_traceback(toolbus: CommandLine) -> None:
 
 
 def test_program_can_catch_the_exit(toolbus: CommandLine) -> None:
-    program = "import words\ntry: words.words.run()\nexcept SystemExit as end: print(end.code)"
+    program = (
+        "import words\ntry: words.words.run(wait=False)\nexcept SystemExit as end: print(end.code)"
+    )
     outcome = run(toolbus, "-c", program, TOOLBUS_URL=NOWHERE)
     assert (outcome.code, outcome.out) == (0, "6\n")
 

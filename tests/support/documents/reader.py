@@ -61,6 +61,15 @@ class Reader:
         for step in services:
             self.start(step)
 
+    def restart(self, service: Service) -> None:
+        """Kill a service and start it again; what listens has the same port as before."""
+        listens = re.search(r" --port 0$", service.command)
+        port = service.wait_for(re.compile(r"listening.*:(\d+)"))[1] if listens else ""
+        command = re.sub(r" --port 0$", f" --port {port}", service.command)
+        again = self._terminals.restart(service, command)
+        if " --port " in command:
+            again.wait_for(re.compile("listening"))
+
     def start(self, step: Step) -> None:
         """Start a service, and wait until it has printed the expected lines."""
         if "toolbus serve" in step.command:

@@ -22,6 +22,9 @@ class Service:
     """A command that runs until it is terminated, and its output so far."""
 
     process: subprocess.Popen[str]
+    command: str
+    prints: Sequence[str]
+    """What it prints until it ends."""
     _printed: str = ""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -66,7 +69,7 @@ class Terminals:
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
         self.variables = dict(variables)
-        self.services: list[tuple[Service, Sequence[str]]] = []
+        self.services: list[Service] = []
         self._left = ExitStack()
 
     def __enter__(self) -> Terminals:
@@ -86,18 +89,39 @@ class Terminals:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        service = Service(process)
+        service = Service(process, command, prints)
         reader = threading.Thread(target=service.read, daemon=True)
         reader.start()
         # Undone from the last to the first: killed, read to the end, waited for.
         self._left.enter_context(process)
         self._left.callback(reader.join, _PATIENCE_S)
         self._left.callback(process.kill)
-        self.services.append((service, prints))
+        self.services.append(service)
         return service
+
+    def restart(self, service: Service, command: str) -> Service:
+        """Kill a service, and start it again at its place, with this command."""
+        service.process.kill()
+        service.process.wait(_PATIENCE_S)
+        place = self.services.index(service)
+        self.services.remove(service)
+        started = self.start(command, service.prints)
+        self.services.insert(place, self.services.pop())
+        return started
 
     def type(self, steps: Sequence[Step]) -> None:
         """Type commands into one shell; each must print what its step shows, and no more."""
+        for step, printed in zip(steps, self._type(steps), strict=False):
+            assert _is_as_shown(step, printed), (
+                f"$ {step.command}\n{printed}promised: {step.prints}"
+            )
+
+    def prints(self, step: Step) -> bool:
+        """Type a command; return whether it prints what its step shows, and no more."""
+        return _is_as_shown(step, self._type([step])[0])
+
+    def _type(self, steps: Sequence[Step]) -> list[str]:
+        """Type commands into one shell; return what each of them printed."""
         lines = [f"{each.command}\n_code=$?; printf '{_MARK}'; (exit $_code)" for each in steps]
         done = subprocess.run(
             ["bash", "-c", "\n".join(lines)],
@@ -110,14 +134,16 @@ class Terminals:
             timeout=_PATIENCE_S,
             check=False,
         )
-        for step, printed in zip(steps, done.stdout.split(_MARK), strict=False):
-            text = f"{settled(printed)}\n" if printed else ""
-            wanted = pattern_of(step.prints)
-            assert wanted.fullmatch(text), f"$ {step.command}\n{printed}promised: {step.prints}"
+        return done.stdout.split(_MARK)
 
     def end_all(self) -> None:
         """Wait for the rest of each service's output, and terminate them, the last one first."""
-        for service, prints in self.services:
-            service.shows(prints)
-        for service, _ in reversed(self.services):
+        for service in self.services:
+            service.shows(service.prints)
+        for service in reversed(self.services):
             service.end()
+
+
+def _is_as_shown(step: Step, printed: str) -> bool:
+    text = f"{settled(printed)}\n" if printed else ""
+    return pattern_of(step.prints).fullmatch(text) is not None

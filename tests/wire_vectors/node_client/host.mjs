@@ -48,6 +48,14 @@ export class Host {
     return this.#connection.request("unregister", { toolkit: name, public: isPublic });
   }
 
+  /** Accept no calls any more, and wait until those that run have ended (LEAVE-5). */
+  async drain() {
+    await this.#connection.request("drain", { options: {} });
+    while (this.#runs.size) {
+      await Promise.allSettled([...this.#runs.values()].map(({ ended }) => ended));
+    }
+  }
+
   #begin(frame) {
     const run = new Run(this.#connection, frame);
     const refuse = (code, message, details) => run.fail(code, "no", message, { details });
@@ -63,7 +71,7 @@ export class Host {
     const { args, wrong } = argumentsOf(tool, frame.arguments);
     if (wrong) return refuse("invalid_arguments", wrong.message, wrong);
     this.#runs.set(frame.id, run);
-    run.go(tool, args).finally(() => this.#runs.delete(frame.id));
+    run.ended = run.go(tool, args).finally(() => this.#runs.delete(frame.id));
   }
 
   #stop(id, reason) {

@@ -66,16 +66,8 @@ class RedisProcess:
         """
         port = _free_port()
         self._process = await asyncio.create_subprocess_exec(
-            *(
-                "sh",
-                "-c",
-                _END_WITH_STDIN,
-                self._program,
-                "--port",
-                str(port),
-                "--bind",
-                "127.0.0.1",
-            ),
+            *("sh", "-c", _END_WITH_STDIN, self._program),
+            *("--port", str(port), "--bind", "127.0.0.1"),
             *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

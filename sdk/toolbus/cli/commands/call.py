@@ -18,8 +18,8 @@ import typer
 
 from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, EmptyChunk, FileChunk
-from toolbus.chunks.json_values import cut, shown
-from toolbus.cli.arguments import Parameter, read_any_text, read_json, read_parameters
+from toolbus.chunks.json_values import shown
+from toolbus.cli.arguments import Parameter, needs_schema, read_arguments, read_parameters
 from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
 from toolbus.cli.json_lines import json_lines
@@ -35,7 +35,7 @@ from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.room.call_explanation import Explanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
 
-__all__ = ["call", "read_arguments"]
+__all__ = ["call"]
 
 _STDIN = Path("-")
 
@@ -62,7 +62,18 @@ _Participant = Annotated[
 ]
 _Pin = Annotated[str | None, typer.Option(help="Call only if the toolkit has this digest.")]
 _NoRetry = Annotated[
-    bool, typer.Option("--no-retry", help="Do not retry, even if a retry is safe.")
+    bool,
+    typer.Option(
+        "--no-retry", help="Make one attempt and do not wait for a host, even if a retry is safe."
+    ),
+]
+_WaitForHost = Annotated[
+    float | None,
+    typer.Option(
+        "--wait-for-host",
+        metavar="SECONDS",
+        help="How long to wait if the toolkit has no host now; 0 does not wait. Default: 10.",
+    ),
 ]
 _OnBehalfOf = Annotated[str | None, typer.Option(help="Call on behalf of this participant.")]
 _Explain = Annotated[
@@ -101,6 +112,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     participant: _Participant = None,
     pin: _Pin = None,
     no_retry: _NoRetry = False,
+    wait_for_host: _WaitForHost = None,
     on_behalf_of: _OnBehalfOf = None,
     out: _Out = None,
     explain: _Explain = False,
@@ -117,13 +129,13 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
         raise UsageError(_invalid_tool(tool, arguments or []))
-    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    _check_times(timeout, wait_for_host)
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,
         "pin": pin,
         "retry": not no_retry,
+        "wait_for_host_s": wait_for_host,
         "on_behalf_of": on_behalf_of,
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
@@ -139,6 +151,15 @@ def call(  # noqa: PLR0913 - a parameter for each flag
             value = in_room(options, plan.run, locked=locked)
             if value is not None:
                 output.write(value)
+
+
+def _check_times(timeout: float | None, wait_for_host: float | None) -> None:
+    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    if wait_for_host is not None and not 0 <= wait_for_host < MAX_TIMEOUT_S:
+        raise UsageError(
+            f"--wait-for-host must be a number of seconds, 0 or more and below {MAX_TIMEOUT_S}"
+        )
 
 
 def _attachment(path: Path | None) -> Path | FileChunk | None:
@@ -191,7 +212,7 @@ class _Plan:
 
     async def explain(self, room: CommandRoom) -> Explanation:
         """Ask the server which host would run the call."""
-        proxy = await self._toolkit(room) if _needs_schema(self.arguments) else None
+        proxy = await self._toolkit(room) if needs_schema(self.arguments) else None
         arguments = read_arguments(self.arguments, self._parameters(proxy))
         named = {name: self.options[name] for name in ("participant", "on_behalf_of", "pin")}
         return await room.explain(self.target.full_name, arguments, **named)
@@ -203,7 +224,7 @@ class _Plan:
         """
         ends_at = asyncio.get_running_loop().time() + (self.target.timeout_s or DEFAULT_TIMEOUT_S)
         proxy: ToolkitProxy | None = None
-        if not self.is_stream or _needs_schema(self.arguments):
+        if not self.is_stream or needs_schema(self.arguments):
             try:
                 async with asyncio.timeout_at(ends_at):
                     proxy = await self._toolkit(room)
@@ -280,77 +301,3 @@ class _Plan:
             return read_parameters(proxy.tool(self.target.tool).input_schema) if proxy else {}
         except NotFound:
             return {}
-
-
-def _needs_schema(arguments: tuple[str, ...]) -> bool:
-    return any(not _is_object(each) and _split(each)[1] == "=" for each in arguments)
-
-
-def _is_object(argument: str) -> bool:
-    return argument.lstrip().startswith("{")
-
-
-def _split(argument: str) -> tuple[str, str, str]:
-    """Split `k=v` or `k:=json` at its first `=`. Raises UsageError."""
-    name, equals, value = argument.partition("=")
-    if argument in {"true", "false"}:
-        raise UsageError(
-            f"{argument!r} is not an argument: a switch such as --no-retry takes no value, and an "
-            f"argument needs a name: NAME={argument}"
-        )
-    if not equals or name in {"", ":"}:
-        raise UsageError(
-            f"{argument[:64]!r} is not an argument: write name=value, name:=JSON or one JSON object"
-        )
-    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
-
-
-def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Parse the arguments of a call.
-
-    Args:
-        typed: `k=v`, `k:=json`, or one JSON object alone.
-        parameters: The parameters of the tool, as far as they are known.
-
-    Raises:
-        UsageError: An argument cannot be parsed; the message names it.
-    """
-    if len(typed) == 1 and _is_object(typed[0]):
-        return _read_object(typed[0])
-    if any(_is_object(each) for each in typed):
-        raise UsageError("a JSON object cannot be combined with other arguments")
-    arguments: dict[str, Any] = {}
-    for each in typed:
-        name, sign, text = _split(each)
-        if name in arguments:
-            raise UsageError(f"{cut(name)} is given twice")
-        arguments[name] = (
-            _read_json(name, text) if sign == ":=" else _read_text(name, text, parameters)
-        )
-    return arguments
-
-
-def _read_text(name: str, text: str, parameters: Mapping[str, Parameter]) -> Any:
-    parameter = parameters.get(name)
-    if parameter is None:
-        return read_any_text(text)
-    try:
-        return parameter.read(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{error}; {cut(name)}:=JSON sends a JSON value unchanged") from error
-
-
-def _read_json(name: str, text: str) -> Any:
-    try:
-        return read_json(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the value of {cut(name)}:= is not JSON: {error}") from error
-
-
-def _read_object(text: str) -> dict[str, Any]:
-    try:
-        value = read_json(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the arguments are not a JSON object: {error}") from error
-    assert isinstance(value, dict)
-    return value

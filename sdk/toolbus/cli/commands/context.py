@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_codec
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +15,15 @@ from toolbus.chunks.json_values import cut
 from toolbus.cli.columns import show_columns
 from toolbus.cli.completion import complete_context
 from toolbus.cli.error_report import reporting
-from toolbus.contexts import CONTEXT_SETTINGS, Contexts, is_context_name
+from toolbus.contexts import Contexts, is_context_name
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import check_room, check_url, home_of
+from toolbus.untrusted_text import json_text
 
 __all__ = ["context"]
 
 _COLUMNS = ("in use", "name", "url", "room", "token or keys from", "as")
-_OVERRIDING = ("URL", "ROOM", "TOKEN", "TOKEN_FILE", "KEYS")
+_OVERRIDING = ("URL", "ROOM", "TOKEN", "TOKEN_FILE", "KEYS", "NAME")
 
 context: typer.Typer = typer.Typer(
     rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
@@ -72,12 +72,12 @@ def _add(  # noqa: PLR0913 - a parameter for each flag
             "keys": _path("--keys", keys),
             "name": participant,
         }
-        settings = {key: given[key] for key in CONTEXT_SETTINGS if given[key] is not None}
+        settings = {key: value for key, value in given.items() if value is not None}
         _check(settings)
         contexts = _load()
         if name in contexts.named and not replace:
             raise UsageError(f"context {name} exists: --replace replaces it")
-        contexts.with_context(name, {k: v for k, v in settings.items() if v is not None}).save()
+        contexts.with_context(name, settings).save()
         typer.echo(f"added context {name}; `toolbus context use {name}` uses it")
 
 
@@ -111,7 +111,7 @@ def _list(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
                 {"context": name, "in_use": name == contexts.in_use, **settings}
                 for name, settings in contexts.named.items()
             ]
-            typer.echo(json_codec.dumps(facts, ensure_ascii=False))
+            typer.echo(json_text(facts))
         elif contexts.named:
             rows = (_row(contexts, name) for name in contexts.named)
             show_columns([_COLUMNS, *rows])
@@ -161,7 +161,7 @@ def _path(flag: str, path: Path | None) -> str | None:
     return text
 
 
-def _check(settings: Mapping[str, str | None]) -> None:
+def _check(settings: Mapping[str, str]) -> None:
     """Check what can be checked without a connection. Raises ValueError."""
     url, room, name = (settings.get(key) for key in ("url", "room", "name"))
     if not settings:

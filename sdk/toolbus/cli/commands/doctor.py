@@ -7,7 +7,6 @@ precondition failed are skipped. The checks of `--redis` come from the server pa
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import ssl
 import time
@@ -33,11 +32,12 @@ from toolbus.client.connect_errors import (
     wrong_scheme_error,
 )
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
-from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
+from toolbus.diagnostics.exit_codes import ExitCode, UsageError
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
 from toolbus.settings import RoomSettings, is_loopback
+from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
@@ -85,14 +85,14 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
             {"check": f.check, "status": f.status, "found": f.found, "repair": f.repair}
             for f in findings
         ]
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        typer.echo(json_text(facts))
     else:
         for (status, found), alike in groupby(findings, lambda each: (each.status, each.found)):
             same = list(alike)
             has_repair = any(each.repair for each in same)
             if status == "skip" and len(same) > _SKIPS_SHOWN and not has_repair:
                 names = ", ".join(each.check for each in same)
-                typer.echo(f"skip  {len(same)} more    {printable(found)}: {names}")
+                typer.echo(f"skip  {len(same)} more    {one_line(found)}: {names}")
             else:
                 typer.echo("\n".join(line for each in same for line in _lines(each)))
     failed = (finding.exit_code for finding in findings if finding.exit_code)
@@ -101,8 +101,9 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
 
 def _lines(finding: Finding) -> list[str]:
     """Return one finding and its repair as lines."""
-    line = f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}"
-    return [line, *([f"                repair: {finding.repair}"] if finding.repair else [])]
+    line = f"{finding.status:<4}  {finding.check:<8}  {one_line(finding.found)}"
+    repair = f"                repair: {one_line(finding.repair)}"
+    return [line, *([repair] if finding.repair else [])]
 
 
 async def check_room(options: RoomOptions) -> list[Finding]:

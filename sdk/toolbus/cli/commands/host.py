@@ -25,7 +25,7 @@ import typer
 
 from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
-from toolbus.cli.error_report import report
+from toolbus.cli.error_report import LOG_FORMAT, report
 from toolbus.cli.import_errors import load_error_text
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
@@ -93,6 +93,7 @@ class _HostingRoom(RoomClient):
             except PermissionDenied as error:
                 raise self._with_private_hint(error) from None
             self._hosted.append(toolkit.name)
+            stack.callback(self._hosted.remove, toolkit.name)
             if len(self._hosted) == self._count:
                 self._print_hosted()
             yield toolkit
@@ -168,6 +169,14 @@ def host(  # noqa: PLR0913 - a parameter for each flag
             callback=check_drain,
         ),
     ] = None,
+    wait: Annotated[
+        bool | None,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Keep trying while the server cannot be reached. Default: --wait. [TOOLBUS_WAIT]",
+            show_default=False,
+        ),
+    ] = None,
     locked: Locked = None,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
@@ -182,9 +191,9 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
         room = _HostingRoom(chosen, len(found), as_json=options.as_json, **choices)
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(configure(_service_name(found))) as end:
-            event_loop.run(_serve(options, room, end, found, drain_s))
+            event_loop.run(_serve(options, room, end, found, drain_s, wait))
 
 
 def _service_name(toolkits: Sequence[Toolkit]) -> str:
@@ -219,12 +228,13 @@ async def _serve(
     end: GracefulShutdown,
     toolkits: Sequence[Toolkit],
     drain_s: float | None,
+    wait: bool | None,
 ) -> None:
     settings = options.resolve()
     try:
         async with explain_refusal(settings):
             await read_token(settings)
-            await serve_toolkits(toolkits, room, drain_s, end=end)
+            await serve_toolkits(toolkits, room, drain_s, wait=wait, end=end)
     except InvalidOffer as error:
         raise UsageError(str(error)) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from toolbus.cli.columns import show_columns
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.errors import PermissionDenied
 from toolbus.room.participants import ParticipantInfo
+from toolbus.untrusted_text import json_text
 
 __all__ = ["participants"]
 
@@ -32,7 +32,7 @@ def participants(options: RoomOptions) -> None:
     listed, hosted = in_room(options, _list)
     if options.as_json:
         facts = [_facts(each, hosted) for each in listed]
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        typer.echo(json_text(facts))
     else:
         show_columns([_COLUMNS, *(_row(each, hosted) for each in listed)])
 
@@ -54,8 +54,7 @@ def _row(each: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
     toolkits = "-" if hosted is None else ", ".join(hosted.get(each.name, ())) or "none"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.since))
     attributes = " ".join(
-        f"{cut(name)}={cut(json.dumps(value, ensure_ascii=False))}"
-        for name, value in each.attributes.items()
+        f"{cut(name)}={cut(json_text(value))}" for name, value in each.attributes.items()
     )
     return each.name, each.role, toolkits, since, attributes
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.chunks.json_values import shown
-from toolbus.cli.arguments import read_json
-from toolbus.cli.commands.call import read_arguments
+from toolbus.cli.arguments import read_arguments, read_json
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import NotFound
+from toolbus.untrusted_text import one_line
 
 __all__ = ["send"]
 
@@ -58,7 +58,7 @@ def send(
     typer.echo(f"sent to {delivered} connection{'' if delivered == 1 else 's'}")
     if not delivered:
         receiver = "no other participant" if to is None else f"no connection of {shown(to)}"
-        typer.echo(f"{printable(receiver)} subscribes to messages now", err=True)
+        typer.echo(f"{one_line(receiver)} subscribes to messages now", err=True)
 
 
 async def _send(room: CommandRoom, to: str | None, kind: str, body: Any) -> int:

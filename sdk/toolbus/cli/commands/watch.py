@@ -8,7 +8,6 @@ it would be counted among their receivers.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -21,6 +20,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from toolbus.bounded_logging import bounded_logger
+from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
 from toolbus.cli.watch.rates import CallRates
@@ -36,13 +37,13 @@ from toolbus.cli.watch.roster import Roster
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.untrusted_text import json_text
 
 __all__ = ["watch"]
 
 T = TypeVar("T")
 _Show: TypeAlias = Callable[[RoomSnapshot], None]
-_logger = logging.getLogger(__name__)
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_logger = bounded_logger(__name__)
 _TOPICS = ("toolkits", "participants")
 _GAPS = frozenset({"reconnected", "missed"})
 _MIN_INTERVAL_S = 0.1
@@ -79,7 +80,7 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
     """Return the function that shows a snapshot: a live table on a terminal, else lines."""
     console = Console()
     if as_json_lines or not console.is_terminal:
-        logging.basicConfig(format=_LOG_FORMAT)
+        logging.basicConfig(format=LOG_FORMAT)
         yield _show_json if as_json_lines else _Lines().show
         return
     with Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty()) as live:
@@ -96,7 +97,7 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
 
 
 def _show_json(snapshot: RoomSnapshot) -> None:
-    typer.echo(json.dumps(as_json(snapshot), ensure_ascii=False))
+    typer.echo(json_text(as_json(snapshot)))
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from rich.text import Text
 from toolbus.cli.definition_text import definition_text
 from toolbus.cli.watch.rates import RateRow, SeenError
 from toolbus.cli.watch.roster import Superseded
-from toolbus.diagnostics.exit_codes import printable
+from toolbus.untrusted_text import one_line
 
 __all__ = [
     "RoomSnapshot",
@@ -122,7 +122,7 @@ def as_lines(snapshot: RoomSnapshot) -> Iterator[str]:
     for row in snapshot.rows:
         yield f"{clock} {_method(row.toolkit, row.tool)}  {_rates(row)}"
     for error in snapshot.new_errors:
-        trace = f"  trace {error.call.trace_id}" if error.call.trace_id else ""
+        trace = f"  trace {_escaped(error.call.trace_id)}" if error.call.trace_id else ""
         yield f"{clock} error {_error_text(error)}{trace}"
     yield from superseded_lines(snapshot)
 
@@ -192,7 +192,8 @@ def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
     errors = [*_error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
     max_rows = max(_MIN_ROWS, height - _OTHER_LINES - len(errors))
     state = _clock(snapshot) if snapshot.connected else "connection lost, reconnecting"
-    heads = (f"room {snapshot.room}  {_summary(snapshot)}  {state}", _participants_text(snapshot))
+    head = f"room {_escaped(snapshot.room)}  {_summary(snapshot)}  {state}"
+    heads = (head, _participants_text(snapshot))
     return Group(
         *(_line(text, width) for text in (*heads, _toolkits_text(snapshot)) if text),
         _rate_table(snapshot.rows, max_rows),
@@ -226,7 +227,7 @@ def _error_lines(errors: Sequence[tuple[SeenError, float]]) -> Iterator[str]:
     for error, age_s in reversed(errors):
         yield f"  {_error_text(error)}  {age_s:.0f} s ago"
         if error.call.trace_id is not None:
-            yield f"    trace {error.call.trace_id}"
+            yield f"    trace {_escaped(error.call.trace_id)}"
 
 
 # Cells
@@ -249,8 +250,7 @@ def _method(toolkit: str, tool: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    safe = printable(text).replace("\n", "\\n").replace("\t", "\\t")
-    return safe if len(safe) <= _MAX_CHARS else f"{safe[: _MAX_CHARS - 1]}…"
+    return one_line(text, _MAX_CHARS)
 
 
 def _duration(seconds: float | None) -> str:
