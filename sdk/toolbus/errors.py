@@ -3,7 +3,8 @@
     RoomException
     |-- the tool did not run, and a retry does not help
     |     NotFound, PermissionDenied, InvalidArguments, AlreadyExists, DuplicateCallId,
-    |     DefinitionChanged, LoopDetected, ToolInactive, ApprovalDenied, ApprovalExpired
+    |     DefinitionChanged, DefinitionConflict, LoopDetected, ToolInactive, ApprovalDenied,
+    |     ApprovalExpired
     |-- the tool did not run, and a later retry may succeed
     |     NoHost, Overloaded, QuotaExceeded
     |-- the tool ran
@@ -29,6 +30,7 @@ __all__ = [
     "ConnectionLost",
     "DeadlineExceeded",
     "DefinitionChanged",
+    "DefinitionConflict",
     "DuplicateCallId",
     "Executed",
     "HostLost",
@@ -150,6 +152,16 @@ class DefinitionChanged(RoomException):
     """The toolkit's digest is not the one that the call was pinned to."""
 
     code = "definition_changed"
+    _executed = "no"
+
+
+class DefinitionConflict(RoomException):
+    """A toolkit hosted with `supersede=False` has other hosts with another definition.
+
+    `details` has the `version` and the `digest` of that definition.
+    """
+
+    code = "definition_conflict"
     _executed = "no"
 
 

@@ -18,6 +18,7 @@ from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import Call, ToolManifest
 from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.limits import RateLimiter
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
@@ -98,8 +99,8 @@ class Replication(Protocol):
     def room_closed(self) -> None:
         """Leave the room: its last participant of this node has left."""
 
-    async def claim(self, participant: Participant, offer: Offer, number: int | None) -> int | None:
-        """Reserve the name of a toolkit before it is registered; return its generation.
+    async def claim(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
+        """Reserve the name of a toolkit before it is registered; return the generation's place.
 
         Raises:
             AlreadyExists: The name belongs to another identity.

@@ -285,6 +285,7 @@ class Router:
         if not 0 < len(request.call_id) <= 64:
             raise bad_option("call_id", "must have 1 to 64 characters")
         host.last_dispatch += 1
+        toolkit.serving.last_call_at = now
         return InFlightCall(
             caller,
             request.id,

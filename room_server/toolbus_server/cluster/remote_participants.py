@@ -17,6 +17,7 @@ from toolbus_server.cluster.replication_codec import (
     unpack_offer,
     unpack_participant,
 )
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant
 from toolbus_server.rooms.hub import Hub, OpenRoom
 
@@ -76,9 +77,15 @@ class RemoteParticipants:
                 key = name_key(participant.identity, toolkit.name, toolkit.public)
                 if (slot, key) not in snapshot.hosted:
                     unregister_named(self._open, participant, key)
-        for (slot, _), (node, _, _, number, packed) in snapshot.hosted.items():
+        for (slot, name), (node, _, digest, number, packed) in snapshot.hosted.items():
             with self._log_invalid(node):
-                self._register(slot, number, packed)
+                place = snapshot.places.get(name, {}).get(digest.decode())
+                self._register(slot, place or Claim(number, 0), packed)
+        for session in self._open.sessions.values():
+            owner = session.connection.participant
+            for toolkit in owner.toolkits:
+                places = snapshot.places.get(name_key(owner.identity, toolkit.name, toolkit.public))
+                self._open.feeds.publish(self._state.adopt_places(toolkit, places or {}))
 
     @contextmanager
     def _log_invalid(self, node: bytes | str) -> Iterator[None]:
@@ -112,7 +119,7 @@ class RemoteParticipants:
         elif kind == b"aside":
             self._change_slot(slot, change[3], change[4])
         elif kind == b"up":
-            self._register(slot, change[6], change[7])
+            self._register(slot, Claim(change[6], change[8]), change[7])
         elif (remote := self.by_slot.get(slot)) is not None:
             unregister_named(self._open, remote.participant, change[3])
         return True
@@ -167,7 +174,7 @@ class RemoteParticipants:
             self._hub.leave_remote(self._open, remote.participant, reserve=keep_names)
             self._on_change(remote.node, remote.participant)
 
-    def _register(self, slot: bytes, number: int, packed: bytes) -> None:
+    def _register(self, slot: bytes, claim: Claim, packed: bytes) -> None:
         remote = self.by_slot.get(slot)
         if remote is None:
             return
@@ -179,7 +186,7 @@ class RemoteParticipants:
                 offer.definition,
                 public=offer.public,
                 shared_with=offer.shared_with,
-                generation=number,
+                claim=claim,
             )
         except AlreadyExists:
             _logger.error("room %s: the toolkit %s has two owners", self._name, offer.name)

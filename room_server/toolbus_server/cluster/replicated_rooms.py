@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -128,9 +128,8 @@ class ReplicatedRooms:
             return
         if not answer or self._rooms.get(room) is not replica:
             return
-        keys_and_facts = iter(answer[1])
-        packed = dict(zip(keys_and_facts, keys_and_facts, strict=True))
-        facts = {key: unpack_fact(fact) for key, fact in packed.items()}
+        facts = {key: unpack_fact(fact) for key, fact in _pairs(answer[1])}
+        facts |= {b"n" + name: unpack_fact(record) for name, record in _pairs(answer[3])}
         replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
 
     # Publishing
@@ -294,3 +293,9 @@ def rooms_key(node_id: str) -> str:
 def _keys(room: str) -> Iterator[str]:
     """Return the keys of a room, in the order in which scripts take them."""
     return (f"toolbus:{{r:{room}}}:{part}" for part in _PARTS)
+
+
+def _pairs(flat: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the fields and values of a hash, as a script returns them."""
+    items = iter(flat)
+    return zip(items, items, strict=True)

@@ -21,7 +21,8 @@ from toolbus.auth.grants import ApiScope
 from toolbus.errors import RoomException
 from toolbus.wire import ParticipantId, pack_body, unpack_body
 from toolbus_server.calls.call_state import Offer
-from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.generations import Claim, Generation
+from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 __all__ = [
@@ -121,7 +122,7 @@ def _is_change(change: Any) -> bool:
             [b"in", bytes(), int(), bytes(), *_]
             | [b"out", bytes(), int(), _, *_]
             | [b"aside", bytes(), int(), bytes(), bytes(), *_]
-            | [b"up", bytes(), int(), bytes(), bytes(), _, int(), bytes(), *_]
+            | [b"up", bytes(), int(), bytes(), bytes(), _, int(), bytes(), int(), *_]
             | [b"down", bytes(), int(), bytes(), *_]
         ):
             return True
@@ -193,7 +194,8 @@ def pack_offer(owner: Identity, offer: Offer) -> bytes:
     definition = offer.definition
     manifest = pack_body(definition.manifest.model_dump(mode="json", exclude_defaults=True))
     shared = sorted(offer.shared_with)
-    return pack_body([offer.name, offer.public, shared, definition.digest, manifest, *owner])
+    packed = [offer.name, offer.public, shared, definition.digest, manifest, *owner]
+    return pack_body([*packed, definition.version])
 
 
 @_invalid_is_value_error()
@@ -201,7 +203,14 @@ def unpack_offer(packed: bytes) -> Offer:
     """Unpack a toolkit of a host at another node. Raises `ValueError`."""
     fields: list[Any] = unpack_body(packed, binary=True)
     name, public, shared, digest, manifest = fields[:5]
-    return Offer(name, public, frozenset(shared), _definition(name, digest, manifest))
+    definition = _definition(name, digest, _text(fields[7]), manifest)
+    return Offer(name, public, frozenset(shared), definition)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("a version is text")
+    return value
 
 
 @_invalid_is_value_error()
@@ -216,17 +225,18 @@ def unpack_reserved(number: int, packed: bytes) -> tuple[Identity, bool, Generat
 
 
 @lru_cache(maxsize=256)
-def _definition(name: str, digest: str, manifest: bytes) -> Definition:
+def _definition(name: str, digest: str, version: str, manifest: bytes) -> Definition:
     """Return one definition for all hosts that have the same."""
-    return LazyDefinition(name, digest, manifest)
+    return LazyDefinition(name, digest, version, manifest)
 
 
 def up_change(
-    participant: Participant, slot: bytes, key: bytes, digest: str, number: int, facts: bytes
+    participant: Participant, key: bytes, digest: str, claim: Claim, facts: bytes
 ) -> PackedChange:
     """Build the change that a participant hosts a toolkit; number 0 claims no generation."""
-    owner = owner_key(participant.identity)
-    return ["up", slot, participant.epoch, key, owner, digest, number, facts]
+    slot, owner = slot_held_by(participant), owner_key(participant.identity)
+    number, base = claim.number or 0, -1 if claim.base is None else claim.base
+    return ["up", slot, participant.epoch, key, owner, digest, number, facts, base, claim.supersede]
 
 
 @dataclass(slots=True)
@@ -248,6 +258,8 @@ class Snapshot(NamedTuple):
     """Participants of other nodes: node, epoch and facts, by slot."""
     hosted: dict[tuple[bytes, bytes], list[Any]]
     """Their toolkits, by slot and name key; each ends with generation number and facts."""
+    places: dict[bytes, dict[str, Claim]]
+    """The places of the generations of each name, by name key and digest."""
     reserved: dict[bytes, list[Any]]
     """Names without hosts: reserved until when (Redis clock, ms), number and facts."""
     invalid: list[bytes]
@@ -256,10 +268,12 @@ class Snapshot(NamedTuple):
     @classmethod
     def of(cls, node_id: str, facts: dict[bytes, list[Any]]) -> Snapshot:
         """Sort the facts of a room by kind; those of `node_id` are its own."""
-        snapshot = cls({}, {}, {}, {}, [])
+        snapshot = cls({}, {}, {}, {}, {}, [])
         for key, fact in facts.items():
             slot, name = key[1:17], key[18:]
             match key[:1], fact:
+                case b"n", _:
+                    snapshot.places[key[1:]] = _places_of(fact)
                 case b"k", [int(), int(), bytes()]:
                     snapshot.reserved[key[1:]] = fact
                 case b"m", [bytes() as node, int(), bytes(), list()]:
@@ -277,3 +291,16 @@ class Snapshot(NamedTuple):
                 case _:
                     snapshot.invalid.append(key)
         return snapshot
+
+
+def _places_of(record: Any) -> dict[str, Claim]:
+    """Return the places in a record of `publish_change.lua`; a counter of an owner has none."""
+    match record:
+        case [bytes(), int(), list() as generations]:
+            rows = zip(*[iter(generations)] * 4, strict=False)
+            return {
+                digest.decode(errors="replace"): Claim(number, base)
+                for digest, number, _, base in rows
+                if (type(digest), type(number), type(base)) == (bytes, int, int)
+            }
+    return {}

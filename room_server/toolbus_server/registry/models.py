@@ -1,4 +1,4 @@
-"""The values that a room consists of: participants, toolkits, generations, reservations.
+"""The values that a room consists of: participants, toolkits, reservations.
 
 Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 """
@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
-from toolbus_server.registry.toolkit_definition import Definition
+from toolbus_server.registry.generations import Generation, ServingChange, ranked
 
 __all__ = [
-    "Generation",
     "Identity",
     "Participant",
     "RegisteredToolkit",
@@ -110,17 +109,6 @@ class Participant:
         return self.rights.may_see(toolkit, tool) or self.rights.may_call(toolkit, tool)
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Generation:
-    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
-
-    number: int
-    definition: Definition
-    hosts: list[Participant] = field(default_factory=list)
-    shared_with: frozenset[str] = frozenset()
-    """Who else sees it while it serves, if it is private."""
-
-
 @dataclass(slots=True, eq=False)
 class Reservation:
     """A name without hosts that stays reserved for its owner for a while."""
@@ -138,7 +126,7 @@ class RegisteredToolkit:
     owner: Identity
     public: bool
     generations: list[Generation] = field(default_factory=list)
-    """Those that have hosts, the newest last; only `settle` changes it."""
+    """Those that have hosts, the one that serves last; only `settle` changes it."""
     serving: Generation = field(init=False)
     """The generation that answers calls now, or that did last."""
     reservation: Reservation | None = None
@@ -146,11 +134,26 @@ class RegisteredToolkit:
     draining: list[Participant] = field(default_factory=list)
     """Hosts that accept no more calls, and keep the name until they leave."""
 
-    def settle(self, generations: list[Generation]) -> None:
-        """Keep the generations that have hosts, and let the newest of them serve."""
-        self.generations = [each for each in generations if each.hosts]
-        if self.generations:
-            self.serving = self.generations[-1]
+    def settle(
+        self, generations: list[Generation], by: Participant | None = None
+    ) -> ServingChange | None:
+        """Keep the generations that have hosts, and let the highest of them serve.
+
+        Args:
+            generations: All of them, in any order.
+            by: The participant that registers, if one does.
+
+        Returns:
+            What changed, if another definition serves now.
+        """
+        before = self.generations[-1] if self.generations else None
+        self.generations = ranked(generations)
+        if not self.generations:
+            return None
+        self.serving = self.generations[-1]
+        if before is None or before is self.serving:
+            return None
+        return ServingChange(before, self.serving, by)
 
     @property
     def is_present(self) -> bool:
@@ -162,11 +165,16 @@ class RegisteredToolkit:
         """Its sort key in lists: by name, public first, then by owner."""
         return (self.name, not self.public, self.owner.name, self.owner.issuer)
 
-    def is_visible_to(self, participant: Participant) -> bool:
-        """Whether this participant may know that the toolkit exists."""
+    @property
+    def reserve(self) -> list[Generation]:
+        """The generations in reserve, the next to serve first."""
+        return self.generations[-2::-1]
+
+    def is_visible_to(self, participant: Participant, at: Generation | None = None) -> bool:
+        """Whether this participant may know that the toolkit, or a generation of it, exists."""
         if self.public or self.owner == participant.identity:
             return True
-        shared = self.serving.shared_with
+        shared = (at or self.serving).shared_with
         return bool(shared) and (
             "*" in shared
             or f"name:{participant.identity.name}" in shared
@@ -178,11 +186,11 @@ class RegisteredToolkit:
         tools = self.serving.definition.manifest.tools
         return [tool for tool in tools if participant.rights.may_see(self.name, tool.name)]
 
-    def is_listed_for(self, participant: Participant) -> bool:
-        """Whether a list or an event may name it to this participant."""
-        if not self.is_visible_to(participant):
+    def is_listed_for(self, participant: Participant, at: Generation | None = None) -> bool:
+        """Whether a list or an event may name it, or a generation of it, to this participant."""
+        if not self.is_visible_to(participant, at):
             return False
-        tools = self.serving.definition.manifest.tools
+        tools = (at or self.serving).definition.manifest.tools
         return not tools or any(participant.rights.may_see(self.name, tool.name) for tool in tools)
 
 

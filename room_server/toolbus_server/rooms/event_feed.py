@@ -10,6 +10,7 @@ without gaps, so that the numbers reveal nothing hidden. Counts and records of c
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,9 +21,11 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
+from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import ToolkitChange
 from toolbus_server.rooms.fair_scheduler import FairScheduler
+from toolbus_server.rooms.serving_notices import definition_summary, notify_hosts
 
 __all__ = [
     "TOPICS",
@@ -52,12 +55,13 @@ TOPIC_GRANTS = {
 """The names of the grants that cover the topics."""
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
 _MAX_TOOLS = 512
+_MAX_RESERVE = 16
 
 
 def toolkit_summary(toolkit: RegisteredToolkit, connection: Connection) -> dict[str, Any]:
     """Describe a toolkit for lists and events: everything but its schemas."""
     manifest = toolkit.serving.definition.manifest
-    return {
+    summary = {
         "name": toolkit.name,
         "title": manifest.title,
         "description": manifest.description[:500],
@@ -68,6 +72,23 @@ def toolkit_summary(toolkit: RegisteredToolkit, connection: Connection) -> dict[
         "hosts": len(toolkit.serving.hosts),
         "tools": [tool.name for tool in toolkit.tools_seen_by(connection.participant)],
     }
+    if reserve := _reserve_seen_by(toolkit, connection.participant):
+        summary["reserve"] = [_reserve_summary(each) for each in reserve]
+    return summary
+
+
+def _reserve_seen_by(toolkit: RegisteredToolkit, participant: Participant) -> list[Generation]:
+    reserve = toolkit.reserve[:_MAX_RESERVE]
+    return [each for each in reserve if toolkit.is_listed_for(participant, each)]
+
+
+def _reserve_summary(generation: Generation) -> dict[str, Any]:
+    last_call = None
+    if generation.last_call_at is not None:
+        age_s = asyncio.get_running_loop().time() - generation.last_call_at
+        last_call = int((time.time() - age_s) * 1000)
+    hosts = len(generation.hosts)
+    return {**definition_summary(generation), "hosts": hosts, "last_call": last_call}
 
 
 def participant_summary(participant: Participant) -> dict[str, Any]:
@@ -95,7 +116,9 @@ def _toolkit_event(toolkit: RegisteredToolkit, connection: Connection) -> dict[s
 def _removed_toolkit_event(toolkit: RegisteredToolkit, connection: Connection) -> dict[str, Any]:
     # Its last definition, and whether it still exists for others, may be hidden from this one.
     hidden = {"title": "", "description": "", "version": "", "digest": "", "tools": [], "hosts": 0}
-    return toolkit_summary(toolkit, connection) | hidden
+    summary = toolkit_summary(toolkit, connection) | hidden
+    summary.pop("reserve", None)
+    return summary
 
 
 class _Ticket(Struct, eq=False):
@@ -137,7 +160,8 @@ class EventFeed:
         self._scheduler = scheduler
         self._number = 0
         self._topics: frozenset[str] = frozenset()
-        self._toolkits: dict[RegisteredToolkit, None] = {}
+        self._toolkits: dict[RegisteredToolkit, Generation | None] = {}
+        """Toolkits that changed, with the generation that served before if it is in reserve now."""
         self._shown: set[RegisteredToolkit] = set()
         self._participants: dict[Participant, bool] = {}
         """Participants that changed, and whether they were present before the first change."""
@@ -182,13 +206,14 @@ class EventFeed:
         if "toolkits" not in self._topics:
             self._toolkits.clear()
         elif changed := self._shown.symmetric_difference(visible):
-            self._toolkits |= dict.fromkeys(changed)
+            self._toolkits = dict.fromkeys(changed) | self._toolkits
             self._schedule()
 
     def add_change(self, change: ToolkitChange) -> None:
         """Add a change of a toolkit; it is sent after some 20 ms, together with others."""
         if "toolkits" in self._topics:
-            self._toolkits[change.toolkit] = None
+            before = None if change.serving is None else change.serving.before
+            self._toolkits[change.toolkit] = self._toolkits.get(change.toolkit) or before
             self._schedule()
 
     def add_participant(self, participant: Participant, *, was_present: bool) -> None:
@@ -266,8 +291,7 @@ class EventFeed:
                 yield
         for toolkit in list(self._toolkits):
             if toolkit in self._toolkits:
-                del self._toolkits[toolkit]
-                self._send_toolkit(toolkit)
+                self._send_toolkit(toolkit, self._toolkits.pop(toolkit))
                 yield
 
     def _send_participant(self, participant: Participant, was_present: bool) -> None:
@@ -280,7 +304,7 @@ class EventFeed:
         summary = self._scheduler.packed(participant, None, lambda: _participant_event(participant))
         self._send(name, {"participant": summary})
 
-    def _send_toolkit(self, toolkit: RegisteredToolkit) -> None:
+    def _send_toolkit(self, toolkit: RegisteredToolkit, before: Generation | None) -> None:
         is_shown = toolkit.is_present and toolkit.is_listed_for(self._connection.participant)
         was_shown = toolkit in self._shown
         if not is_shown and not was_shown:
@@ -291,15 +315,20 @@ class EventFeed:
         else:
             self._shown.discard(toolkit)
             name = "toolkit_removed"
-        self._send(name, {"toolkit": self._pack_toolkit(toolkit, is_shown)})
+        packed = self._pack_toolkit(toolkit, is_shown)
+        self._send(name, {"toolkit": packed})
+        if name == "toolkit_changed" and before is not None and before in toolkit.reserve:
+            superseded = definition_summary(before)
+            self._send("toolkit_superseded", {"toolkit": packed, "superseded": superseded})
 
     def _pack_toolkit(self, toolkit: RegisteredToolkit, is_shown: bool) -> Raw:
-        """Pack an event once for all subscribers with the same rights, which select the tools."""
+        """Pack an event once for all subscribers that see the same tools and the same reserve."""
         connection, pack = self._connection, self._scheduler.packed
         if not is_shown:
             return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit, connection))
-        rights = connection.participant.rights
-        return pack(toolkit, rights, lambda: _toolkit_event(toolkit, connection))
+        reserve = _reserve_seen_by(toolkit, connection.participant)
+        kind = (connection.participant.rights, *reserve)
+        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, connection))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
@@ -319,6 +348,7 @@ class EventFeeds:
         self, room: RoutedRoom, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler
     ) -> None:
         self._scheduler = scheduler
+        self._room = room
         self._state = room.state
         self._feeds: dict[str, EventFeed] = {}
         self._observers: dict[str, EventFeed] = {}
@@ -364,8 +394,9 @@ class EventFeeds:
         return all(sent)
 
     def publish(self, changes: Iterable[ToolkitChange]) -> None:
-        """Send changes of toolkits to all subscribers that can see them."""
+        """Send changes of toolkits to all subscribers that can see them, and notify the hosts."""
         for change in changes:
+            notify_hosts(self._room, change)
             self._scheduler.forget(change.toolkit)
             for feed in self._feeds.values():
                 feed.add_change(change)

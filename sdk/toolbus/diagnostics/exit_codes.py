@@ -102,6 +102,7 @@ _EXIT_CODES: dict[str, ExitCode] = {
     "permission_denied": ExitCode.REFUSED,
     "already_exists": ExitCode.REFUSED,
     "definition_changed": ExitCode.REFUSED,
+    "definition_conflict": ExitCode.REFUSED,
     "loop_detected": ExitCode.REFUSED,
     "duplicate_call_id": ExitCode.REFUSED,
     "approval_denied": ExitCode.REFUSED,
@@ -126,6 +127,8 @@ _NEXT_STEPS = MappingProxyType(
         "violates the tool's output schema",
         "already_exists": "use another name, host the toolkit as private, or stop the host that "
         "owns the name; `toolbus tools` shows its owner",
+        "definition_conflict": "stop the hosts of the other definition, or host this one with "
+        "supersede=True (--supersede); `toolbus tools` shows the definitions of a toolkit",
         "loop_detected": "find the tools that call each other in a loop",
         "no_host": "start a host of this toolkit, or retry when its host is connected again",
         "overloaded": "retry in a moment, or start another host of this toolkit",

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from toolbus.room.participants import Message, ParticipantInfo
-from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 from toolbus.wire import Event
 
 __all__ = ["EventQueue", "EventStream", "RoomEvent", "granted_topics", "topic_of"]
@@ -21,6 +21,7 @@ __all__ = ["EventQueue", "EventStream", "RoomEvent", "granted_topics", "topic_of
 T = TypeVar("T")
 _MAX_UNREAD = 1_024
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})
+_SUPERSEDED = "toolkit_superseded"
 _PARTICIPANT_EVENTS = frozenset({"participant_joined", "participant_changed", "participant_left"})
 _MESSAGE = "message"
 
@@ -41,15 +42,17 @@ class RoomEvent:
     """Something that happened in the room."""
 
     name: str
-    """"toolkit_added", "toolkit_changed", "toolkit_removed"; "participant_joined",
-    "participant_changed", "participant_left"; "message". After "reconnected" and "missed" other
-    events may have been lost: list again what you need."""
+    """"toolkit_added", "toolkit_changed", "toolkit_removed", "toolkit_superseded";
+    "participant_joined", "participant_changed", "participant_left"; "message". After "reconnected"
+    and "missed" other events may have been lost: list again what you need."""
     toolkit: ToolkitInfo | None = None
     """The toolkit of the event; a removed one has only its name and its owner."""
     participant: ParticipantInfo | None = None
     """The participant of the event; one that has left has no attributes."""
     message: Message | None = None
     """The message of a "message" event."""
+    superseded: DefinitionInfo | None = None
+    """The definition that was superseded; `toolkit` has the one that serves now."""
 
     @classmethod
     def from_wire(cls, event: Event) -> RoomEvent | None:
@@ -61,6 +64,12 @@ class RoomEvent:
         """
         if event.name in _TOOLKIT_EVENTS:
             return cls(event.name, ToolkitInfo.from_wire(event.data["toolkit"]))
+        if event.name == _SUPERSEDED:
+            return cls(
+                event.name,
+                ToolkitInfo.from_wire(event.data["toolkit"]),
+                superseded=DefinitionInfo.from_wire(event.data["superseded"]),
+            )
         if event.name in _PARTICIPANT_EVENTS:
             info = ParticipantInfo.from_wire(event.data["participant"])
             return cls(event.name, participant=info)

@@ -39,7 +39,12 @@ from toolbus.room.lock_file import LockFile
 from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.published_attributes import PublishedAttributes
-from toolbus.room.registrations import Registration, Registrations, checked_offer
+from toolbus.room.registrations import (
+    Registration,
+    Registrations,
+    checked_offer,
+    checked_supersede,
+)
 from toolbus.room.room import Core, Room
 from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
@@ -196,7 +201,7 @@ class RoomClient(Room):
         subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
         handlers[Event] = subscriptions.on_event
         renewal = TokenRenewal(settings, link, core.caller, self._on_facts)
-        handlers[Notice] = renewal.on_notice
+        handlers[Notice] = lambda notice: _on_notice(notice, renewal, registrations)
         rest = registrations, attributes, subscriptions
         return _Parts(core, link, renewal, table, runner, calls, *rest)
 
@@ -256,28 +261,34 @@ class RoomClient(Room):
         *,
         public: bool | None = None,
         shared_with: Sequence[str] | None = None,
+        supersede: bool | None = None,
     ) -> AsyncIterator[Toolkit]:
         """Host a toolkit for as long as the block runs.
 
         At its end the toolkit is unregistered, running calls may finish, and its tools are stopped.
+        If other hosts of this identity serve another definition under the name, this one takes over
+        from a lower `version`; else it is in reserve, with a warning in the log.
 
         Args:
             toolkit: The toolkit to host.
             public: Whether the whole room sees it; True unless the toolkit itself says otherwise.
             shared_with: Who else sees a private toolkit: `name:x`, `role:x`, or `*`.
+            supersede: True takes over from other definitions whatever their versions; False raises
+                `DefinitionConflict` if there are any.
 
         Raises:
             ValueError: This connection already hosts a toolkit of this name, a public toolkit is
-                shared, or `public` or `shared_with` is invalid.
+                shared, or `public`, `shared_with` or `supersede` is invalid.
             TypeError: `toolkit` is not a toolkit.
             RoomException: The server refuses the registration.
             Exception: What the `start` of a tool raises.
         """
         parts = self._joined
         is_public, shares = checked_offer(toolkit, public, shared_with)
+        must_supersede = checked_supersede(toolkit, supersede)
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
         hosted = parts.runner.host(toolkit, public=is_public)
-        registration = Registration(hosted, manifest, shares)
+        registration = Registration(hosted, manifest, shares, must_supersede)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.stop_hosting, hosted)
             await stack.enter_async_context(started_tools(toolkit.tools, self))
@@ -452,6 +463,11 @@ def _checked_wait(seconds: Any) -> float:
 def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal) -> None:
     calls.lose(connection)
     renewal.stop_on(connection)
+
+
+def _on_notice(notice: Notice, renewal: TokenRenewal, registrations: Registrations) -> None:
+    renewal.on_notice(notice)
+    registrations.on_notice(notice)
 
 
 async def _unregister(parts: _Parts, registration: Registration) -> None:

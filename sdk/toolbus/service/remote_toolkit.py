@@ -46,9 +46,12 @@ class RemoteToolkit(Toolkit):
         description: What the toolkit is for.
         thumbnail_url: A picture.
         annotations: JSON values for programs.
-        version: The author's version of the definition.
+        version: The author's version of the definition. A changed definition takes over from the
+            running one if its version is higher, as PEP 440 orders them; else it is in reserve.
         public: Whether the whole room sees it.
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
+        supersede: True takes over from other definitions whatever their versions; False refuses to
+            be hosted beside one, with `DefinitionConflict`.
 
     Raises `TypeError` or `ValueError` as `Toolkit` does, and `ValueError` for a public one that is
     shared and for an invalid entry of `shared_with`.
@@ -67,6 +70,7 @@ class RemoteToolkit(Toolkit):
         version: str = "",
         public: bool = True,
         shared_with: Sequence[str] = (),
+        supersede: bool | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -87,6 +91,7 @@ class RemoteToolkit(Toolkit):
         check_shared_with(name, shared_with)
         self.public = public
         self.shared_with: tuple[str, ...] = tuple(shared_with)
+        self.supersede = supersede
         self._hosting: AsyncExitStack | None = None
 
     async def start(self, room: RoomClient) -> None:

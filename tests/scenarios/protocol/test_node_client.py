@@ -303,12 +303,12 @@ async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_gene
     async with AsyncExitStack() as stack:
         settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
         async with running_server(key=key, settings=settings) as first:
-            async with (
-                first.room("alice") as alice,
-                first.room("node-host") as older,
-                older.host(Toolkit("lines", description="an older definition")),
-            ):
-                host = await stack.enter_async_context(host_of(client, first))
+            async with first.room("alice") as alice:
+                async with (
+                    first.room("node-host") as older,
+                    older.host(Toolkit("lines", description="an older definition")),
+                ):
+                    host = await stack.enter_async_context(host_of(client, first))
                 before = (await alice.explain("lines.echo")).generation
                 assert before > 1
             port = int(first.url.rpartition(":")[2])

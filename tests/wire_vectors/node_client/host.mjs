@@ -32,7 +32,10 @@ export class Host {
     connection.closed.then(() => [...this.#runs.keys()].forEach((id) => this.#stop(id, "lost")));
   }
 
-  /** Host a toolkit; returns its `digest` and `generation`. Send the latter after a reconnect. */
+  /**
+   * Host a toolkit; returns its `digest`, `generation` and `base`, and whether it is `serving`. Send generation and
+   * base after a reconnect.
+   */
   async register(toolkit, options = {}) {
     this.#toolkits.set(toolkit.name, toolkit);
     const tools = toolkit.tools.map(({ run, check, ...fields }) => fields);

@@ -125,8 +125,8 @@ export class Participant {
 }
 
 async function register(host, offer) {
-  const { generation } = await host.register(offer.toolkit, offer.options);
-  offer.options = { ...offer.options, generation }; // REG-10
+  const { generation, base } = await host.register(offer.toolkit, offer.options);
+  offer.options = { ...offer.options, generation, base }; // REG-10
 }
 
 function isFinal({ status, closeCode }) {

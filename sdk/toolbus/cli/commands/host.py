@@ -48,11 +48,12 @@ _TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
 
 
 @dataclass(frozen=True, slots=True)
-class _Visibility:
-    """Who can see the toolkits; None keeps the toolkit's own setting."""
+class _HostOptions:
+    """How the toolkits are hosted; None keeps the toolkit's own setting."""
 
     public: bool | None
     shared_with: tuple[str, ...] | None
+    supersede: bool | None
 
 
 class _HostingRoom(RoomClient):
@@ -61,13 +62,11 @@ class _HostingRoom(RoomClient):
     Not earlier: if one is refused, none is hosted.
     """
 
-    __slots__ = ("_as_json", "_count", "_hosted", "_visibility")
+    __slots__ = ("_as_json", "_chosen", "_count", "_hosted")
 
-    def __init__(
-        self, visibility: _Visibility, count: int, *, as_json: bool, **choices: Any
-    ) -> None:
+    def __init__(self, chosen: _HostOptions, count: int, *, as_json: bool, **choices: Any) -> None:
         super().__init__(**choices)
-        self._visibility = visibility
+        self._chosen = chosen
         self._count = count
         self._hosted: list[str] = []
         self._as_json = as_json
@@ -79,12 +78,14 @@ class _HostingRoom(RoomClient):
         *,
         public: bool | None = None,
         shared_with: Sequence[str] | None = None,
+        supersede: bool | None = None,
     ) -> AsyncIterator[Toolkit]:
-        chosen = self._visibility
+        chosen = self._chosen
         hosted = super().host(
             toolkit,
             public=chosen.public if public is None else public,
             shared_with=chosen.shared_with if shared_with is None else shared_with,
+            supersede=chosen.supersede if supersede is None else supersede,
         )
         async with AsyncExitStack() as stack:
             try:
@@ -152,6 +153,14 @@ def host(  # noqa: PLR0913 - a parameter for each flag
             help="Who else can see private toolkits: name:X, role:X or '*' for all. Repeatable."
         ),
     ] = None,
+    supersede: Annotated[
+        bool | None,
+        typer.Option(
+            "--supersede/--no-supersede",
+            help="Take over from hosts with another definition, or refuse to start beside them. "
+            "Default: take over from a lower version, else wait in reserve.",
+        ),
+    ] = None,
     drain_s: Annotated[
         float | None,
         typer.Option(
@@ -177,10 +186,11 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         _check_share(each)
     with _reporting_cancel(as_json=options.as_json):
         found = [find_toolkit(reference) for reference in toolkits]
-        visibility = _Visibility(False if private else None, tuple(share) if share else None)
+        shares = tuple(share) if share else None
+        chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
-        room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
+        room = _HostingRoom(chosen, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(configure(_service_name(found))) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))

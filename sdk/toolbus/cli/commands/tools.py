@@ -19,6 +19,7 @@ from rich.text import Text
 
 from toolbus.cli.columns import show_columns
 from toolbus.cli.completion import complete_name, complete_owner
+from toolbus.cli.definition_text import reserve_lines
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import MAX_STEPS, SchemaTree, node_lines
@@ -125,6 +126,9 @@ def _show_list(found: Sequence[ToolkitInfo]) -> None:
         _show_table(rows)
     else:
         show_columns([_COLUMNS, *rows])
+    for each in found:
+        for line in reserve_lines(each):
+            typer.echo(f"{one_line(each.name)}: {line}")
 
 
 def _row(each: ToolkitInfo) -> tuple[str, ...]:
@@ -154,7 +158,8 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
     manifest["tools"] = [each.model_dump(mode="json") for each in chosen]
     info = proxy.info
     facts = {"owner": info.owner, "public": info.public, "hosts": info.hosts}
-    return {**manifest, **facts, "digest": info.digest}
+    reserve = [asdict(each) for each in info.reserve]
+    return {**manifest, **facts, "digest": info.digest, "reserve": reserve}
 
 
 def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
@@ -175,6 +180,8 @@ def _toolkit_lines(
         f"  {visibility}, owner {info.owner}, hosts {info.hosts}, version {info.version or '-'}",
     )
     yield "dim", f"  digest {info.digest}"
+    for line in reserve_lines(info):
+        yield "dim", f"  {line}"
     yield from _paragraph(manifest.description, "  ")
     yield from _rules(manifest.rules, "  ")
     # The total work is bounded, however many tools an untrusted toolkit has.

@@ -25,7 +25,14 @@ from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
 from toolbus.cli.watch.rates import CallRates
-from toolbus.cli.watch.render import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
+from toolbus.cli.watch.render import (
+    RoomSnapshot,
+    as_json,
+    as_lines,
+    as_screen,
+    roster_lines,
+    superseded_lines,
+)
 from toolbus.cli.watch.roster import Roster
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
@@ -81,6 +88,8 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
         def show(snapshot: RoomSnapshot) -> None:
+            for line in superseded_lines(snapshot):  # above the table, where it stays
+                console.print(line, markup=False, highlight=False)
             width, height = console.size
             live.update(as_screen(snapshot, width=width, height=height), refresh=True)
 
@@ -222,6 +231,7 @@ class _Watcher:
             rows=self.rates.rows(now),
             errors=[(error, now - error.at) for error in self.rates.errors],
             new_errors=self.rates.take_errors(),
+            superseded=self.roster.take_superseded(),
         )
 
 
