@@ -251,7 +251,7 @@ class Fault(NamedTuple):
 
 
 UP = "docker compose up --detach --no-recreate --wait"
-CONTAINER, NETWORK = "${COMPOSE_PROJECT_NAME}-$NODE-1", "${COMPOSE_PROJECT_NAME}_nodes"
+CONTAINER, NETWORK = "${COMPOSE_PROJECT_NAME}-${NODE}-1", "${COMPOSE_PROJECT_NAME}_nodes"
 ADDRESS = (
     "$(docker inspect ${COMPOSE_PROJECT_NAME}-redis-1"
     " --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}')"
