@@ -157,7 +157,7 @@ class RoutedRoom:
     """Set where other nodes may hold the room too."""
     monitor: CallMonitor | None = None
     """Set while calls are observed; otherwise this check is all that observing costs a call."""
-    delegated: dict[Identity, dict[InFlightCall, None]] = field(default_factory=dict)
+    delegated: dict[Identity, dict[InFlightCall, None]] = field(default_factory=dict, repr=False)
     """The calls in flight of callers at this node that are made for a principal, by its identity."""
 
 
@@ -205,6 +205,10 @@ class Delegation(Struct, eq=False):
     room: RoutedRoom
     parent: InFlightCall | None
     """The call that it is nested in."""
+
+    def __repr__(self) -> str:
+        # The calls of a room reach each other in many ways: a full text would be endless.
+        return f"Delegation({self.room.state.name!r})"
 
 
 class StreamDirection(Struct, eq=False):

@@ -81,8 +81,8 @@ def test_nested_calls_that_ended_are_not_kept_by_their_parent() -> None:
         on.harness.call(on.a, number, "b.run", parent=on.outer.id)
         on.answer_last()
     [outer] = on.alice.calls.values()
-    assert outer.nested is not None
-    assert len(outer.nested) == 1
+    kept = list(outer.nested or {})
+    assert len(kept) == 1
     ENDS["result"](on)
 
 
@@ -95,7 +95,7 @@ def test_calls_of_others_are_served_between_the_ends_of_many_nested_calls() -> N
     ENDS["result"](on)
     port_of(on.b).sent.clear()
     left = [len(on.a.calls)]
-    while left[-1]:
+    while left[-1] and len(left) <= many:
         on.harness.call(on.alice, 5, "b.run")
         on.answer_last()
         assert isinstance(port_of(on.alice).sent[-1], Result)
