@@ -158,7 +158,7 @@ class RoutedRoom:
     monitor: CallMonitor | None = None
     """Set while calls are observed; otherwise this check is all that observing costs a call."""
     delegated: dict[Identity, dict[InFlightCall, None]] = field(default_factory=dict, repr=False)
-    """The calls in flight of callers at this node that are made for a principal, by its identity."""
+    """The calls in flight, of callers at this node, for principals: by the identity of these."""
 
 
 class InFlightCall(Struct, eq=False):
@@ -179,6 +179,8 @@ class InFlightCall(Struct, eq=False):
     tool: ToolManifest
     definition: Definition
     """The one that served when the call arrived."""
+    delegation: Delegation | None
+    """Set at the caller's node if it has a principal."""
     span: CallSpan | None = None
     monitor: CallMonitor | None = None
     """Receives the end of the call."""
@@ -188,8 +190,6 @@ class InFlightCall(Struct, eq=False):
     ended: bool = False
     streams: CallStreams | None = None
     """Its streams, if it has any."""
-    delegation: Delegation | None = None
-    """Set at the caller's node if it has a principal."""
     nested: dict[InFlightCall, None] | None = None
     """The calls in flight that its host makes within it."""
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from toolbus_server.calls.call_state import Connection, Delegation, InFlightCall, RoutedRoom
-from toolbus_server.calls.principal import CallContext, authorities
+from toolbus_server.calls.principal import authorities
 from toolbus_server.registry.models import Participant
 
 __all__ = ["MAX_ENDS_PER_ITERATION", "DelegatedCalls"]
@@ -39,16 +39,15 @@ class DelegatedCalls:
         self._ending: deque[tuple[InFlightCall, str]] = deque()
         self._is_ending = False
 
-    def add(self, room: RoutedRoom, call: InFlightCall, context: CallContext) -> None:
+    def add(self, call: InFlightCall, delegation: Delegation) -> None:
         """List a call that was dispatched for a principal, until `remove`."""
-        if context.principal is None:
-            return
-        call.delegation = Delegation(room, context.parent)
-        room.delegated.setdefault(context.principal.identity, {})[call] = None
-        if context.parent is not None:
-            if context.parent.nested is None:
-                context.parent.nested = {}
-            context.parent.nested[call] = None
+        assert call.principal is not None, "a listed call has a principal"
+        delegation.room.delegated.setdefault(call.principal.identity, {})[call] = None
+        parent = delegation.parent
+        if parent is not None:
+            if parent.nested is None:
+                parent.nested = {}
+            parent.nested[call] = None
 
     def remove(self, call: InFlightCall, delegation: Delegation) -> None:
         """Remove a listed call that has ended."""

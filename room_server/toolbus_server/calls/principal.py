@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from toolbus.auth.grants import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus.wire import Call
-from toolbus_server.calls.call_state import Connection, InFlightCall, RoutedRoom
+from toolbus_server.calls.call_state import Connection, Delegation, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.models import Identity, Participant
 
@@ -26,8 +26,8 @@ class CallContext(NamedTuple):
     deadline_at: float | None
     is_named: bool = False
     """As `InFlightCall.is_named`."""
-    parent: InFlightCall | None = None
-    """The call that it is nested in."""
+    delegation: Delegation | None = None
+    """Set if it has a principal, at the caller's node."""
 
 
 ROOT_CONTEXT = CallContext(None, 1, None)
@@ -48,7 +48,9 @@ def call_context(
     parent_id = options.get("parent")
     if parent_id is None:
         principal = _principal(room, caller, on_behalf_of)
-        return CallContext(principal, 1, None, is_named=principal is not None)
+        if principal is None:
+            return ROOT_CONTEXT
+        return CallContext(principal, 1, None, True, Delegation(room, None))
     parent = caller.dispatched.get(parent_id)
     if parent is None:
         raise PermissionDenied("the parent call is not in flight on this connection")
@@ -60,7 +62,8 @@ def call_context(
     present = authorities(room, principal, is_named=parent.is_named)
     if not present:
         raise PermissionDenied("the participant that the call is made for has left")
-    return CallContext(present[0], parent.hops + 1, parent.deadline_at, parent.is_named, parent)
+    delegation = Delegation(room, parent)
+    return CallContext(present[0], parent.hops + 1, parent.deadline_at, parent.is_named, delegation)
 
 
 def authorities(

@@ -161,8 +161,6 @@ class Router:
             elif not caller.participant.scope.trace:
                 traceparent = None
             self.dispatch(call, request, header, traceparent)
-            if call.principal is not None:
-                self.delegated.add(room, call, decision[2])
             if room.monitor is not None:
                 room.monitor.call_started(call)
         except RoomException as error:
@@ -295,6 +293,7 @@ class Router:
             now,
             tool,
             toolkit.serving.definition,
+            context.delegation,
         )
 
     def _default_s(self, options: Mapping[str, Any]) -> float:
@@ -335,6 +334,8 @@ class Router:
         self.in_flight += 1
         if not is_endless:
             self._deadlines.add(call.deadline_at, call)
+        if call.delegation is not None:
+            self.delegated.add(call, call.delegation)
         if call.streams is not None:
             self.streams.begin(call.streams)
 

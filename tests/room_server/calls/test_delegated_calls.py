@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_calls_of_others_are_served_between_the_ends_of_many_nested_calls() -> N
         assert isinstance(port_of(on.alice).sent[-1], Result)
         on.harness.clock.advance(0)
         left.append(len(on.a.calls))
-    steps = [before - after for before, after in zip(left, left[1:], strict=False)]
+    steps = [before - after for before, after in pairwise(left)]
     assert max(steps) <= MAX_ENDS_PER_ITERATION
     assert len(left) >= many // MAX_ENDS_PER_ITERATION
     assert on.harness.router.in_flight == 0

@@ -1,4 +1,4 @@
-"""PROTOCOL.md, CALL-24 to CALL-27: calls for a participant end when it is gone, or may not call."""
+"""PROTOCOL.md, CALL-25 and CALL-26: calls for a participant end when it is gone or may not call."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from support.clients.raw_requests import (
 from support.rooms.delegation import ENDLESS, LOSSES, WEAK, delegation
 from toolbus.wire import Cancel, Refresh, Result, Subscribe
 from toolbus_server.testing import TestServer, running_server
+
 
 @pytest.fixture
 async def server() -> AsyncIterator[TestServer]:
