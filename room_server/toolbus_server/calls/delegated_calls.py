@@ -70,8 +70,7 @@ class DelegatedCalls:
         """
         calls = room.delegated.get(participant.identity)
         if calls is not None:
-            lost = [call for call in calls if not _is_authorized(room, call)]
-            self._end(lost, _PRINCIPAL_LOST)
+            self._end(_unauthorized(room, calls), _PRINCIPAL_LOST)
 
     def check_agent(self, caller: Connection) -> None:
         """End the calls of a caller for those that a newer token does not let it act for."""
@@ -91,14 +90,32 @@ class DelegatedCalls:
 
     def _end_some(self) -> None:
         self._is_ending = True
-        for _ in range(MAX_ENDS_PER_ITERATION):
-            if not self._ending:
+        try:
+            for _ in range(MAX_ENDS_PER_ITERATION):
+                if not self._ending:
+                    break
+                call, message = self._ending.popleft()
+                if not call.ended:
+                    self._cancel(call, message)
+        finally:  # one that fails with a bug keeps no other from its end
+            if self._ending:
+                self._loop.call_soon(self._end_some)
+            else:
                 self._is_ending = False
-                return
-            call, message = self._ending.popleft()
-            if not call.ended:
-                self._cancel(call, message)
-        self._loop.call_soon(self._end_some)
+
+
+def _unauthorized(room: RoutedRoom, calls: Iterable[InFlightCall]) -> list[InFlightCall]:
+    """Choose the calls without authority; each tool is checked once for each principal."""
+    known: dict[tuple[int, int, int], bool] = {}
+    lost = []
+    for call in calls:
+        key = (call.is_named or id(call.principal), id(call.definition), id(call.tool))
+        is_authorized = known.get(key)
+        if is_authorized is None:
+            is_authorized = known[key] = _is_authorized(room, call)
+        if not is_authorized:
+            lost.append(call)
+    return lost
 
 
 def _is_authorized(room: RoutedRoom, call: InFlightCall) -> bool:
