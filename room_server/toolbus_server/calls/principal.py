@@ -69,7 +69,7 @@ def call_context(
 def authorities(
     room: RoutedRoom, principal: Participant, *, is_named: bool
 ) -> Sequence[Participant]:
-    """Return the participants whose grants must all cover a call for a principal (CALL-26).
+    """Return the participants whose grants must all cover a call for a principal (CALL-27).
 
     Those are the connections of its identity if it was named, else its own. Without one that is in
     the room with a valid token, the call has no authority.

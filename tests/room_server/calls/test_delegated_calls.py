@@ -60,7 +60,7 @@ ENDS: dict[str, Callable[[Chain], None]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_of_a_call_ends_the_calls_nested_in_it(end: str, kind: str) -> None:
-    """CALL-24: at their hosts, and at their callers by phase; `c` was not written."""
+    """CALL-25: at their hosts, and at their callers by phase; `c` was not written."""
     on = Chain(**KINDS[kind])
     ENDS[end](on)
     code = "deadline_exceeded" if end == "deadline" else "cancelled"

@@ -160,7 +160,7 @@ async def test_work_that_outlives_its_call_has_no_principal(server: TestServer) 
 async def test_background_work_of_a_tool_gets_an_error_when_its_call_ends(
     server: TestServer,
 ) -> None:
-    """CALL-24: for calls and streams that are in flight then; their tools are cancelled."""
+    """CALL-25: for calls and streams that are in flight then; their tools are cancelled."""
     holding = [Holding(), Holding()]
     late: list[asyncio.Task[Any]] = []
 

@@ -148,7 +148,7 @@ async def test_the_depth_of_calls_within_calls_counts_over_nodes(redis: RedisPla
 async def test_calls_over_nodes_end_when_the_participant_that_they_are_made_for(
     redis: RedisPlace, loss: str
 ) -> None:
-    """CALL-25: it, both callers and both hosts are at nodes that are not the administrator's."""
+    """CALL-26: it, both callers and both hosts are at nodes that are not the administrator's."""
     async with asyncio.timeout(TIME_S), nodes(redis, 4) as (first, second, third, boss):
         async with raw_participant(third, "ann") as ann, delegation(first, second, first) as made:
             await LOSSES[loss](boss, ann)
@@ -159,7 +159,7 @@ async def test_calls_over_nodes_end_when_the_participant_that_they_are_made_for(
 async def test_calls_over_nodes_end_with_the_last_connection_of_their_identity(
     redis: RedisPlace,
 ) -> None:
-    """CALL-26: its two connections are at different nodes."""
+    """CALL-27: its two connections are at different nodes."""
     async with asyncio.timeout(TIME_S), nodes(redis, 3) as (first, second, third):
         async with (
             raw_participant(third, "ann", instance="one") as one,

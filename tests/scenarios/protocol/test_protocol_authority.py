@@ -1,4 +1,4 @@
-"""PROTOCOL.md, CALL-25 and CALL-26: calls for a participant end when it is gone or may not call."""
+"""PROTOCOL.md, CALL-26 and CALL-27: calls for a participant end when it is gone or may not call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def server() -> AsyncIterator[TestServer]:
 
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_calls_for_a_participant_end_when_it(server: TestServer, loss: str) -> None:
-    """CALL-25: in every depth; new ones are refused."""
+    """CALL-26: in every depth; new ones are refused."""
     async with raw_participant(server, "ann") as ann, delegation(server, server, server) as made:
         await LOSSES[loss](server, ann)
         await made.until_ended()
@@ -43,7 +43,7 @@ async def test_calls_for_a_participant_end_when_it(server: TestServer, loss: str
 
 
 async def test_calls_for_a_participant_end_with_its_token(server: TestServer) -> None:
-    """CALL-25, CONN-12: at the time of expiry, before its connection is closed."""
+    """CALL-26, CONN-12: at the time of expiry, before its connection is closed."""
     async with (
         raw_participant(server, token=ends_in("ann", 2.0)),
         delegation(server, server, server) as made,
@@ -54,7 +54,7 @@ async def test_calls_for_a_participant_end_with_its_token(server: TestServer) ->
 async def test_calls_end_when_their_agent_may_not_act_for_the_participant(
     server: TestServer,
 ) -> None:
-    """CALL-25: a newer token without `act_for` ends them; those of its own go on."""
+    """CALL-26: a newer token without `act_for` ends them; those of its own go on."""
     async with raw_participant(server, "ann"), delegation(server, server, server) as made:
         own = await call_through(made.agent, made.host, call_of("echo.say", 9))
         made.agent.send_frame(Refresh(1, server.token("agent", api=calling())))
@@ -66,7 +66,7 @@ async def test_calls_end_when_their_agent_may_not_act_for_the_participant(
 async def test_nested_call_ends_when_the_caller_of_its_parent_loses_the_grant(
     server: TestServer,
 ) -> None:
-    """CALL-25: its parent goes on, and may make other calls."""
+    """CALL-26: its parent goes on, and may make other calls."""
     async with (
         raw_participant(server, "ann") as ann,
         raw_participant(server, "host") as host,
@@ -92,7 +92,7 @@ async def test_nested_call_ends_when_the_caller_of_its_parent_loses_the_grant(
 
 
 async def test_calls_for_an_identity_end_with_its_last_connection(server: TestServer) -> None:
-    """CALL-26: a nested call names a connection that is present."""
+    """CALL-27: a nested call names a connection that is present."""
     async with (
         raw_participant(server, "ann", instance="one") as one,
         raw_participant(server, "ann", instance="two") as two,
@@ -108,7 +108,7 @@ async def test_calls_for_an_identity_end_with_its_last_connection(server: TestSe
 
 
 async def test_calls_for_an_identity_go_on_with_its_successor(server: TestServer) -> None:
-    """CALL-26, CONN-11."""
+    """CALL-27, CONN-11."""
     async with (
         raw_participant(server, "ann", instance="one"),
         delegation(server, server, server) as made,
@@ -119,7 +119,7 @@ async def test_calls_for_an_identity_go_on_with_its_successor(server: TestServer
 
 
 async def test_every_connection_of_an_identity_must_have_the_grant(server: TestServer) -> None:
-    """CALL-26: a weaker one that joins ends no call in flight, but new ones are refused."""
+    """CALL-27: a weaker one that joins ends no call in flight, but new ones are refused."""
     weak_token = server.token("ann", api=WEAK)
     async with (
         raw_participant(server, "ann", instance="one") as strong,
@@ -138,7 +138,7 @@ async def test_every_connection_of_an_identity_must_have_the_grant(server: TestS
 
 
 async def test_a_connection_whose_token_expired_is_not_counted(server: TestServer) -> None:
-    """CALL-26: the other connection of the identity is enough."""
+    """CALL-27: the other connection of the identity is enough."""
     async with (
         raw_participant(server, "ann", instance="one"),
         raw_participant(server, "watch") as watch,
