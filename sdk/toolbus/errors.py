@@ -254,7 +254,12 @@ class DeadlineExceeded(RoomException):
 
 
 class Cancelled(RoomException):
-    """The caller cancelled the call. The awaiting task sees `asyncio.CancelledError` instead."""
+    """The call was cancelled: by its caller, or because it lost its authority.
+
+    A task that is cancelled while it awaits a call sees `asyncio.CancelledError` instead. A call
+    loses its authority when the call around it ends, or when the participant that it was made for
+    leaves or loses the grant.
+    """
 
     code = "cancelled"
     _retry_rule = "if_not_executed"

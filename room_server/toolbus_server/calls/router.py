@@ -49,9 +49,11 @@ from toolbus.wire import (
     failed,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
+from toolbus_server.calls.delegated_calls import DelegatedCalls
 from toolbus_server.calls.principal import (
     ROOT_CONTEXT,
     CallContext,
+    authorities,
     call_context,
     complete_refusal,
 )
@@ -89,6 +91,8 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
+_CLOCK_S = 0.001
+"""A timer may fire this many seconds early."""
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
@@ -116,6 +120,8 @@ class Router:
         self._deadlines = Deadlines(loop, self._expire)
         self.streams: StreamRelay = StreamRelay(loop, limits, self.abort)
         """Forwards the frames of streams."""
+        self.delegated = DelegatedCalls(loop, self._end_delegated)
+        """Ends calls without authority."""
         self.in_flight = 0
         """How many calls have not ended."""
         self.is_draining = False
@@ -206,7 +212,8 @@ class Router:
         if options:
             context = call_context(room, caller, options, self._limits)
             if context.principal is not None:
-                check_principal(context.principal, toolkit, request.tool)
+                present = authorities(room, context.principal, is_named=context.is_named)
+                check_principal(present, toolkit, request.tool)
             if "pin" in options:
                 check_pin(toolkit, options["pin"])
         hosts = toolkit.serving.hosts
@@ -293,11 +300,13 @@ class Router:
             host,
             host.last_dispatch,
             context.principal,
+            context.is_named,
             context.hops,
             deadline_at,
             now,
             tool,
             toolkit.serving.definition,
+            context.delegation,
         )
 
     def _default_s(self, options: Mapping[str, Any]) -> float:
@@ -338,6 +347,8 @@ class Router:
         self.in_flight += 1
         if not is_endless:
             self._deadlines.add(call.deadline_at, call)
+        if call.delegation is not None:
+            self.delegated.add(call, call.delegation)
         if call.streams is not None:
             self.streams.begin(call.streams)
 
@@ -374,24 +385,37 @@ class Router:
         if call is None:
             self.dropped += 1
             return
-        self._cancel_at_host(call, "cancelled")
-        self._fail(call, Cancelled("the caller cancelled the call", executed=call.executed))
+        self._cancel(call, "the caller cancelled the call")
 
     def end_calls_of(self, connection: Connection) -> None:
         """End the calls of a connection that has closed: those it runs, and those it made."""
-        for call in list(connection.dispatched.values()):
-            self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
+        # Those it made first: their hosts get the reason `caller_gone`, also if they are nested.
         for call in list(connection.calls.values()):
-            self._cancel_at_host(call, "caller_gone")
-            self._fail(call, Cancelled("the caller disconnected", executed=call.executed))
+            if call.host is not connection and not call.ended:
+                self._cancel(call, "the caller disconnected", "caller_gone")
+        for call in list(connection.dispatched.values()):
+            if not call.ended:
+                self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
 
     def fail_hosted_calls(
         self, connection: Connection, message: str = "the server is shutting down"
     ) -> None:
         """End the calls that a participant runs, with `unavailable`."""
         for call in list(connection.dispatched.values()):
-            self._cancel_at_host(call, "leaving")
-            self._fail(call, _lost_call_error(Unavailable, message, call))
+            if not call.ended:
+                self._cancel_at_host(call, "leaving")
+                self._fail(call, _lost_call_error(Unavailable, message, call))
+
+    def _end_delegated(self, call: InFlightCall, message: str) -> None:
+        """End a call that lost its authority, by its deadline if that has passed too."""
+        if call.deadline_at <= self._loop.time() + _CLOCK_S:
+            self._expire(call)
+        else:
+            self._cancel(call, message)
+
+    def _cancel(self, call: InFlightCall, message: str, reason: str = "cancelled") -> None:
+        self._cancel_at_host(call, reason)
+        self._fail(call, Cancelled(message, executed=call.executed))
 
     def _expire(self, call: InFlightCall) -> None:
         self._cancel_at_host(call, "deadline")
@@ -431,6 +455,10 @@ class Router:
         self.in_flight -= 1
         if call.streams is not None:
             self.streams.close(call.streams)
+        if call.delegation is not None:
+            self.delegated.remove(call, call.delegation)
+        if call.nested:
+            self.delegated.end_nested(call.nested)
         if self._idle is not None and not self.in_flight:
             self._idle.set()
 

@@ -151,6 +151,7 @@ class RemoteParticipants:
     def _revise(self, participant: Participant, newer: Participant) -> None:
         was_draining = participant.is_draining
         participant.apply_token(newer)
+        self._hub.router.delegated.check_principal(self._open.routed, participant)
         participant.attributes, participant.offers = newer.attributes, newer.offers
         participant.receives_messages = newer.receives_messages
         participant.monitor_id = newer.monitor_id

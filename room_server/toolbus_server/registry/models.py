@@ -78,6 +78,8 @@ class Participant:
     """Whether names that only it served are reserved for its identity when it leaves."""
     since: int = 0
     """When it joined, as Unix time in ms."""
+    has_expired: bool = False
+    """Whether its token has expired, so that it has no grants left."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """Attributes that it published; replaced as a whole, never changed in place."""
     offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Participant:
         """Take over the role, scope and rooms of a newer token of the same identity."""
         self.role, self.scope = newer.role, newer.scope
         self.rooms, self.jti, self.issued_at = newer.rooms, newer.jti, newer.issued_at
+        self.has_expired = newer.has_expired
         self._may_call.clear()
         self.rights = _rights_of(self.scope.agents)
         self.packed_info = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])

@@ -430,16 +430,6 @@ class RoomState:
         """Whether no participant is left."""
         return not self._participants
 
-    def participant_named(self, name: str) -> Participant | None:
-        """Find a participant by the name in its token; of several instances, the first.
-
-        None also if two identities have that name, which is then ambiguous.
-        """
-        participants = self._by_name.get(name, {}).values()
-        first = next(iter(participants), None)
-        is_one = all(first.identity == each.identity for each in participants) if first else False
-        return first if is_one else None
-
     def participants_named(self, name: str) -> list[Participant]:
         """Find all participants of a name, of any issuer."""
         return list(self._by_name.get(name, {}).values())

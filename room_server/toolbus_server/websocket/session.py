@@ -185,7 +185,8 @@ class Session:
     def withdraw_grants(self) -> None:
         """Withdraw all grants, so that no new call starts and no toolkit is hosted."""
         participant = self.connection.participant
-        self._hub.renew(self._room_name, self, replace(participant, scope=ApiScope(), rooms=()))
+        expired = replace(participant, scope=ApiScope(), rooms=(), has_expired=True)
+        self._hub.renew(self._room_name, self, expired)
 
     def expire(self) -> None:
         """Close at once, without keeping toolkit names: the token was not renewed."""

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from support.clients.ending_tokens import calling
+from support.nodes.tools import Holding
 from toolbus import ApiScope, ToolContext, Toolkit, tool
 from toolbus.errors import (
+    Cancelled,
     DeadlineExceeded,
     LoopDetected,
     PermissionDenied,
@@ -152,6 +154,42 @@ async def test_work_that_outlives_its_call_has_no_principal(server: TestServer) 
         go.set()
         with pytest.raises(PermissionDenied):
             await late[0]
+
+
+@pytest.mark.row(58)
+async def test_background_work_of_a_tool_gets_an_error_when_its_call_ends(
+    server: TestServer,
+) -> None:
+    """CALL-25: for calls and streams that are in flight then; their tools are cancelled."""
+    holding = [Holding(), Holding()]
+    late: list[asyncio.Task[Any]] = []
+
+    async def read(context: ToolContext) -> None:
+        async with context.room.stream("second.hold") as chunks:
+            async for _ in chunks:
+                pass
+
+    @tool
+    async def leave_behind(context: ToolContext) -> str:
+        late.append(asyncio.ensure_future(context.room.call("first.hold")))
+        late.append(asyncio.ensure_future(read(context)))
+        for each in holding:
+            await each.began.wait()
+        return "done"
+
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [leave_behind])),
+        one.host(Toolkit("first", [holding[0].tool])),
+        one.host(Toolkit("second", [holding[1].tool])),
+        server.room("alice") as alice,
+    ):
+        assert await alice.call("a.leave_behind") == "done"
+        for task, held in zip(late, holding, strict=True):
+            with pytest.raises(Cancelled, match="nested in has ended") as caught:
+                await task
+            assert (caught.value.executed, caught.value.retryable) == ("maybe", False)
+            await held.ended.wait()
 
 
 HOST, PRINCIPAL = "the host that made a nested call", "the participant that the call is made for"
