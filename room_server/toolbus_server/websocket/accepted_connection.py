@@ -12,7 +12,6 @@ from toolbus.transport.websocket import ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
 from toolbus_server.access.trusted_proxies import TrustedProxies
-from toolbus_server.websocket.session import Session
 
 __all__ = ["AcceptedConnection"]
 
@@ -79,7 +78,9 @@ class AcceptedConnection(ServerTransport):
 
     def closing(self) -> None:
         """Remove the participant now, as its socket may take another 2 s to close."""
-        if isinstance(self.receiver, Session):  # a no-op if the session closed the connection
+        # Its calls and toolkits end by this, whichever side closes and why. It is called later, as
+        # a slow participant may be closed in the middle of a change to its room.
+        if self.receiver is not None:
             self.loop.call_soon(self.receiver.on_close)
 
     async def drop(self) -> None:
