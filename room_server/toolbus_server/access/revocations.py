@@ -42,7 +42,7 @@ class Revocations:
         return len(self._identities) + len(self._tokens)
 
     def revoke_identity(self, identity: Identity, now: float) -> None:
-        """Revoke all tokens that were issued to an identity until now, as `is_issued_before` says."""
+        """Revoke all tokens issued to an identity until now, as `is_issued_before` decides."""
         _keep(self._identities, identity, now)
 
     def revoke_token(self, jti: str, now: float) -> None:

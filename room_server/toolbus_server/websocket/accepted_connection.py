@@ -11,6 +11,7 @@ from websockets.datastructures import Headers
 from toolbus.transport.websocket import ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
+from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.trusted_proxies import TrustedProxies
 
 __all__ = ["AcceptedConnection"]
@@ -22,7 +23,15 @@ class AcceptedConnection(ServerTransport):
     """A connection that counts against the quotas from the moment it is accepted."""
 
     # Slots: with these in its dict it would have too many attributes for a key-sharing dict.
-    __slots__ = ("_counted", "_counts", "_proxies", "_quotas", "address", "decision")
+    __slots__ = (
+        "_counted",
+        "_counts",
+        "_descriptors",
+        "_proxies",
+        "_quotas",
+        "address",
+        "decision",
+    )
 
     def __init__(
         self,
@@ -30,10 +39,12 @@ class AcceptedConnection(ServerTransport):
         quotas: ConnectionQuotas,
         counts: ConnectionCounts,
         proxies: TrustedProxies,
+        descriptors: DescriptorReserve,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._proxies = proxies
+        self._descriptors = descriptors
         self.decision: Admitted | Refusal | None = None
         self._quotas = quotas
         self._counts = counts
@@ -46,8 +57,14 @@ class AcceptedConnection(ServerTransport):
         self._counted.append(key)
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Count the connection; if its address floods the server, drop it without an answer."""
+        """Count the connection, or drop it without an answer.
+
+        It is dropped if its address floods the server, or if descriptors run out.
+        """
         super().connection_made(transport)
+        if self._descriptors.is_reserved(transport.get_extra_info("socket").fileno()):
+            self.transport.abort()
+            return
         if self._proxies.include(self._peer):
             return  # the request names the client's address
         self.address = address_of((self._peer,))

@@ -30,6 +30,7 @@ from toolbus.transport.websocket import (
 from toolbus.wire import PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
 from toolbus_server.access.connection_quotas import ConnectionCounts
+from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.join_rate_limiter import JoinRateLimiter
 from toolbus_server.access.trusted_proxies import TrustedProxies
 from toolbus_server.calls.telemetry import ServerTelemetry
@@ -171,7 +172,11 @@ class RoomServer:
         self._join_rate_limiter = JoinRateLimiter(asyncio.get_running_loop())
         proxies = TrustedProxies(self._settings.trusted_proxies)
         self._make_connection = partial(
-            AcceptedConnection, quotas=self.admission.quotas, counts=counts, proxies=proxies
+            AcceptedConnection,
+            quotas=self.admission.quotas,
+            counts=counts,
+            proxies=proxies,
+            descriptors=DescriptorReserve(self.admission.refused, time.monotonic),
         )
         make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
         self._endpoints = HttpEndpoints(
