@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from asyncio import BaseTransport
 from collections.abc import Hashable
+from http import HTTPStatus
 from typing import Any
 
 from websockets.datastructures import Headers
+from websockets.protocol import State
 
 from toolbus.transport.websocket import ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.websocket.request_limits import MAX_REQUEST_BYTES, TOO_LARGE
 
 __all__ = ["AcceptedConnection"]
 
@@ -29,6 +32,7 @@ class AcceptedConnection(ServerTransport):
         "_descriptors",
         "_proxies",
         "_quotas",
+        "_request_bytes",
         "address",
         "decision",
     )
@@ -49,6 +53,7 @@ class AcceptedConnection(ServerTransport):
         self._quotas = quotas
         self._counts = counts
         self._counted: list[Hashable] = []
+        self._request_bytes = 0
         self.address = ""
 
     def count(self, key: Hashable) -> None:
@@ -73,6 +78,19 @@ class AcceptedConnection(ServerTransport):
         if self._quotas.is_flooded(self.address):
             self._quotas.dropped += 1
             self.transport.abort()
+
+    def accepts_early(self, data: bytes) -> bool:
+        """Whether to read on; a request that is too large is answered before it is complete."""
+        if self.request is None and self.protocol.state is State.CONNECTING:
+            self._request_bytes += len(data)
+            if self.protocol.eof_sent:
+                return False
+            if self._request_bytes > MAX_REQUEST_BYTES:
+                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self.protocol.send_response(self.protocol.reject(status, TOO_LARGE))
+                self.send_data()
+                return False
+        return True
 
     @property
     def _peer(self) -> str:

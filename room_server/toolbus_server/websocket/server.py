@@ -41,6 +41,7 @@ from toolbus_server.websocket.accepted_connection import AcceptedConnection
 from toolbus_server.websocket.drain import drain, stop_accepting
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
 from toolbus_server.websocket.relocation import Relocation
+from toolbus_server.websocket.request_limits import TOO_LARGE, has_fitting
 from toolbus_server.websocket.session import Session, SessionServices
 
 if TYPE_CHECKING:
@@ -240,6 +241,8 @@ class RoomServer:
         assert isinstance(connection, AcceptedConnection)
         if connection.protocol.eof_sent:
             return connection.drop()
+        if not has_fitting(request.headers):
+            return connection.respond(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LARGE)
         connection.find_address(request.headers)
         answer = self._endpoints.answer(request)
         if answer is not None:
@@ -347,8 +350,9 @@ def _make_metrics(
 
 
 def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:
-    """Mark the response as one of a toolbus server (CONN-17)."""
-    response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
+    """Mark the response as one of a toolbus server (CONN-17), as far as it says more than HTTP."""
+    if response.status_code != HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+        response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
 
 
 def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:

@@ -252,6 +252,32 @@ async def test_thousands_of_headers_are_refused() -> None:
         assert (await ask(server, "/rooms/den", headers)).status == 431
 
 
+@pytest.mark.row(17)
+@pytest.mark.parametrize(
+    ("count", "size", "status"),
+    [(58, 1, 401), (59, 1, 431), (2, 7_500, 401), (3, 7_500, 431)],
+)
+async def test_headers_are_refused_by_their_number_and_their_size_in_all(
+    count: int, size: int, status: int
+) -> None:
+    """CONN-5: with those of the handshake, which are six and small."""
+    async with handshake_server() as server:
+        headers = bearer("x")[:1] + [("X-A", "b" * size)] * count
+
+        head = await ask(server, "/rooms/den", headers)
+
+        assert head.status == status
+        assert ("toolbus-protocol" in head.headers) is (status != 431)
+
+
+@pytest.mark.row(17)
+async def test_request_that_is_too_large_is_refused_before_it_is_complete() -> None:
+    async with handshake_server() as server, raw_connection(server.url) as client:
+        client.send(upgrade_request("/rooms/den", [("X-A", "b" * 7_500)] * 4)[:-2])
+
+        assert (await client.read_head()).status == 431
+
+
 @pytest.mark.row(18)
 @pytest.mark.parametrize("secret", ["", "s3cret-" + "x" * 24])
 def test_server_with_a_weak_secret_or_no_key_does_not_start(secret: str, tmp_path: Path) -> None:
