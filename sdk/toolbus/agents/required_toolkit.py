@@ -73,9 +73,9 @@ class RequiredToolkit:
                 if not is_tool_name(tool):
                     raise ValueError(f"toolkit {self.name}: {shown(tool)} is not a tool name")
             object.__setattr__(self, "tools", tuple(self.tools))
-        fault = self.participant is not None and name_fault(self.participant)
-        if fault:
-            raise ValueError(f"{shown(self.participant)} is not a participant name: it {fault}")
+        owner = self.participant
+        if owner is not None and (fault := name_fault(owner)) is not None:
+            raise ValueError(f"{shown(owner)} is not a participant name: it {fault}")
         if self.timeout_s is not None and not is_time(self.timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
 

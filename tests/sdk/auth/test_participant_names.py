@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from toolbus.auth.participant_names import is_participant_name, name_fault
@@ -10,7 +12,7 @@ GOOD = [
     *("a", "Zoë", "a b", "a" * 128, "svc:web/7", "ann@example.org", "*"),
     *("日本", "ラーメン 2", "東京 tower", "한국", "Мария", "Ελένη", "שרה", "مريم", "नेहा", "Nguyễn"),
 ]
-BAD = {
+BAD: dict[str, list[Any]] = {
     "1 to 128": ["", "a" * 129, None, 1, b"a", ["a"]],
     "printable": ["a\n", "\x00", "a\x7f", "a\u2028", "\ud800", "a\u202eb", "a\u200bb", "a\xadb"],
     "space": [" ", "alice ", " alice", "a  b"],

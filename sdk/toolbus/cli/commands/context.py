@@ -170,8 +170,7 @@ def _check(settings: Mapping[str, str]) -> None:
         check_url(url)
     if room is not None:
         check_room(room)
-    fault = name is not None and name_fault(name)
-    if fault:
+    if name is not None and (fault := name_fault(name)) is not None:
         raise UsageError(f"{cut(name)!r} is not a participant name: it {fault}")
     if "token_file" in settings and not {"keys", "name"}.isdisjoint(settings):
         raise UsageError("a token contains a name: give either --token-file, or --name with --keys")
