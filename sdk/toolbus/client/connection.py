@@ -25,6 +25,12 @@ Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]
 """Handlers by frame type; other frames are ignored. A handler must not raise."""
 
 
+def _has_identity(facts: dict[str, Any]) -> bool:
+    """Whether the facts of a welcome have what every server sends, in the right types."""
+    texts = (facts.get(each) for each in ("name", "issuer", "role"))
+    return all(isinstance(each, str) for each in texts) and isinstance(facts.get("api"), dict)
+
+
 class ConnectionOwner(Protocol):
     """Owns connections and is notified of their events."""
 
@@ -84,6 +90,10 @@ class Connection:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         if not self.welcome.done() and self.websocket is not None:
+            if not _has_identity(welcome.facts):
+                _logger.error("the server sent a welcome without the identity of its participant")
+                self.websocket.close_with(1002, "a welcome without an identity")
+                return
             # At once: frames right after the welcome may need their handlers.
             handlers = self._owner.on_welcomed(self)
             self._notice_handler = handlers.get(Notice)

@@ -166,11 +166,15 @@ class MessageConnection(Connection):
                     super().data_received(part.data)
                     if not self._is_cutting:  # websockets drops the rest
                         break
-        else:
+        elif self.accepts_early(data):
             held = self._cutter.release()
             self._cutter.skip(data)
             super().data_received(held + data if held else data)
         self._is_busy = self._received > 1
+
+    def accepts_early(self, data: bytes) -> bool:
+        """Whether to read data that arrives before the first message or after the last one."""
+        return True
 
     def _start_cutting(self) -> bool:
         # Not if the handshake failed: after a refusal its body follows, not frames.
