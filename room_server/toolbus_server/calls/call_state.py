@@ -140,8 +140,14 @@ class Connection:
     """Changes it makes to its toolkits, attributes and offers."""
     reads_chunks: bool = True
     """Whether it accepts a large file in chunks from a call that is no stream."""
+    reads_parts: bool = True
+    """Whether it also accepts any other large result in parts."""
     stream_count: int = 0
     """Its calls in flight that are streams or have input."""
+    waiting_streams: dict[CallStreams, None] = field(default_factory=dict)
+    """Its calls whose results in parts wait for another stream to end, in order."""
+    waiting_reply_bytes: int = 0
+    """Bytes of replies from hosts that wait in its send queue."""
     outstanding_bytes: int = 0
     """Bytes of streams that are on the way to it, or that their senders have credit for."""
     work: RateLimiter = field(default_factory=partial(RateLimiter, _WORK_S, _WINDOW_S))
@@ -254,6 +260,8 @@ class CallStreams(Struct, eq=False):
     idle_s: float = 0.0
     """How long the host may be silent; 0 for no limit."""
     active_at: float = 0.0
+    is_waiting: bool = False
+    """Whether it is one of `Connection.waiting_streams`."""
 
     @property
     def ended(self) -> bool:

@@ -67,6 +67,8 @@ class Connection:
         """Set when `needs_replacement` or `should_move` is."""
         self.websocket: ClientTransport | None = None
         """Set when the websocket is created; kept after it is closed."""
+        self.version: int = 0
+        """The version of the protocol that the server speaks; 0 before the welcome."""
         self.is_ready: bool = False
         """Whether nested calls can be sent, unless the websocket is closing."""
 
@@ -94,6 +96,7 @@ class Connection:
                 _logger.error("the server sent a welcome without the identity of its participant")
                 self.websocket.close_with(1002, "a welcome without an identity")
                 return
+            self.version = welcome.version
             # At once: frames right after the welcome may need their handlers.
             handlers = self._owner.on_welcomed(self)
             self._notice_handler = handlers.get(Notice)
