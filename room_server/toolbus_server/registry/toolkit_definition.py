@@ -51,6 +51,7 @@ __all__ = [
     "compile_schema",
     "parse_manifest",
     "read_definition",
+    "run_steps",
     "schema_cost_of",
 ]
 
@@ -178,8 +179,8 @@ def read_definition(packed: bytes) -> Definition:
         InvalidArguments: It is invalid; `details` has the `path` and a `message`.
     """
     known = ValidSchemas()
-    parsed = _run(parse_manifest(packed, known))
-    return _run(compile_manifest(parsed, known))
+    parsed = run_steps(parse_manifest(packed, known))
+    return run_steps(compile_manifest(parsed, known))
 
 
 _T = TypeVar("_T")
@@ -187,7 +188,8 @@ Steps: TypeAlias = Generator[None, None, _T]
 """Work in steps of at most 5 ms; the event loop may run between them."""
 
 
-def _run(steps: Steps[_T]) -> _T:
+def run_steps(steps: Steps[_T]) -> _T:
+    """Run all steps at once, and return their result."""
     while True:
         try:
             next(steps)

@@ -26,6 +26,7 @@ from toolbus_server.registry.toolkit_definition import (
     ValidSchemas,
     compile_manifest,
     parse_manifest,
+    run_steps,
 )
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 from toolbus_server.rooms.manifest_quota import MAX_PARTICIPANT_BYTES
@@ -81,10 +82,10 @@ class RegistrationQueue:
             raise QuotaExceeded("too many registrations are waiting", retry_after_s=_RETRY_AFTER_S)
         parsed: ParsedManifest | None = None
         if participant.id not in self._last and len(packed) <= SMALL_MANIFEST_BYTES:
-            parsed = _finish(parse_manifest(packed, self._valid_schemas))
+            parsed = run_steps(parse_manifest(packed, self._valid_schemas))
             if parsed.cost <= SMALL_COST:
                 self.charge(participant, parsed.cost + parsed.values)
-                return accept(_finish(compile_manifest(parsed, self._valid_schemas)))
+                return accept(run_steps(compile_manifest(parsed, self._valid_schemas)))
 
         def start() -> asyncio.Future[Definition]:
             ready: asyncio.Future[Definition] = self._loop.create_future()
@@ -168,12 +169,3 @@ class RegistrationQueue:
             running = {k: each for k, each in self._costs.items() if each.retry_after_s(now)}
             self._costs = running if len(running) < _MAX_LIMITERS else {}
         return self._costs.setdefault(key, RateLimiter(allowed, _WINDOW_S))
-
-
-def _finish(steps: Steps[Any]) -> Any:
-    """Run all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
