@@ -103,11 +103,12 @@ async def test_equal_schemas_are_compiled_once_by_a_server(monkeypatch: pytest.M
         raw_participant(server, "ann") as ann,
         raw_participant(server, "ben", room="other") as ben,
     ):
-        monkeypatch.setattr(
-            jsonschema_rs,
-            "validator_for",
-            lambda schema, **options: compiled.append(schema) or compile_schema(schema, **options),
-        )
+
+        def record(schema: Any, **options: Any) -> Any:
+            compiled.append(schema)
+            return compile_schema(schema, **options)
+
+        monkeypatch.setattr(jsonschema_rs, "validator_for", record)
         await ask(ann, offer(large("t", tools=50, patterns=1)))
         assert len(compiled) == 50
         await ask(ben, offer(large("t", tools=50, patterns=1)))
@@ -175,13 +176,14 @@ async def test_offers_of_a_participant_cost_no_more_than_one_schema(
 ) -> None:
     """BUILD-1: 19 KB from a token without grants."""
     compiled: list[Any] = []
+    costly: list[list[dict[str, Any]]] = [
+        [{"patternProperties": {rf"[\w\s]{{57}}{n}": True for n in range(900)}}],
+        [{"patternProperties": {rf"[\w\s]{{57}}{n}": True}} for n in range(64)],
+        [{"default": [{}] * 2_000} for _ in range(3)],
+    ]
     async with unharmed_server() as server, with_grants(server, "mallory") as mallory:
         monkeypatch.setattr(jsonschema_rs, "validator_for", lambda s, **_: compiled.append(s))
-        for schemas in (
-            [{"patternProperties": {rf"[\w\s]{{57}}{n}": True for n in range(900)}}],
-            [{"patternProperties": {rf"[\w\s]{{57}}{n}": True}} for n in range(64)],
-            [{"default": [{}] * 2_000} for _ in range(3)],
-        ):
+        for schemas in costly:
             offers = [
                 {"name": f"b{n}", "description": "", "schema": schema}
                 for n, schema in enumerate(schemas)
