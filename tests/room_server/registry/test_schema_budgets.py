@@ -69,7 +69,7 @@ def below(name: str, schema: Any) -> dict[str, Any]:
 def test_schema_over_its_budget_is_refused_before_it_is_compiled(
     schema: Any, reason: str, compiled: list[Any]
 ) -> None:
-    """REG-4, REG-22."""
+    """REG-4, REG-25."""
     with pytest.raises(InvalidArguments) as refused:
         read_definition(manifest_of({}, schema))
 
@@ -99,7 +99,7 @@ def test_schema_over_its_budget_is_refused_before_it_is_compiled(
 def test_manifest_over_its_budget_is_refused_before_anything_is_compiled(
     packed: bytes, reason: str, compiled: list[Any]
 ) -> None:
-    """REG-2, REG-22."""
+    """REG-2, REG-25."""
     with pytest.raises(InvalidArguments, match=reason):
         read_definition(packed)
 

@@ -46,7 +46,7 @@ def names_in(server: TestServer) -> set[str]:
 
 @pytest.mark.row(38)
 async def test_calls_are_answered_while_a_large_manifest_is_read() -> None:
-    """REG-22."""
+    """REG-25."""
     async with unharmed_server() as server, raw_participant(server) as mallory:
         async with server.room("bob") as bob:
             mallory.send_frame(offer(large()))
@@ -64,7 +64,7 @@ async def test_calls_are_answered_while_a_large_manifest_is_read() -> None:
 async def test_requests_of_one_participant_take_effect_in_the_order_in_which_they_were_sent() -> (
     None
 ):
-    """REG-23."""
+    """REG-26."""
     async with unharmed_server() as server, raw_participant(server) as host:
         host.send_frame(offer(large("a"), 1))
         host.send_frame(Unregister(2, "a", True))
@@ -120,7 +120,7 @@ async def test_equal_schemas_are_compiled_once_by_a_server(monkeypatch: pytest.M
 async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_while(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REG-22: an identity by a second connection."""
+    """REG-25: an identity by a second connection."""
     monkeypatch.setattr(registration_queue, limit, 25_000)
     async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
         async with raw_participant(server, "ann", instance="2") as second:
@@ -141,7 +141,7 @@ async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_
 async def test_manifests_of_participant_and_identity_have_a_byte_limit(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REG-24: equal definitions of an identity count once, and what has ended does not count."""
+    """REG-27: equal definitions of an identity count once, and what has ended does not count."""
     monkeypatch.setattr(manifest_quota, limit, 20_000)
     by_identity = limit == "MAX_IDENTITY_BYTES"
     async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
@@ -160,7 +160,7 @@ async def test_manifests_of_participant_and_identity_have_a_byte_limit(
 
 
 async def test_registrations_that_wait_have_a_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """REG-24."""
+    """REG-27."""
     monkeypatch.setattr(registration_queue, "MAX_PARTICIPANT_BYTES", 300_000)
     async with unharmed_server() as server, raw_participant(server) as mallory:
         for number in range(1, 4):
