@@ -24,6 +24,7 @@ from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = [
+    "MAX_PARTICIPANT_COST",
     "CallMonitor",
     "CallStreams",
     "Connection",
@@ -41,6 +42,8 @@ _MESSAGES = 1_000
 _CHANGES = 2_000
 # Half of the time there is: other participants need the rest to stay within CONN-7.
 _WORK_S = 5.0
+MAX_PARTICIPANT_COST = 1_000_000
+"""What the registrations of one connection may cost within 10 s, in units of a microsecond."""
 _WINDOW_S = 10.0
 
 
@@ -152,6 +155,10 @@ class Connection:
     """Bytes of streams that are on the way to it, or that their senders have credit for."""
     work: RateLimiter = field(default_factory=partial(RateLimiter, _WORK_S, _WINDOW_S))
     """Seconds that the server worked on its requests, without calls (PROTOCOL.md, REG-20)."""
+    compiling: RateLimiter = field(
+        default_factory=lambda: RateLimiter(MAX_PARTICIPANT_COST, _WINDOW_S)
+    )
+    """Estimated cost of the schemas that it registers (PROTOCOL.md, REG-25)."""
 
 
 @dataclass(slots=True, eq=False)

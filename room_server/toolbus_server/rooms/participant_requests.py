@@ -195,7 +195,7 @@ class ParticipantRequests:
         if (offer is None) == (participant is None):
             raise bad_option("offer", "or participant: exactly one of the two is required")
         if offer is not None:
-            charge = partial(self._queue.charge, connection.participant)
+            charge = partial(self._queue.charge, connection)
             connection.participant.offers = _read_offers(offer, charge)
             self._publish_change(connection.participant)
             return {}

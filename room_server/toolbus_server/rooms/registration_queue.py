@@ -37,12 +37,9 @@ SMALL_MANIFEST_BYTES = 4 * 1024
 """A manifest of at most so many bytes is parsed when it arrives."""
 SMALL_COST = 1_000
 """Schemas of a small manifest that cost at most this are compiled when it arrives."""
-MAX_PARTICIPANT_COST = 1_000_000
-"""What the registrations of one connection may cost within 10 s, in units of a microsecond."""
 MAX_IDENTITY_COST = 2_000_000
 """What the registrations of all connections of one identity may cost at one server in 10 s."""
 _WINDOW_S = 10.0
-_MAX_LIMITERS = 4_096
 _RETRY_AFTER_S = 1.0
 Reply: TypeAlias = dict[str, Any]
 _Outcome: TypeAlias = "Reply | Awaitable[Reply]"
@@ -61,7 +58,7 @@ class RegistrationQueue:
         self._valid_schemas = ValidSchemas()
         self._last: dict[ParticipantId, asyncio.Future[None]] = {}
         self._waiting_bytes: dict[ParticipantId, int] = {}
-        self._costs: dict[Identity | ParticipantId, RateLimiter] = {}
+        self._limiters: dict[Identity, RateLimiter] = {}
         self.steps = 0
         """How many steps were run in turns."""
 
@@ -84,12 +81,12 @@ class RegistrationQueue:
         if participant.id not in self._last and len(packed) <= SMALL_MANIFEST_BYTES:
             parsed = run_steps(parse_manifest(packed, self._valid_schemas))
             if parsed.cost <= SMALL_COST:
-                self.charge(participant, parsed.cost + parsed.values)
+                self.charge(connection, parsed.cost + parsed.values)
                 return accept(run_steps(compile_manifest(parsed, self._valid_schemas)))
 
         def start() -> asyncio.Future[Definition]:
             ready: asyncio.Future[Definition] = self._loop.create_future()
-            self._scheduler.add(self._job(connection, self._steps(participant, packed), ready))
+            self._scheduler.add(self._job(connection, self._steps(connection, packed), ready))
             return ready
 
         return self._in_order(participant, start, accept, len(packed))
@@ -129,9 +126,9 @@ class RegistrationQueue:
         if self._last.get(participant.id) is done:
             del self._last[participant.id], self._waiting_bytes[participant.id]
 
-    def _steps(self, participant: Participant, packed: bytes) -> Steps[Definition]:
+    def _steps(self, connection: Connection, packed: bytes) -> Steps[Definition]:
         parsed = yield from parse_manifest(packed, self._valid_schemas)
-        self.charge(participant, parsed.cost + parsed.values)
+        self.charge(connection, parsed.cost + parsed.values)
         return (yield from compile_manifest(parsed, self._valid_schemas))
 
     def _job(
@@ -152,20 +149,21 @@ class RegistrationQueue:
             connection.work.exceeded(self._loop.time(), thread_time() - began)
             yield
 
-    def charge(self, participant: Participant, cost: int) -> None:
+    def charge(self, connection: Connection, cost: int) -> None:
         """Count what a request is about to compile. Raises QuotaExceeded."""
         now = self._loop.time()
-        limits = ((participant.id, MAX_PARTICIPANT_COST), (participant.identity, MAX_IDENTITY_COST))
-        for key, allowed in limits:
-            limiter = self._limiter(key, allowed, now)
+        for limiter in (connection.compiling, self._limiter(connection.participant.identity, now)):
             if limiter.exceeded(now, cost):
                 raise QuotaExceeded(
                     "too many schemas, or too expensive ones: register fewer at a time",
                     retry_after_s=limiter.retry_after_s(now),
                 )
 
-    def _limiter(self, key: Identity | ParticipantId, allowed: float, now: float) -> RateLimiter:
-        if len(self._costs) >= _MAX_LIMITERS:
-            running = {k: each for k, each in self._costs.items() if each.retry_after_s(now)}
-            self._costs = running if len(running) < _MAX_LIMITERS else {}
-        return self._costs.setdefault(key, RateLimiter(allowed, _WINDOW_S))
+    def _limiter(self, identity: Identity, now: float) -> RateLimiter:
+        """Return the limiter of an identity, and forget those whose window is over."""
+        while self._limiters:  # the windows end in the order in which they began
+            oldest = next(iter(self._limiters))
+            if self._limiters[oldest].retry_after_s(now):
+                break
+            del self._limiters[oldest]
+        return self._limiters.setdefault(identity, RateLimiter(MAX_IDENTITY_COST, _WINDOW_S))

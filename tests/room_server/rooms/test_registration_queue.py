@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import ModuleType
 from typing import Any
 
 import jsonschema_rs
@@ -12,6 +13,7 @@ from support.clients.raw_client import RawClient, raw_participant, with_grants
 from support.clients.raw_requests import ask, failure_of, offer, refusal, toolkit_of
 from support.rooms.unharmed_server import check_call, unharmed_server, until_new_tasks_end
 from toolbus.wire import Builders, Drain, Failed, ListToolkits, RequestId, Result, Unregister
+from toolbus_server.calls import call_state
 from toolbus_server.rooms import manifest_quota, registration_queue
 from toolbus_server.testing import TestServer
 
@@ -116,12 +118,15 @@ async def test_equal_schemas_are_compiled_once_by_a_server(monkeypatch: pytest.M
 
 
 @pytest.mark.row(38)
-@pytest.mark.parametrize("limit", ["MAX_PARTICIPANT_COST", "MAX_IDENTITY_COST"])
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(call_state, "MAX_PARTICIPANT_COST"), (registration_queue, "MAX_IDENTITY_COST")],
+)
 async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_while(
-    limit: str, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REG-25: an identity by a second connection."""
-    monkeypatch.setattr(registration_queue, limit, 25_000)
+    monkeypatch.setattr(module, limit, 25_000)
     async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
         async with raw_participant(server, "ann", instance="2") as second:
             other = second if limit == "MAX_IDENTITY_COST" else first
