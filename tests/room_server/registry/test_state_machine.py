@@ -58,7 +58,7 @@ from toolbus.wire import (
     pack_body,
 )
 from toolbus_server import ServerSettings
-from toolbus_server.calls.call_state import Connection
+from toolbus_server.calls.call_state import Connection, InFlightCall
 from toolbus_server.limits import Limits
 from toolbus_server.rooms.hub import OpenRoom
 from toolbus_server.testing import TestServer, running_server
@@ -131,7 +131,11 @@ class Person:
             received.append(frame)
 
     def facts(self, sender: Connection) -> tuple[Any, ...]:
-        """State that no other participant may change; of its calls those without the sender."""
+        """State that no other participant may change; of its calls those without the sender.
+
+        Calls within a call of the sender may end with it (CALL-25), and those for the sender when it
+        leaves (CALL-26).
+        """
         connection, participant = self.connection, self.connection.participant
         return (
             connection,
@@ -139,9 +143,19 @@ class Person:
             pack_body(participant.attributes),
             pack_body(participant.offers),
             self.room.feeds._feeds.get(participant.id),
-            {each.call_id for each in connection.calls.values() if each.host is not sender},
-            {each.call_id for each in connection.dispatched.values() if each.caller is not sender},
+            {each.call_id for each in connection.calls.values() if not concerns(each, sender)},
+            {each.call_id for each in connection.dispatched.values() if not concerns(each, sender)},
         )
+
+
+def concerns(call: InFlightCall, sender: Connection) -> bool:
+    """Whether the sender makes or runs a call, or one around it, or is its principal."""
+    parent = None if call.delegation is None else call.delegation.parent
+    is_principal = call.principal is not None and (
+        call.principal.identity == sender.participant.identity
+    )
+    is_part = is_principal or sender in (call.caller, call.host)
+    return is_part or (parent is not None and concerns(parent, sender))
 
 
 class Conversation(RuleBasedStateMachine):
