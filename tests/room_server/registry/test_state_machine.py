@@ -133,8 +133,8 @@ class Person:
     def facts(self, sender: Connection) -> tuple[Any, ...]:
         """State that no other participant may change; of its calls those without the sender.
 
-        Calls within a call of the sender may end with it (CALL-25), and those for the sender when it
-        leaves (CALL-26).
+        Calls within a call of the sender may end with it (CALL-25), and those for the sender when
+        it leaves (CALL-26).
         """
         connection, participant = self.connection, self.connection.participant
         return (
