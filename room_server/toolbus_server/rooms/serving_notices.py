@@ -73,6 +73,7 @@ def log_registration(
     elif is_new and joined is not toolkit.serving:
         _logger.warning(
             "room %s: toolkit %s: %s of %r, instance %r, joins the reserve: %s serves; "
-            "raise its version, or host it with supersede=True (--supersede)",
+            "raise its version (PEP 440, such as 1.1), or host it with supersede=True "
+            "(--supersede)",
             *(room, toolkit.name, joined, *who, toolkit.serving),
         )

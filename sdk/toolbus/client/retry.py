@@ -26,6 +26,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.client.local_errors import decode_reply
 from toolbus.errors import (
     ConnectionLost,
+    DefinitionChanged,
     HostLost,
     NoHost,
     NotFound,
@@ -175,6 +176,8 @@ class RetryHistory:
         self._waited_for_host_s = 0.0
         self._pin: str | None = None
         """A call that may have run is retried only with this idempotent definition."""
+        self._loss: RoomException | None = None
+        """The loss after which the call was pinned, if its caller has not pinned it."""
         self._may_have_run = False
         self._has_failed = False
 
@@ -255,7 +258,14 @@ class RetryHistory:
         return options
 
     def final_error(self, error: RoomException) -> RoomException:
-        """Make an error's `executed` cover all attempts, not only the last one."""
+        """Make an error cover all attempts, not only the last one.
+
+        A definition that changed after a loss is refused because of the pin that was added here:
+        the error is then the loss.
+        """
+        if isinstance(error, DefinitionChanged) and self._loss is not None:
+            self._loss.message += " (not retried: the definition has changed since)"
+            return self._loss
         if self._may_have_run and error.executed == "no":
             error.executed = "maybe"
             error.retryable = False
@@ -274,6 +284,7 @@ class RetryHistory:
             self._pin = await self._repeatable_definition(error)
             if self._pin is None:
                 return None
+            self._loss = None if self._plan.options.get("pin") else error
         return self._options()
 
     async def _repeatable_definition(self, error: RoomException) -> str | None:

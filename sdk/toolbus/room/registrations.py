@@ -90,7 +90,8 @@ class Registration:
             else:
                 text = (
                     "toolkit %s: this definition joins the reserve and gets no calls: %s serves; "
-                    "raise its version, or host it with supersede=True (--supersede)"
+                    "raise its version (PEP 440, such as 1.1), or host it with supersede=True "
+                    "(--supersede)"
                 )
             _logger.warning(text, name, instead)
 

@@ -432,6 +432,15 @@ async def test_call_that_may_have_run_is_retried_only_with_the_same_definition()
 
 
 @virtual
+async def test_loss_is_reported_if_another_definition_serves_when_it_is_retried() -> None:
+    """RETRY-2: the caller has pinned nothing."""
+    server = Server(host_lost_error(), DefinitionChanged())
+    error = await server.fail()
+    assert (error.code, error.executed, server.tries) == ("host_lost", "maybe", [0, 1])
+    assert "the definition has changed" in str(error)
+
+
+@virtual
 async def test_loss_without_a_definition_is_not_retried() -> None:
     server = Server(HostLost(executed="maybe", retryable=True), None)
     assert (await server.fail()).code == "host_lost"
