@@ -5,12 +5,14 @@ Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
+from toolbus_server.registry.host_choice import HostChoice
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = [
@@ -83,6 +85,10 @@ class Participant:
     """Attributes that it published; replaced as a whole, never changed in place."""
     offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """Offers of toolkits that it builds on request, by their packed form."""
+    joined_at: int = 0
+    """The number of its joining among the published changes of its room."""
+    changed_at: int = 0
+    """The number of its last published change."""
     _may_call: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,6 +125,18 @@ class Generation:
     hosts: list[Participant] = field(default_factory=list)
     shared_with: frozenset[str] = frozenset()
     """Who else sees it while it serves, if it is private."""
+    _choice: HostChoice[Participant] | None = None
+
+    @property
+    def choice(self) -> HostChoice[Participant]:
+        """The choice among its hosts, of which there is at least one."""
+        if self._choice is None:
+            self._choice = HostChoice(self.hosts)
+        return self._choice
+
+    def hosts_changed(self) -> None:
+        """Choose anew: a host was added, removed or replaced, or its node drains."""
+        self._choice = None
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +163,10 @@ class RegisteredToolkit:
     """Set while the name is reserved without a host."""
     draining: list[Participant] = field(default_factory=list)
     """Hosts that accept no more calls, and keep the name until they leave."""
+    changed_at: int = 0
+    """The number of its last published change among those of its room."""
+    was_shared: bool = False
+    """Whether others than its owner may have seen it, if it is private."""
 
     def settle(self, generations: list[Generation]) -> None:
         """Keep the generations that have hosts, and let the newest of them serve."""
@@ -173,23 +195,11 @@ class RegisteredToolkit:
             or f"role:{participant.role}" in shared
         )
 
-    def tools_seen_by(self, participant: Participant) -> list[ToolManifest]:
-        """Choose the tools that a list shows to this participant."""
-        tools = self.serving.definition.manifest.tools
-        return [tool for tool in tools if participant.rights.may_see(self.name, tool.name)]
 
-    def is_listed_for(self, participant: Participant) -> bool:
-        """Whether a list or an event may name it to this participant."""
-        if not self.is_visible_to(participant):
-            return False
-        tools = self.serving.definition.manifest.tools
-        return not tools or any(participant.rights.may_see(self.name, tool.name) for tool in tools)
-
-
-def searchable_texts(toolkit: RegisteredToolkit, participant: Participant) -> list[str]:
-    """Collect the names, titles and descriptions that a participant may search."""
+def searchable_texts(toolkit: RegisteredToolkit, tools: Iterable[ToolManifest]) -> list[str]:
+    """Collect the names, titles and descriptions to search, of a toolkit and these tools."""
     manifest = toolkit.serving.definition.manifest
     texts = [manifest.name, manifest.title, manifest.description]
-    for tool in toolkit.tools_seen_by(participant):
+    for tool in tools:
         texts += (tool.name, tool.title, tool.description)
     return texts

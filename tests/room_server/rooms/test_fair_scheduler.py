@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_requests import offer, toolkit_of
-from support.parts.models import participant, scope
+from support.parts.models import participant, result_of, scope
 from toolbus.auth.grants import ApiScope
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (
@@ -96,10 +96,8 @@ class BusyRoom:
 
     def subscriber(self, *topics: str, api: ApiScope | None = None) -> FakeSession:
         session = self.session("subscriber", api)
-        event_feed = feed.EventFeed(session.connection, self.loop, self.hub.scheduler)
-        self.room.toolkit_requests.subscribe(
-            session.connection, event_feed, Subscribe(1, [*topics])
-        )
+        request = Subscribe(1, [*topics])
+        result_of(self.room.toolkit_requests.subscribe(session.connection, request))
         return session
 
     def host(self, session: FakeSession, name: str, *tools: str, **fields: Any) -> None:
@@ -199,12 +197,12 @@ async def test_subscribers_with_the_same_rights_share_a_packed_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-14: each event has the tools that its receiver may see."""
-    made: list[Connection] = []
+    made: list[Any] = []
     summary = feed.toolkit_summary
 
-    def counted(toolkit: Any, connection: Connection) -> dict[str, Any]:
-        made.append(connection)
-        return summary(toolkit, connection)
+    def counted(toolkit: Any, tools: Any) -> dict[str, Any]:
+        made.append(tools)
+        return summary(toolkit, tools)
 
     monkeypatch.setattr(feed, "toolkit_summary", counted)
     room = BusyRoom()
@@ -284,18 +282,18 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
 ) -> None:
     summary = feed.toolkit_summary
 
-    def broken(toolkit: Any, connection: Connection) -> dict[str, Any]:
-        if toolkit.name == "bad" and connection is unlucky.connection:
+    def broken(toolkit: Any, tools: Any) -> dict[str, Any]:
+        if toolkit.name == "bad" and len(tools) == 1:
             raise RuntimeError("a bug")
-        return summary(toolkit, connection)
+        return summary(toolkit, tools)
 
     monkeypatch.setattr(feed, "toolkit_summary", broken)
     room = BusyRoom()
-    unlucky = room.subscriber("toolkits", api=scope(use_tools=True))
+    unlucky = room.subscriber("toolkits", api=scope(use_tools=True, deny=["*.b"]))
     others = room.subscriber("toolkits")
     host = room.session("host")
     for name in ("bad", "good"):
-        room.host(host, name)
+        room.host(host, name, "a", "b")
     with caplog.at_level(logging.ERROR, "toolbus_server.rooms.event_feed"):
         await until_received(others, 2)
         await until_received(unlucky, 1)
