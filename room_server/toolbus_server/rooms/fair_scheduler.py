@@ -44,6 +44,11 @@ class FairScheduler:
         self._packed: dict[Hashable, dict[Hashable, Raw]] = {}
         self._kept_bytes = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job has not ended."""
+        return bool(self._due)
+
     def add(self, job: Iterator[None]) -> None:
         """Run a job that sends one event, or does as little, with each step.
 

@@ -23,6 +23,7 @@ from toolbus.wire import (
     RequestId,
     Result,
     Subscribe,
+    Unregister,
     decode_from_server,
 )
 from toolbus_server.calls.router import Connection
@@ -301,3 +302,60 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
         "events of its room could not be sent to 'subscriber'"
     ]
     assert [event.data["toolkit"]["name"] for event in unlucky.events] == ["good"]
+
+
+async def test_private_toolkits_of_one_that_leaves_cost_other_subscribers_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REG-8, REG-18: the names are reserved at once, and only their owner is sent events."""
+    room = BusyRoom()
+    host = room.session("host")
+    for number in range(1_024):
+        offered = offer(toolkit_of(f"t{number}", "run"), public=False)
+        room.room.toolkit_requests.register(host.connection, offered)
+    others = [room.subscriber("toolkits") for _ in range(SUBSCRIBERS)]
+    own = room.session("host")
+    request = Subscribe(1, ["toolkits"])
+    result_of(room.room.toolkit_requests.subscribe(own.connection, request))
+    jobs: list[Any] = []
+    add = room.hub.scheduler.add
+    monkeypatch.setattr(room.hub.scheduler, "add", lambda job: jobs.append(job) or add(job))
+    room.hub.leave("lab", host)
+    assert room.room.routed.state.reserved_count == 1_024
+    await until_received(own, 1_024)
+    assert len(jobs) == 1
+    assert {event.data["toolkit"]["hosts"] for event in own.events} == {0}
+    assert [each.sent for each in others] == [[]] * SUBSCRIBERS
+
+
+async def test_a_subscription_reports_each_change_during_its_walk_once() -> None:
+    """EVENT-1, EVENT-2: what it reads is known; what changes after that is sent."""
+    room = BusyRoom()
+    host, subscriber = room.session("host"), room.session("subscriber")
+    other = room.subscriber("toolkits")
+    for name in ("b", "d", "f", "h"):
+        room.host(host, name)
+    request = Subscribe(1, ["toolkits"])
+    walk = room.room.toolkit_requests.subscribe(subscriber.connection, request)
+    await until_received(other, 4)
+    other.sent.clear()
+    next(walk)
+    next(walk)  # it has read b and d
+    for name in ("b", "f"):
+        room.host(host, name, version="2")
+    for name in ("a", "g"):
+        room.host(host, name)
+    for name in ("d", "h"):
+        room.room.toolkit_requests.unregister(host.connection, Unregister(1, name, True))
+    await until_received(other, 6)  # the batch ends before the walk
+    result_of(walk)
+    assert subscriber.sent == []
+    room.host(host, "last")
+    await until_received(subscriber, 4)
+    received = [(event.name, event.data["toolkit"]["name"]) for event in subscriber.events]
+    assert received == [
+        ("toolkit_changed", "b"),
+        ("toolkit_added", "a"),
+        ("toolkit_removed", "d"),
+        ("toolkit_added", "last"),
+    ]
