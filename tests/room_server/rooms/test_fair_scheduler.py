@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from itertools import count
 from random import Random
 from typing import Any
@@ -319,7 +320,12 @@ async def test_private_toolkits_of_one_that_leaves_cost_other_subscribers_nothin
     result_of(room.room.toolkit_requests.subscribe(own.connection, request))
     jobs: list[Any] = []
     add = room.hub.scheduler.add
-    monkeypatch.setattr(room.hub.scheduler, "add", lambda job: jobs.append(job) or add(job))
+
+    def counted(job: Iterator[None]) -> None:
+        jobs.append(job)
+        add(job)
+
+    monkeypatch.setattr(room.hub.scheduler, "add", counted)
     room.hub.leave("lab", host)
     assert room.room.routed.state.reserved_count == 1_024
     await until_received(own, 1_024)

@@ -133,8 +133,12 @@ async def test_a_broadcast_is_packed_once_and_sent_in_slices(
 ) -> None:
     """SEND-2."""
     packed: list[Any] = []
-    monkeypatch.setattr(event_feed, "pack_once", lambda data: packed.append(data) or pack(data))
-    pack = fair_scheduler.pack_once
+
+    def counted(data: dict[str, Any]) -> Any:
+        packed.append(data)
+        return fair_scheduler.pack_once(data)
+
+    monkeypatch.setattr(event_feed, "pack_once", counted)
     async with room_with_victim() as (server, victim), AsyncExitStack() as stack:
         join = stack.enter_async_context
         listeners = [await join(raw_participant(server, f"l{number}")) for number in range(60)]
