@@ -30,6 +30,7 @@ _ENTER_S = 2.0
 _PARTS = ("version", "nodes", "facts", "names", "kept")
 _RETRY_S = 1.0
 _POLL_S = 0.02
+_FACTS_AT_ONCE = 256
 TaskStarter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a coroutine in a task that ends with the node."""
 
@@ -128,10 +129,9 @@ class ReplicatedRooms:
             return
         if not answer or self._rooms.get(room) is not replica:
             return
-        keys_and_facts = iter(answer[1])
-        packed = dict(zip(keys_and_facts, keys_and_facts, strict=True))
-        facts = {key: unpack_fact(fact) for key, fact in packed.items()}
-        replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
+        facts = await _unpacked(answer[1])
+        if self._rooms.get(room) is replica:
+            await replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
 
     # Publishing
 
@@ -294,3 +294,14 @@ def rooms_key(node_id: str) -> str:
 def _keys(room: str) -> Iterator[str]:
     """Return the keys of a room, in the order in which scripts take them."""
     return (f"toolbus:{{r:{room}}}:{part}" for part in _PARTS)
+
+
+async def _unpacked(packed: list[bytes]) -> dict[bytes, Any]:
+    """Unpack keys and facts, some hundred in each iteration of the loop."""
+    facts: dict[bytes, Any] = {}
+    keys_and_facts = iter(packed)
+    for key, fact in zip(keys_and_facts, keys_and_facts, strict=True):
+        facts[key] = unpack_fact(fact)
+        if len(facts) % _FACTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return facts
