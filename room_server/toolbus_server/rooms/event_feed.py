@@ -124,6 +124,7 @@ class EventFeed:
         "_calls_ticket",
         "_connection",
         "_counts",
+        "_has_started",
         "_in_flight",
         "_is_flushing",
         "_known",
@@ -144,6 +145,7 @@ class EventFeed:
         self._scheduler = scheduler
         self._number = 0
         self._topics: frozenset[str] = frozenset()
+        self._has_started = False
         self._batches: list[ChangeBatch] = []
         """Those that it has not read."""
         self._known = 0
@@ -190,6 +192,7 @@ class EventFeed:
                 not sent.
         """
         self._topics = frozenset(topics)
+        self._has_started = True
         self._known = latest_change
         for batch in self._batches:
             batch.unread += 1
@@ -206,12 +209,11 @@ class EventFeed:
         self._recheck = "toolkits" in self._topics
         self._flush_soon()
 
-    def keep(self, batch: ChangeBatch) -> None:
-        """Keep a batch of changes until `start`."""
-        self._batches.append(batch)
-
     def collect(self, batch: ChangeBatch) -> None:
         """Take a batch of changes, which is read and sent in turn with those of others."""
+        if not self._has_started:
+            self._batches.append(batch)
+            return
         has_participants = "participants" in self._topics and batch.participants
         has_toolkits = "toolkits" in self._topics and batch.concerns(self.participant.identity)
         if has_participants or has_toolkits:
@@ -481,10 +483,14 @@ class EventFeeds:
         return bool(self._feeds or self._starting)
 
     def _publish_batch(self, batch: ChangeBatch) -> None:
-        for feed in self._feeds.values():
+        batch.unread += 1  # until all feeds have it
+        self.scheduler.add(self._hand_out(batch))
+
+    def _hand_out(self, batch: ChangeBatch) -> Iterator[None]:
+        for feed in (*self._feeds.values(), *self._starting):
             feed.collect(batch)
-        for feed in self._starting:
-            feed.keep(batch)
+            yield
+        batch.unread -= 1
 
     def deliver(self, message: dict[str, Any], receivers: Iterable[Participant]) -> Steps[int]:
         """Send a message to the subscribers among the receivers; return how many accepted it."""

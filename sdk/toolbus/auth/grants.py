@@ -192,7 +192,7 @@ class ToolNames:
     __slots__ = ("_parts", "everything")
 
     def __init__(self, everything: bool, parts: Sequence[_Names]) -> None:
-        self.everything = everything
+        self.everything: bool = everything
         """Whether every tool is covered, including future ones."""
         self._parts = parts
 

@@ -329,7 +329,7 @@ async def test_private_toolkits_of_one_that_leaves_cost_other_subscribers_nothin
     room.hub.leave("lab", host)
     assert room.room.routed.state.reserved_count == 1_024
     await until_received(own, 1_024)
-    assert len(jobs) == 1
+    assert len(jobs) == 2  # one hands out the changes, one sends them to their owner
     assert {event.data["toolkit"]["hosts"] for event in own.events} == {0}
     assert [each.sent for each in others] == [[]] * SUBSCRIBERS
 
