@@ -9,6 +9,7 @@ or for whom.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from time import perf_counter
@@ -19,6 +20,7 @@ from msgspec.msgpack import Encoder
 
 __all__ = ["SLICE_S", "FairScheduler", "pack_once"]
 
+_logger = logging.getLogger(__name__)
 SLICE_S = 0.001
 """How long all events and walks of a server are worked on within one event-loop iteration."""
 _MAX_KEPT_BYTES = 4 * 1024 * 1024
@@ -52,7 +54,7 @@ class FairScheduler:
     def add(self, job: Iterator[None]) -> None:
         """Run a job that sends one event, or does as little, with each step.
 
-        It must not raise: the jobs of the others would never run again.
+        A job that raises is logged and dropped; the others go on.
         """
         self._due.append(job)
         if len(self._due) == 1:
@@ -85,11 +87,14 @@ class FairScheduler:
         """Run jobs for one time slice; an unfinished job goes on after the others."""
         ends_at = perf_counter() + SLICE_S  # the loop's clock may not advance in an iteration
         while self._due:
-            for _ in self._due[0]:
-                if perf_counter() >= ends_at:
-                    self._due.rotate(-1)
-                    self._loop.call_soon(self._run)
-                    return
+            try:
+                for _ in self._due[0]:
+                    if perf_counter() >= ends_at:
+                        self._due.rotate(-1)
+                        self._loop.call_soon(self._run)
+                        return
+            except Exception:
+                _logger.exception("a job failed with a bug; the others go on")
             self._due.popleft()
         self._packed.clear()
         self._kept_bytes = 0

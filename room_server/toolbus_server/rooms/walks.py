@@ -60,7 +60,7 @@ class Walks:
         charge: Called with the seconds that a later slice took. None if they are free.
     """
 
-    __slots__ = ("_charge", "_scheduler", "_waiting", "_waiting_bytes")
+    __slots__ = ("_charge", "_is_scheduled", "_scheduler", "_waiting", "_waiting_bytes")
 
     def __init__(
         self, scheduler: FairScheduler, charge: Callable[[float], None] | None = None
@@ -70,6 +70,7 @@ class Walks:
         self._waiting: deque[_WaitingWalk] = deque()
         """The first of them has begun."""
         self._waiting_bytes = 0
+        self._is_scheduled = False
 
     @property
     def are_idle(self) -> bool:
@@ -98,7 +99,8 @@ class Walks:
                 return
         self._waiting.append(_WaitingWalk(walk, done, size))
         self._waiting_bytes += size
-        if len(self._waiting) == 1:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             self._scheduler.add(self._run_waiting())
 
     def drop_waiting(self) -> None:
@@ -115,6 +117,7 @@ class Walks:
             self._waiting_bytes -= first.size
             first.done(ended)
             yield
+        self._is_scheduled = False
 
     def _step(self, walk: Walk) -> Ended | None:
         if self._charge is None:

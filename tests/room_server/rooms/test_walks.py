@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -175,6 +175,47 @@ async def test_walks_of_one_participant_end_in_the_order_of_their_requests() -> 
             mallory.send_frame(ListToolkits(RequestId(4), {"limit": 1}))
             replies = [await next_of(mallory, Result) for _ in range(4)]
             assert [reply.id for reply in replies] == [1, 2, 3, 4]
+
+
+async def test_a_walk_that_begins_as_the_last_one_has_ended_runs_once() -> None:
+    scheduler = fair_scheduler.FairScheduler(asyncio.get_running_loop())
+    queue = walks.Walks(scheduler)
+    steps, ends = list[str](), list[str]()
+
+    def walk(name: str) -> walks.Walk:
+        for _ in range(3):
+            steps.append(name)
+            yield
+        return name
+
+    queue.run(walk("a"), lambda end: ends.append(end.result()))
+    async with asyncio.timeout(60):
+        while not ends:  # noqa: ASYNC110 - a plain list
+            await asyncio.sleep(0)
+        queue.run(walk("b"), lambda end: ends.append(end.result()))
+        while scheduler.is_busy:  # noqa: ASYNC110 - a plain queue
+            await asyncio.sleep(0)
+    assert steps == ["a"] * 3 + ["b"] * 3
+    assert ends == ["a", "b"]
+
+
+async def test_a_job_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = fair_scheduler.FairScheduler(asyncio.get_running_loop())
+    done: list[int] = []
+
+    def job(number: int) -> Iterator[None]:
+        yield
+        done.append(1 // number)
+
+    for number in (0, 1):
+        scheduler.add(job(number))
+    async with asyncio.timeout(60):
+        while scheduler.is_busy:  # noqa: ASYNC110 - a plain queue
+            await asyncio.sleep(0)
+    assert done == [1]
+    assert [record.message for record in caplog.records] == [
+        "a job failed with a bug; the others go on"
+    ]
 
 
 async def test_a_request_too_many_is_refused_while_a_walk_goes_on(
