@@ -59,6 +59,7 @@ format: $(READY) ## put the code into the agreed form
 
 docs: $(DOCS) ## build the documentation into site/; a broken link or reference fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the documentation is in site/: open site/index.html"
 
 docs-serve: $(DOCS) ## show the documentation on http://127.0.0.1:8000 and reload it on changes
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve $(ARGS)

@@ -37,6 +37,12 @@ class ServerSettings:
     """How long the pong may take: then the connection is closed, and its toolkits end."""
     drain_s: float = 10.0
     """How long calls in flight may take to finish at shutdown."""
+    hosts_return_s: float = 0.0
+    """How long after its start the hosts of a former server may take to connect to this one.
+
+    Until then a call to an unknown toolkit may be repeated. It counts for a single node: nodes keep
+    the names of their toolkits in Redis.
+    """
     tls: ssl.SSLContext | None = None
     """The certificate for TLS, `wss://`; without one it is plain `ws://`."""
     trusted_origins: tuple[str, ...] = ()

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         ConnectionLost,
         DeadlineExceeded,
         DefinitionChanged,
+        DefinitionConflict,
         DuplicateCallId,
         Executed,
         HostLost,
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
         RoomClient,
     )
     from toolbus.room.toolkit_proxy import (
+        DefinitionInfo,
         ToolkitInfo,
         ToolkitProxy,
         TypedToolkitProxy,
@@ -138,6 +140,8 @@ __all__ = [
     "ConnectionLost",
     "DeadlineExceeded",
     "DefinitionChanged",
+    "DefinitionConflict",
+    "DefinitionInfo",
     "DuplicateCallId",
     "EmptyChunk",
     "EndedCall",
@@ -237,6 +241,7 @@ _MODULES = {
         "ConnectionLost",
         "DeadlineExceeded",
         "DefinitionChanged",
+        "DefinitionConflict",
         "DuplicateCallId",
         "Executed",
         "HostLost",
@@ -278,6 +283,7 @@ _MODULES = {
     "toolbus.room.room": ("Room",),
     "toolbus.room.room_client": ("RoomClient",),
     "toolbus.room.toolkit_proxy": (
+        "DefinitionInfo",
         "ToolkitInfo",
         "ToolkitProxy",
         "TypedToolkitProxy",

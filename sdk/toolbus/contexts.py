@@ -55,7 +55,7 @@ class Contexts:
             return cls(path)
         except OSError as error:
             raise ValueError(f"TOOLBUS_HOME: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _broken(path, f"it is not a TOML file: {error}") from error
         in_use, tables = values.pop("in_use", None), values.pop("context", {})
         if values:

@@ -3,7 +3,8 @@
     RoomException
     |-- the tool did not run, and a retry does not help
     |     NotFound, PermissionDenied, InvalidArguments, AlreadyExists, DuplicateCallId,
-    |     DefinitionChanged, LoopDetected, ToolInactive, ApprovalDenied, ApprovalExpired
+    |     DefinitionChanged, DefinitionConflict, LoopDetected, ToolInactive, ApprovalDenied,
+    |     ApprovalExpired
     |-- the tool did not run, and a later retry may succeed
     |     NoHost, Overloaded, QuotaExceeded
     |-- the tool ran
@@ -29,6 +30,7 @@ __all__ = [
     "ConnectionLost",
     "DeadlineExceeded",
     "DefinitionChanged",
+    "DefinitionConflict",
     "DuplicateCallId",
     "Executed",
     "HostLost",
@@ -153,6 +155,16 @@ class DefinitionChanged(RoomException):
     _executed = "no"
 
 
+class DefinitionConflict(RoomException):
+    """A toolkit hosted with `supersede=False` has other hosts with another definition.
+
+    `details` has the `version` and the `digest` of that definition.
+    """
+
+    code = "definition_conflict"
+    _executed = "no"
+
+
 class LoopDetected(RoomException):
     """Nested calls exceeded the hop limit."""
 
@@ -242,7 +254,12 @@ class DeadlineExceeded(RoomException):
 
 
 class Cancelled(RoomException):
-    """The caller cancelled the call. The awaiting task sees `asyncio.CancelledError` instead."""
+    """The call was cancelled: by its caller, or because it lost its authority.
+
+    A task that is cancelled while it awaits a call sees `asyncio.CancelledError` instead. A call
+    loses its authority when the call around it ends, or when the participant that it was made for
+    leaves or loses the grant.
+    """
 
     code = "cancelled"
     _retry_rule = "if_not_executed"

@@ -33,6 +33,7 @@ __all__ = [
     "DEV_KEYS_FILE",
     "DRAIN_FORM",
     "PRESETS",
+    "VARIABLES",
     "BadTokenSource",
     "RoomSettings",
     "Token",
@@ -66,7 +67,13 @@ Token: TypeAlias = str | os.PathLike[str] | Callable[[], Awaitable[str]]
 
 _MAX_INSTANCE_CHARS = 128
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, "instance", "drain", "lock"})
+_OWN_SETTINGS = ("instance", "drain", "wait", "lock")  # of a process: no context has them
+_FILE_SETTINGS = frozenset({*CONTEXT_SETTINGS, *_OWN_SETTINGS})
+VARIABLES = frozenset(
+    f"TOOLBUS_{name.upper()}" for name in {*_FILE_SETTINGS, "token", "context", "config", "home"}
+)
+"""The variables of participants."""
+_SWITCH = {"on": True, "off": False}
 _CREDENTIALS = ("token", "token_file", "keys")
 
 
@@ -92,6 +99,8 @@ class RoomSettings:
     """The source of the token, and the setting that names it; for error messages."""
     drain_s: float = DEFAULT_DRAIN_S
     """Seconds that running calls may take to finish when a host stops."""
+    wait: bool = True
+    """Whether a service that cannot reach its server at the start keeps trying."""
     keys: Path | None = None
     """The key file that tokens are minted from; None for a given token."""
     context: str | None = None
@@ -144,6 +153,7 @@ class RoomSettings:
             renewable=source.renewable,
             token_from=source.origin,
             drain_s=found.seconds("drain", DEFAULT_DRAIN_S),
+            wait=found.switch("wait", default=True),
             keys=source.keys,
             context=found.used_context,
             lock=Path(lock) if (lock := found.text("lock")) else None,
@@ -197,7 +207,7 @@ class _Sources:
         variables = {name: environ.get(f"TOOLBUS_{name.upper()}", "") for name in names}
         variables["token"] = variables["token"].strip()
         if chosen:
-            variables = {name: variables[name] for name in ("instance", "drain", "lock")}
+            variables = {name: variables[name] for name in _OWN_SETTINGS}
         file = _Source(self._read_file(), "{name} in the settings file")
         order = [_Source(variables, "{variable}"), *self._contexts(chosen)]
         self._order: list[_Source] = [*(reversed(order) if chosen else order), file]
@@ -257,7 +267,7 @@ class _Sources:
         except OSError as error:
             variable = "TOOLBUS_CONFIG" if named else "TOOLBUS_HOME"
             raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         unknown = sorted(set(values) - _FILE_SETTINGS)
         if unknown:
@@ -291,6 +301,15 @@ class _Sources:
             raise ValueError(f"{source.origin(name)} must be {DRAIN_FORM}")
         return float(value)
 
+    def switch(self, name: str, *, default: bool) -> bool:
+        """Read a setting that is on or off."""
+        value, source = self._find(name)
+        if value is None or value == "":
+            return default
+        if not isinstance(value, str) or value not in _SWITCH:
+            raise ValueError(f"{source.origin(name)} must be 'on' or 'off'")
+        return _SWITCH[value]
+
 
 def _check_texts(**given: object) -> None:
     for name, value in given.items():
@@ -320,20 +339,34 @@ def check_room(room: str) -> None:
 
 def check_url(url: str) -> None:
     """Raise ValueError for anything but a server address: `ws://HOST:PORT` or `wss://HOST:PORT`."""
+    wrong = _wrong_part(url)
+    if wrong is not None:
+        shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
+        reason = f" ({wrong})" if wrong else ""
+        raise ValueError(
+            f"{shown} is not a server address{reason}: write ws://HOST:PORT or wss://HOST:PORT"
+        )
+
+
+def _wrong_part(url: str) -> str | None:
+    """Return what is wrong with a server address: "" for its form, None if nothing is."""
     try:
         parts = urlsplit(url)
-        well_formed = parts.scheme in {"ws", "wss"} and bool(parts.hostname) and parts.port != 0
-        (parts.hostname or "").encode("idna")  # as a lookup does
-    except ValueError:  # a port out of range, a bracket that is not closed, not a host name
-        well_formed = False
-    else:
-        well_formed &= not (parts.path.strip("/") or parts.query or parts.fragment)
-        well_formed &= "@" not in parts.netloc
-    if not well_formed:
-        shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
-        raise ValueError(
-            f"{shown} is not a server address: write ws://HOST:PORT or wss://HOST:PORT"
-        )
+        host = parts.hostname or ""
+        host.encode("idna")  # as a lookup does
+    except ValueError:  # a bracket that is not closed, or not a host name
+        return ""
+    if parts.scheme not in {"ws", "wss"} or not host or "@" in parts.netloc or " " in url:
+        return ""
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        return "a port is a number from 1 to 65535"
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        return "nothing may follow the port"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,10 +397,21 @@ def _token_source(
     if is_loopback(url) and dev_keys.exists():
         minted_for = name or found.text("name") or _user_name()
         return _minting(dev_keys, minted_for, room, ApiScope.full(), "the development key")
-    raise ValueError(
-        "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one), "
-        "or start a local server with `toolbus serve --dev`"
-    )
+    place = "" if found.used_context is None else f"context {found.used_context}: "
+    raise ValueError(f"{place}no token: {_without_token(url, dev_keys, found)}")
+
+
+def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
+    """Return why the development key is not used, if there may be one, and what to do."""
+    step = "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE (`toolbus token create` makes one)"
+    if not is_loopback(url) and dev_keys.exists():
+        parts = urlsplit(url)
+        here = f"{parts.scheme}://127.0.0.1" + (f":{parts.port}" if parts.port else "")
+        return f"the development key is only for a server on this machine: use {here}, or {step}"
+    start = f"{step}, or start a local server with `toolbus serve --dev`"
+    if is_loopback(url) and found.environ.get("TOOLBUS_HOME"):
+        return f"TOOLBUS_HOME is {found.home}, which has no {DEV_KEYS_FILE}: {start}"
+    return start
 
 
 def _configured(source: _Source, name: str | None, room: str, found: _Sources) -> _TokenSource:
@@ -434,7 +478,7 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise BadTokenSource(f"the function of token= must return text, not {kind}")
-        return text
+        return text.strip()
 
     return the_answer
 

@@ -1,7 +1,8 @@
 /**
  * A participant of a toolbus room in a browser page: joins, lists, calls and cancels over a plain
  * WebSocket. It follows the rules of sdk/toolbus/wire/PROTOCOL.md, which describes the rest of the
- * protocol. It hosts nothing, does not reconnect and never retries a call.
+ * protocol. It hosts nothing, moves to another server when asked (LEAVE-11), but does not reconnect
+ * after a loss, and never retries a call.
  */
 
 import { pack, unpack } from "./msgpack.js";
@@ -10,9 +11,11 @@ import { pack, unpack } from "./msgpack.js";
 const WELCOME = 1;
 const RESULT = 2;
 const FAILED = 3;
+const NOTICE = 5;
 const CALL = 16;
 const CANCEL = 18;
 const LIST = 34;
+const DRAIN = 37;
 
 /** Milliseconds past a call's deadline in which the server's error may still arrive (RETRY-6). */
 const GRACE_MS = 250;
@@ -68,53 +71,86 @@ export class RoomError extends Error {
  *   never as a part of the URL, where logs would keep it.
  * Throws RoomClosed if the server refuses the connection.
  */
-export function join(url, name, token) {
+export async function join(url, name, token) {
+  const place = { url, name, token, instance: randomHex() };
+  return new Room(place, await open(place));
+}
+
+/** Connect; resolves to a Connection after the welcome. */
+function open({ url, name, token, instance }, epoch = 1) {
   return new Promise((resolve, reject) => {
     // A browser would quote an invalid subprotocol, and so the token, in its error message.
     if (!/^[\w.-]+$/.test(token)) throw new RoomClosed(4401);
-    const socket = new WebSocket(`${url}/rooms/${name}`, ["toolbus.v1", `bearer.${token}`]);
+    const query = `instance=${instance}&epoch=${epoch}${epoch > 1 ? "&elsewhere=1" : ""}`;
+    const address = `${url}/rooms/${name}?${query}`;
+    const socket = new WebSocket(address, ["toolbus.v1", `bearer.${token}`]);
     socket.binaryType = "arraybuffer";
     socket.onclose = ({ code }) => reject(new RoomClosed(code));
     socket.onmessage = ({ data }) => {
       const frame = readFrame(data);
       if (frame?.[0] !== WELCOME) return socket.close();
-      resolve(new Room(socket, frame));
+      resolve(new Connection(socket, frame));
     };
   });
 }
 
 class Room {
-  /** The content of the welcome: `participant`, `room` and `facts` with name, grants, limits. */
-  welcome;
   /** Resolves to a RoomClosed when the connection has ended. */
   closed;
 
-  #socket;
-  #lastId = 0;
-  #pending = new Map();
+  #place;
+  #connection;
+  #epoch = 1;
+  #moving = null;
+  #isLeft = false;
+  #end;
 
-  constructor(socket, [, version, participant, room, session, facts]) {
-    this.welcome = { version, participant, room, session, facts };
-    this.#socket = socket;
-    socket.onmessage = ({ data }) => this.#read(data);
-    this.closed = new Promise((resolve) => {
-      socket.onclose = ({ code }) => {
-        this.#loseAll();
-        resolve(new RoomClosed(code));
-      };
-    });
+  constructor(place, connection) {
+    this.#place = place;
+    this.closed = new Promise((resolve) => (this.#end = resolve));
+    this.#use(connection);
+  }
+
+  /** The content of the welcome: `participant`, `room` and `facts` with name, grants, limits. */
+  get welcome() {
+    return this.#connection.welcome;
   }
 
   /** Leave the room. */
   close() {
-    this.#socket.close(1000);
+    this.#isLeft = true;
+    this.#connection.close();
+  }
+
+  #use(connection) {
+    this.#connection = connection;
+    connection.onMove = () => (this.#moving ??= this.#move(connection));
+    connection.closed.then(async (closed) => {
+      await this.#moving;
+      if (connection === this.#connection) this.#end(closed);
+    });
+  }
+
+  /** Try once to connect to another server, and keep the previous connection if that fails. */
+  async #move(previous) {
+    try {
+      const next = await open(this.#place, ++this.#epoch);
+      if (this.#isLeft) return next.close();
+      this.#use(next);
+      previous.finish();
+    } catch {
+      // A page cannot know why it was refused.
+    } finally {
+      this.#moving = null;
+    }
   }
 
   /** List the toolkits with a tool that this token may see; `search` filters by text. */
   async *toolkits(search) {
     let cursor;
     do {
-      const page = await this.#request((id) => [LIST, id, { search, cursor }], { read: unpack });
+      const frame = (id) => [LIST, id, { search, cursor }];
+      const page = await this.#connection.request(frame, { read: unpack });
       yield* page.toolkits;
       cursor = page.cursor ?? undefined;
     } while (cursor !== undefined);
@@ -133,13 +169,50 @@ class Room {
     const [toolkit, name, ...more] = String(tool).split(".");
     if (!toolkit || !name || more.length) throw new TypeError(`write "toolkit.tool", not ${tool}`);
     const limitMs = Math.ceil(timeoutMs ?? this.welcome.facts.limits.call_timeout_ms);
-    const callId = Array.from(crypto.getRandomValues(new Uint8Array(16)), hex).join("");
+    const callId = randomHex();
     const packed = pack(args);
     const frame = (id) => [CALL, id, callId, toolkit, name, limitMs, packed, options];
-    return await this.#request(frame, { read: readChunk, limitMs, signal });
+    return await this.#connection.request(frame, { read: readChunk, limitMs, signal });
+  }
+}
+
+/** One connection after its welcome, and the requests on it. */
+class Connection {
+  welcome;
+  /** Resolves to a RoomClosed when the connection has ended. */
+  closed;
+  /** Called when the server asks to connect to another server. */
+  onMove = () => {};
+
+  #socket;
+  #lastId = 0;
+  #pending = new Map();
+  #isFinishing = false;
+
+  constructor(socket, [, version, participant, room, session, facts]) {
+    this.welcome = { version, participant, room, session, facts };
+    this.#socket = socket;
+    socket.onmessage = ({ data }) => this.#read(data);
+    this.closed = new Promise((resolve) => {
+      socket.onclose = ({ code }) => {
+        this.#loseAll();
+        resolve(new RoomClosed(code));
+      };
+    });
   }
 
-  #request(frameOf, { read, limitMs, signal }) {
+  close() {
+    this.#socket.close(1000);
+  }
+
+  /** Send `drain`, and close after the last reply (LEAVE-9). */
+  async finish() {
+    await this.request((id) => [DRAIN, id, {}], { read: unpack }).catch(() => {});
+    this.#isFinishing = true;
+    if (!this.#pending.size) this.close();
+  }
+
+  request(frameOf, { read, limitMs, signal }) {
     const id = ++this.#lastId;
     return new Promise((resolve, reject) => {
       if (signal?.aborted) throw new RoomError({ code: "cancelled", executed: "no" });
@@ -178,7 +251,9 @@ class Room {
     const frame = readFrame(data);
     if (!frame) return this.close();
     const [kind, id, ...rest] = frame;
-    if (kind === RESULT) {
+    if (kind === NOTICE) {
+      if (id === "move") this.onMove();
+    } else if (kind === RESULT) {
       this.#end(id, null, rest[0]);
     } else if (kind === FAILED) {
       const [code, executed, retryable, message, details] = rest;
@@ -192,6 +267,7 @@ class Room {
     if (!request) return;
     this.#pending.delete(id);
     request.settle();
+    if (this.#isFinishing && !this.#pending.size) this.close();
     if (error) return request.reject(new RoomError(error));
     try {
       request.resolve(request.read(body));
@@ -235,6 +311,8 @@ function readDetails(packed) {
   }
 }
 
-function hex(byte) {
-  return byte.toString(16).padStart(2, "0");
+/** Return 32 random hexadecimal digits. */
+function randomHex() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

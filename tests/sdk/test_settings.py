@@ -40,6 +40,16 @@ def test_drain_time_is_the_variable_then_the_file_then_ten_seconds(tmp_path: Pat
     assert settings_with(tmp_path, TOOLBUS_DRAIN="2.5").drain_s == 2.5
 
 
+def test_wait_is_the_variable_then_the_file_then_on(tmp_path: Path) -> None:
+    assert settings_with(tmp_path).wait
+    (tmp_path / "config.toml").write_text("wait = 'off'\n", encoding="utf-8")
+    assert not settings_with(tmp_path).wait
+    assert settings_with(tmp_path, TOOLBUS_WAIT="on").wait
+    (tmp_path / "config.toml").write_text("wait = true\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="wait in the settings file must be 'on' or 'off'"):
+        settings_with(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf", "1e999", "1e10", "2592001"])
 def test_invalid_drain_time_is_refused_with_the_settings_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="TOOLBUS_DRAIN must be a number of seconds from 0 to 259"):
@@ -50,6 +60,12 @@ def test_invalid_drain_time_is_refused_with_the_settings_name(tmp_path: Path, te
 def test_drain_time_in_the_file_must_be_a_number(tmp_path: Path, value: str) -> None:
     (tmp_path / "config.toml").write_text(f"drain = {value}\n", encoding="utf-8")
     with pytest.raises(ValueError, match="drain in the settings file must be a number of seconds"):
+        settings_with(tmp_path)
+
+
+def test_settings_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"drain = {'[' * 100_000}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.toml is not a TOML file"):
         settings_with(tmp_path)
 
 
@@ -134,6 +150,7 @@ def test_setting_comes_from_the_first_source_that_has_it(
     [
         ("in_use = 1", None, "in_use must be text"),
         ("[context.lab", None, r"contexts\.toml: it is not a TOML file: .* delete it and add the"),
+        (f"a = {'[' * 100_000}", None, "it is not a TOML file"),
         ("[context.lab]\ntoken = 'x'", None, "context lab: unknown setting 'token'"),
         ("[context.lab]\nroom = 5", None, "context lab: room must be text"),
         ("[kontext.lab]", None, "unknown setting 'kontext'"),
@@ -155,6 +172,13 @@ def test_broken_contexts_are_refused_with_the_file_and_what_to_do(
     environ = {"TOOLBUS_HOME": str(tmp_path)}
     with pytest.raises(ValueError, match=message):
         RoomSettings.resolve(token="t", context=context, environ=environ)
+
+
+def test_missing_token_names_the_context_of_the_server(tmp_path: Path) -> None:
+    lab = "[context.lab]\nurl = 'ws://lab:1'"
+    (tmp_path / "contexts.toml").write_text(f"in_use = 'lab'\n{lab}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^context lab: no token: set TOOLBUS_TOKEN"):
+        RoomSettings.resolve(environ={"TOOLBUS_HOME": str(tmp_path)})
 
 
 async def nothing() -> None: ...
@@ -186,6 +210,13 @@ def test_instance_of_the_variable_is_checked_too(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is not an instance"):
             settings_with(tmp_path, TOOLBUS_INSTANCE=text)
     assert settings_with(tmp_path, TOOLBUS_INSTANCE="x" * 128).instance == "x" * 128
+
+
+async def test_space_around_the_text_of_a_function_is_not_part_of_the_token() -> None:
+    async def read() -> str:
+        return " a.b.c\n"
+
+    assert await RoomSettings.resolve(token=read, environ={}).token() == "a.b.c"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import zoneinfo
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -68,3 +71,23 @@ def test_tools_stay_plain_functions_and_are_marked_harmless() -> None:
         ("now", True, True),
         ("convert", True, True),
     ]
+
+
+@pytest.fixture
+def no_time_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hide the database of the system and that of the package `tzdata`."""
+    for name in ["tzdata", *(each for each in sys.modules if each.startswith("tzdata."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.ZoneInfo.clear_cache()
+    zoneinfo.reset_tzpath(to=())
+    yield
+    zoneinfo.reset_tzpath()
+    zoneinfo.ZoneInfo.clear_cache()
+
+
+@pytest.mark.usefixtures("no_time_zones")
+def test_host_without_time_zones_names_the_extra() -> None:
+    """UTC needs no database."""
+    assert now().endswith("+00:00")
+    with pytest.raises(ToolFailed, match=r"pip install 'toolbus\[toolkits\]'"):
+        now(timezone="Europe/Oslo")

@@ -219,6 +219,23 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         [SERVER],
         [1, pack({"digest": DIGEST, "generation": 4})],
     ),
+    "result_of_register_in_reserve": (
+        "result",
+        2,
+        [SERVER],
+        [
+            1,
+            pack(
+                {
+                    "digest": DIGEST,
+                    "generation": 7,
+                    "base": 4,
+                    "serving": False,
+                    "instead": {"version": "1.1", "digest": DIGEST[::-1]},
+                }
+            ),
+        ],
+    ),
     "result_of_list": (
         "result",
         2,
@@ -291,6 +308,48 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
             2,
             pack({"name": "tiny"}),
             {"public": False, "shared_with": ["name:bob", "role:agent"], "generation": 4},
+        ],
+    ),
+    "register_that_supersedes": (
+        "register",
+        32,
+        [CLIENT],
+        [3, pack({"name": "tiny", "version": "1.0"}), {"supersede": True}],
+    ),
+    "register_that_returns": (
+        "register",
+        32,
+        [CLIENT],
+        [4, pack({"name": "tiny"}), {"supersede": False, "generation": 7, "base": 4}],
+    ),
+    "failed_definition_conflict": (
+        "failed",
+        3,
+        [SERVER],
+        [
+            3,
+            "definition_conflict",
+            "no",
+            False,
+            "toolkit tiny has hosts with another definition",
+            pack({"version": "1.1", "digest": DIGEST}),
+            None,
+        ],
+    ),
+    "notice_serving": (
+        "notice",
+        5,
+        [SERVER],
+        [
+            "serving",
+            {
+                "toolkit": "tiny",
+                "public": True,
+                "serving": False,
+                "generation": 7,
+                "base": 4,
+                "instead": {"version": "1.1", "digest": DIGEST},
+            },
         ],
     ),
     "notice_leaving": ("notice", 5, [SERVER], ["leaving", {"grace_ms": 10_000}]),

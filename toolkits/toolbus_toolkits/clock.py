@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from toolbus import ToolFailed, Toolkit, tool
 
@@ -54,6 +54,10 @@ def _zone(name: str) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # unknown, not a name, a folder of names
+        if not available_timezones():
+            raise ToolFailed(
+                "the host has no database of time zones: pip install 'toolbus[toolkits]'"
+            ) from error
         raise ToolFailed(
             f"there is no time zone {name!r}; IANA names look like 'Europe/Oslo'"
         ) from error

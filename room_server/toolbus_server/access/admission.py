@@ -8,7 +8,6 @@ counters and logs of this server; a token appears in neither.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from websockets.datastructures import Headers
 import toolbus.auth.jws  # noqa: F401 - loaded before the first handshake needs it
 from toolbus.auth.grants import ApiScope, is_room_name
 from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
+from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_quotas import ConnectionQuotas
 from toolbus_server.access.revocations import Revocations
@@ -30,7 +30,7 @@ from toolbus_server.settings import ServerSettings
 
 __all__ = ["Admission", "Admitted", "Refusal"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _BEARER = "bearer."
 _MAX_INSTANCE_CHARS = 128
 _MAX_EPOCH = 2**53

@@ -6,17 +6,17 @@ same (PROTOCOL.md, ADMIN-4); a revocation that is dropped too early is logged. T
 
 from __future__ import annotations
 
-import logging
 from typing import TypeVar
 
 from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, VerifiedToken
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.registry.models import Identity
 
 __all__ = ["Revocations"]
 
 K = TypeVar("K")
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _KEPT_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
 _MAX_KEPT = 100_000
 """The maximum of revoked identities, and of revoked tokens."""

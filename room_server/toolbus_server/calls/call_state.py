@@ -18,7 +18,8 @@ from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import Call, ToolManifest
 from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.limits import RateLimiter
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.generations import Claim
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
@@ -26,6 +27,7 @@ __all__ = [
     "CallMonitor",
     "CallStreams",
     "Connection",
+    "Delegation",
     "InFlightCall",
     "MessagePort",
     "Offer",
@@ -98,8 +100,8 @@ class Replication(Protocol):
     def room_closed(self) -> None:
         """Leave the room: its last participant of this node has left."""
 
-    async def claim(self, participant: Participant, offer: Offer, number: int | None) -> int | None:
-        """Reserve the name of a toolkit before it is registered; return its generation.
+    async def claim(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
+        """Reserve the name of a toolkit before it is registered; return the generation's place.
 
         Raises:
             AlreadyExists: The name belongs to another identity.
@@ -156,6 +158,8 @@ class RoutedRoom:
     """Set where other nodes may hold the room too."""
     monitor: CallMonitor | None = None
     """Set while calls are observed; otherwise this check is all that observing costs a call."""
+    delegated: dict[Identity, dict[InFlightCall, None]] = field(default_factory=dict, repr=False)
+    """The calls in flight, of callers at this node, for principals: by the identity of these."""
 
 
 class InFlightCall(Struct, eq=False):
@@ -167,12 +171,17 @@ class InFlightCall(Struct, eq=False):
     host: Connection
     dispatch_id: int
     principal: Participant | None
+    is_named: bool
+    """Whether the principal was named by `on_behalf_of`, in this call or around it: then it is made
+    for an identity, else for the connection of one participant."""
     hops: int
     deadline_at: float
     started_at: float
     tool: ToolManifest
     definition: Definition
     """The one that served when the call arrived."""
+    delegation: Delegation | None
+    """Set at the caller's node if it has a principal."""
     span: CallSpan | None = None
     monitor: CallMonitor | None = None
     """Receives the end of the call."""
@@ -182,11 +191,25 @@ class InFlightCall(Struct, eq=False):
     ended: bool = False
     streams: CallStreams | None = None
     """Its streams, if it has any."""
+    nested: dict[InFlightCall, None] | None = None
+    """The calls in flight that its host makes within it."""
 
     @property
     def executed(self) -> Executed:
         """Whether the tool ran, as far as the router alone can tell."""
         return "maybe" if self.written else "no"
+
+
+class Delegation(Struct, eq=False):
+    """Where a call with a principal is listed, so that it ends with its authority."""
+
+    room: RoutedRoom
+    parent: InFlightCall | None
+    """The call that it is nested in."""
+
+    def __repr__(self) -> str:
+        # The calls of a room reach each other in many ways: a full text would be endless.
+        return f"Delegation({self.room.state.name!r})"
 
 
 class StreamDirection(Struct, eq=False):

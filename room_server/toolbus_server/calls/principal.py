@@ -5,17 +5,17 @@ Nothing that a frame claims is trusted: a parent call must be in flight on the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus.wire import Call
-from toolbus_server.calls.call_state import Connection, RoutedRoom
+from toolbus_server.calls.call_state import Connection, Delegation, RoutedRoom
 from toolbus_server.limits import Limits
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.models import Identity, Participant
 
-__all__ = ["ROOT_CONTEXT", "CallContext", "call_context", "complete_refusal"]
+__all__ = ["ROOT_CONTEXT", "CallContext", "authorities", "call_context", "complete_refusal"]
 
 
 class CallContext(NamedTuple):
@@ -24,6 +24,10 @@ class CallContext(NamedTuple):
     principal: Participant | None
     hops: int
     deadline_at: float | None
+    is_named: bool = False
+    """As `InFlightCall.is_named`."""
+    delegation: Delegation | None = None
+    """Set if it has a principal, at the caller's node."""
 
 
 ROOT_CONTEXT = CallContext(None, 1, None)
@@ -36,14 +40,17 @@ def call_context(
     """Find the principal, the depth and the inherited deadline of a call.
 
     Raises:
-        PermissionDenied: Its parent is not in flight here, or the caller may not act for the
-            principal.
+        PermissionDenied: Its parent is not in flight here, the caller may not act for the
+            principal, or the principal has left.
         LoopDetected: It is nested too deeply.
     """
     on_behalf_of = options.get("on_behalf_of")
     parent_id = options.get("parent")
     if parent_id is None:
-        return CallContext(_principal(room, caller, on_behalf_of), 1, None)
+        principal = _principal(room, caller, on_behalf_of)
+        if principal is None:
+            return ROOT_CONTEXT
+        return CallContext(principal, 1, None, True, Delegation(room, None))
     parent = caller.dispatched.get(parent_id)
     if parent is None:
         raise PermissionDenied("the parent call is not in flight on this connection")
@@ -52,7 +59,29 @@ def call_context(
     principal = parent.principal or parent.caller.participant
     if on_behalf_of is not None and on_behalf_of != principal.identity.name:
         raise PermissionDenied("a nested call acts for the principal of its parent only")
-    return CallContext(principal, parent.hops + 1, parent.deadline_at)
+    present = authorities(room, principal, is_named=parent.is_named)
+    if not present:
+        raise PermissionDenied("the participant that the call is made for has left")
+    delegation = Delegation(room, parent)
+    return CallContext(present[0], parent.hops + 1, parent.deadline_at, parent.is_named, delegation)
+
+
+def authorities(
+    room: RoutedRoom, principal: Participant, *, is_named: bool
+) -> Sequence[Participant]:
+    """Return the participants whose grants must all cover a call for a principal (CALL-27).
+
+    Those are the connections of its identity if it was named, else its own. Without one that is in
+    the room with a valid token, the call has no authority.
+    """
+    if not is_named:
+        return (principal,) if principal.is_present and not principal.has_expired else ()
+    return _connections_of(room, principal.identity)
+
+
+def _connections_of(room: RoutedRoom, identity: Identity) -> Sequence[Participant]:
+    named = room.state.participants_named(identity.name)
+    return [each for each in named if each.identity == identity and not each.has_expired]
 
 
 def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Participant | None:
@@ -64,12 +93,12 @@ def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Partic
             f"no grant to act for {name[:64]!r} (agents.act_for)",
             details={"grant": f"agents.act_for={name[:MAX_NAME_CHARS]}"},
         )
-    principal = room.state.participant_named(name)
-    if principal is None:
-        several = room.state.participants_named(name)
-        reason = "several identities here are named" if several else "no participant here is named"
-        raise PermissionDenied(f"{reason} {name[:64]!r}", details={"on_behalf_of": name[:64]})
-    return principal
+    identities = {each.identity for each in room.state.participants_named(name)}
+    present = _connections_of(room, identities.pop()) if len(identities) == 1 else ()
+    if not present:
+        reason = "several identities here are" if identities else "no participant here is"
+        raise PermissionDenied(f"{reason} named {name[:64]!r}", details={"on_behalf_of": name[:64]})
+    return present[0]
 
 
 def complete_refusal(

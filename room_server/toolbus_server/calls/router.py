@@ -24,6 +24,7 @@ from toolbus.errors import (
     DuplicateCallId,
     HostLost,
     NoHost,
+    NotFound,
     Overloaded,
     QuotaExceeded,
     RoomException,
@@ -48,9 +49,11 @@ from toolbus.wire import (
     failed,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
+from toolbus_server.calls.delegated_calls import DelegatedCalls
 from toolbus_server.calls.principal import (
     ROOT_CONTEXT,
     CallContext,
+    authorities,
     call_context,
     complete_refusal,
 )
@@ -88,6 +91,8 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
+_CLOCK_S = 0.001
+"""A timer may fire this many seconds early."""
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
@@ -115,12 +120,16 @@ class Router:
         self._deadlines = Deadlines(loop, self._expire)
         self.streams: StreamRelay = StreamRelay(loop, limits, self.abort)
         """Forwards the frames of streams."""
+        self.delegated = DelegatedCalls(loop, self._end_delegated)
+        """Ends calls without authority."""
         self.in_flight = 0
         """How many calls have not ended."""
         self.is_draining = False
         """Set when the server shuts down: from then on only nested calls are accepted."""
         self.view_is_partial = False
         """Whether this server lacks news of other servers, so that a missing host may be there."""
+        self.hosts_return_until = 0.0
+        """When, by the loop's clock, the hosts of a former server have had time to reconnect."""
         self._idle: asyncio.Event | None = None
         self.dropped = 0
         """Late, duplicate and unknown replies and cancels: counted, never fatal."""
@@ -197,15 +206,14 @@ class Router:
         if len(caller.calls) >= self._limits.max_calls:
             message = f"{self._limits.max_calls} calls are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
-        toolkit = room.state.resolve(
-            caller.participant, request.toolkit, options.get("participant")
-        )
+        toolkit = self._resolve(room, caller, request.toolkit, options.get("participant"))
         tool = check_grant(caller.participant, toolkit, request.tool)
         context = ROOT_CONTEXT
         if options:
             context = call_context(room, caller, options, self._limits)
             if context.principal is not None:
-                check_principal(context.principal, toolkit, request.tool)
+                present = authorities(room, context.principal, is_named=context.is_named)
+                check_principal(present, toolkit, request.tool)
             if "pin" in options:
                 check_pin(toolkit, options["pin"])
         hosts = toolkit.serving.hosts
@@ -214,6 +222,17 @@ class Router:
         affinity = affinity_of(tool, caller.participant, options.get("affinity"))
         host = self._choose_host(room, toolkit, affinity)
         return toolkit, tool, context, room.connections[host.id]
+
+    def _resolve(
+        self, room: RoutedRoom, caller: Connection, name: str, owner: str | None
+    ) -> RegisteredToolkit:
+        try:
+            return room.state.resolve(caller.participant, name, owner)
+        except NotFound as error:
+            if self._loop.time() >= self.hosts_return_until:
+                raise
+            message = f"{error.message}; this server has just started, and hosts may reconnect"
+            raise NotFound(message, retryable=True, retry_after_s=_RETRY_AFTER_S) from None
 
     def _choose_host(
         self, room: RoutedRoom, toolkit: RegisteredToolkit, affinity: str | None
@@ -273,6 +292,7 @@ class Router:
         if not 0 < len(request.call_id) <= 64:
             raise bad_option("call_id", "must have 1 to 64 characters")
         host.last_dispatch += 1
+        toolkit.serving.last_call_at = now
         return InFlightCall(
             caller,
             request.id,
@@ -280,11 +300,13 @@ class Router:
             host,
             host.last_dispatch,
             context.principal,
+            context.is_named,
             context.hops,
             deadline_at,
             now,
             tool,
             toolkit.serving.definition,
+            context.delegation,
         )
 
     def _default_s(self, options: Mapping[str, Any]) -> float:
@@ -325,6 +347,8 @@ class Router:
         self.in_flight += 1
         if not is_endless:
             self._deadlines.add(call.deadline_at, call)
+        if call.delegation is not None:
+            self.delegated.add(call, call.delegation)
         if call.streams is not None:
             self.streams.begin(call.streams)
 
@@ -361,24 +385,37 @@ class Router:
         if call is None:
             self.dropped += 1
             return
-        self._cancel_at_host(call, "cancelled")
-        self._fail(call, Cancelled("the caller cancelled the call", executed=call.executed))
+        self._cancel(call, "the caller cancelled the call")
 
     def end_calls_of(self, connection: Connection) -> None:
         """End the calls of a connection that has closed: those it runs, and those it made."""
-        for call in list(connection.dispatched.values()):
-            self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
+        # Those it made first: their hosts get the reason `caller_gone`, also if they are nested.
         for call in list(connection.calls.values()):
-            self._cancel_at_host(call, "caller_gone")
-            self._fail(call, Cancelled("the caller disconnected", executed=call.executed))
+            if call.host is not connection and not call.ended:
+                self._cancel(call, "the caller disconnected", "caller_gone")
+        for call in list(connection.dispatched.values()):
+            if not call.ended:
+                self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
 
     def fail_hosted_calls(
         self, connection: Connection, message: str = "the server is shutting down"
     ) -> None:
         """End the calls that a participant runs, with `unavailable`."""
         for call in list(connection.dispatched.values()):
-            self._cancel_at_host(call, "leaving")
-            self._fail(call, _lost_call_error(Unavailable, message, call))
+            if not call.ended:
+                self._cancel_at_host(call, "leaving")
+                self._fail(call, _lost_call_error(Unavailable, message, call))
+
+    def _end_delegated(self, call: InFlightCall, message: str) -> None:
+        """End a call that lost its authority, by its deadline if that has passed too."""
+        if call.deadline_at <= self._loop.time() + _CLOCK_S:
+            self._expire(call)
+        else:
+            self._cancel(call, message)
+
+    def _cancel(self, call: InFlightCall, message: str, reason: str = "cancelled") -> None:
+        self._cancel_at_host(call, reason)
+        self._fail(call, Cancelled(message, executed=call.executed))
 
     def _expire(self, call: InFlightCall) -> None:
         self._cancel_at_host(call, "deadline")
@@ -418,6 +455,10 @@ class Router:
         self.in_flight -= 1
         if call.streams is not None:
             self.streams.close(call.streams)
+        if call.delegation is not None:
+            self.delegated.remove(call, call.delegation)
+        if call.nested:
+            self.delegated.end_nested(call.nested)
         if self._idle is not None and not self.in_flight:
             self._idle.set()
 

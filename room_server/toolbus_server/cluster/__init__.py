@@ -10,3 +10,9 @@
   administrators of other nodes.
 - `redis`: connections to Redis; `scripts`: what runs inside it.
 """
+
+from toolbus_server.missing_extra import extra_named
+
+with extra_named():
+    import hiredis as _hiredis  # noqa: F401 - only to name the extra if one of both is missing
+    import redis as _redis  # noqa: F401

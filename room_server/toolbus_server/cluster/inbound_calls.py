@@ -40,7 +40,7 @@ class InboundCalls:
         """
         if not self._hub.accepts_remote_calls:
             raise NoHost("the host's server has left", retry_after_s=0.05)
-        room_name, host_id, caller_id, principal_id, hops, dispatch = relayed
+        room_name, host_id, caller_id, principal_id, hops, is_named, dispatch = relayed
         open_room = self._hub.rooms.get(room_name)
         host = None if open_room is None else open_room.routed.connections.get(host_id)
         if (
@@ -59,7 +59,8 @@ class InboundCalls:
         header = dict(dispatch.header)
         toolkit = _toolkit_of(host, dispatch, header)
         tool = toolkit.serving.definition.tools[dispatch.tool]
-        context = CallContext(None if principal is None else principal.participant, hops, None)
+        acted_for = None if principal is None else principal.participant
+        context = CallContext(acted_for, hops, None, is_named)
         timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
         router = self._hub.router
         call = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)

@@ -8,16 +8,17 @@ Redis. Without such an answer it is not: if Redis has failed for all nodes, each
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Mapping
 from random import sample
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from toolbus.bounded_logging import bounded_logger
+
 __all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 READY_TEXT = "ready\n"
 """The answer of a node that has Redis."""
 ALONE_TEXT = "ready, but without Redis: calls to other nodes wait\n"

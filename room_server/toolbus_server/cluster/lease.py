@@ -7,13 +7,13 @@ and state published by the earlier one is void.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.cluster.node_name import NameHeld
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 
@@ -33,7 +33,7 @@ LEASES_KEY = "toolbus:nodes"
 _VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
 _ADDRESSES_KEY = "toolbus:nodes:addresses"
 _CLEANUP_KEY = "toolbus:nodes:cleanup"
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class LeaseExpired(Exception):

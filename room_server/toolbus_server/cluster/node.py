@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import os
 import secrets
 import socket
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 from redis.asyncio.connection import ConnectionPool
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.inbound_calls import InboundCalls
 from toolbus_server.cluster.isolation import (
@@ -60,7 +60,7 @@ _BUG_BACKOFF_S = 1.0
 _EXPIRY_MARGIN_S = 0.02
 _ECHO_PREFIX = b"B"
 """The first byte of the echo of a renewal: the inbox is subscribed at the Redis with the lease."""
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class Node:

@@ -7,14 +7,14 @@ was killed, and its expiry is awaited. The requests to Redis are made by `node`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists
 
 __all__ = ["NameClaim", "NameHeld", "NameTaken", "check_node_name"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _RETRY_AT_START_S, _RETRY_S = 1.0, 3.0
 
@@ -111,8 +111,8 @@ class NameClaim:
             expiry = asyncio.get_running_loop().time() + _seconds_until_expiry(left_ms)
             self._timeout.reschedule(expiry + self._timeout_s)
         _logger.warning(
-            "the lease of a former node %s has not expired: this node starts after it has, in at "
-            "most %.1f s",
+            "the lease of a node %s has not expired: this node starts after it has, in at most "
+            "%.1f s, unless that node is alive",
             self._name,
             _seconds_until_expiry(left_ms),
         )

@@ -8,7 +8,6 @@ router. A frame that is lost ends the call that it belongs to, and no other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import RoomException
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import Dispatch, ParticipantId, decode_from_server, encode, failed
@@ -38,7 +38,7 @@ from toolbus_server.registry.models import Identity, Participant
 
 __all__ = ["Peer", "RelayedCall", "RemotePort", "inbox_of"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
@@ -48,8 +48,8 @@ _DISPATCH_BITS = 28
 _ACK_DELAY_S = 0.005
 _BATCH_DELAY_S = 0.002
 """Seconds that entries wait for a larger batch, while the last batch is on its way."""
-RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, Dispatch]
-"""Room, host, caller, principal, depth, and the call."""
+RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, bool, Dispatch]
+"""Room, host, caller, principal, depth, whether the principal was named, and the call."""
 
 
 class PeerOwner(Protocol):
@@ -150,7 +150,8 @@ class Peer:
     def send_dispatch(self, room: str, host: str, data: bytes, call: InFlightCall) -> None:
         """Send a call to a host at that node."""
         principal = None if call.principal is None else call.principal.id
-        entry = (DISPATCH, room, host, call.caller.participant.id, principal, call.hops, data)
+        caller, is_named = call.caller.participant.id, call.is_named
+        entry = (DISPATCH, room, host, caller, principal, call.hops, is_named, data)
         self._put(Entry(_encode(entry), call))
 
     def send_message(self, room: str, to: str | None, message: dict[str, Any]) -> None:
@@ -285,8 +286,9 @@ class Peer:
             FRAME_HANDLERS[type(frame)](self._router, self._connection, frame)
             return
         room, host, caller, principal, hops = entry[1:6]
+        is_named = entry[6] is True  # a node of an older version sends the frame there
         try:
-            self._owner.relay(self, (room, host, caller, principal, hops, frame))
+            self._owner.relay(self, (room, host, caller, principal, hops, is_named, frame))
         except RoomException as error:
             self.send_frame(encode(failed(frame.id, error)))
 

@@ -18,6 +18,7 @@ from toolbus_server.cluster.replication_codec import (
     slot_of,
     up_change,
 )
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant
 
 __all__ = ["PublishedState"]
@@ -80,8 +81,9 @@ class PublishedState:
             generation = next(each for each in toolkit.generations if participant in each.hosts)
             facts = current[key] = pack_hosted(toolkit, generation)
             if published.hosted.get(key) != facts:
-                digest, number = generation.definition.digest, generation.number
-                changes.append(up_change(participant, slot, key, digest, number, facts))
+                claim = Claim(generation.number, generation.base)
+                digest = generation.definition.digest
+                changes.append(up_change(participant, key, digest, claim, facts))
         for claimant, key in self._claimed:
             if claimant == participant.id and key in published.hosted:
                 current.setdefault(key, published.hosted[key])

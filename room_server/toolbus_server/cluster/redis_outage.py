@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+
+from toolbus.bounded_logging import bounded_logger
 
 __all__ = ["RedisOutage"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class RedisOutage:

@@ -7,7 +7,6 @@ start later, and each node keeps those that it knows, for a Redis that loses the
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,12 +14,13 @@ import msgpack
 from redis.exceptions import RedisError
 
 from toolbus.auth.tokens import MAX_TOKEN_LIFE_S
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 from toolbus_server.rooms.administration import AdminActions
 
 __all__ = ["RemoteAdmin"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _REVOKED_KEY = "toolbus:revoked"
 _REVOKED_S = 2 * MAX_TOKEN_LIFE_S
 _MAX_REVOKED = 100_000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists
 from toolbus_server.calls.call_state import Connection, Offer
 from toolbus_server.cluster.replication_codec import (
@@ -17,12 +17,13 @@ from toolbus_server.cluster.replication_codec import (
     unpack_offer,
     unpack_participant,
 )
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant
 from toolbus_server.rooms.hub import Hub, OpenRoom
 
 __all__ = ["RemoteParticipant", "RemoteParticipants", "unregister_named", "yield_name"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -79,10 +80,21 @@ class RemoteParticipants:
                 if (slot, key) not in snapshot.hosted:
                     unregister_named(self._open, participant, key)
                 yield
-        for (slot, _), (node, _, _, number, packed) in snapshot.hosted.items():
+        for (slot, name), (node, _, digest, number, packed) in snapshot.hosted.items():
             with self._log_invalid(node):
-                self._register(slot, number, packed)
+                place = snapshot.places.get(name, {}).get(digest.decode())
+                self._register(slot, place or Claim(number, 0), packed)
             yield
+        yield from self._adopt_places(snapshot)
+
+    def _adopt_places(self, snapshot: Snapshot) -> Iterator[None]:
+        """Raise the toolkits of this node's hosts to the places that the other nodes know."""
+        for session in list(self._open.sessions.values()):
+            owner = session.connection.participant
+            for toolkit in list(owner.toolkits):
+                places = snapshot.places.get(name_key(owner.identity, toolkit.name, toolkit.public))
+                self._open.feeds.publish(self._state.adopt_places(toolkit, places or {}))
+                yield
 
     @contextmanager
     def _log_invalid(self, node: bytes | str) -> Iterator[None]:
@@ -116,7 +128,7 @@ class RemoteParticipants:
         elif kind == b"aside":
             self._change_slot(slot, change[3], change[4])
         elif kind == b"up":
-            self._register(slot, change[6], change[7])
+            self._register(slot, Claim(change[6], change[8]), change[7])
         elif (remote := self.by_slot.get(slot)) is not None:
             unregister_named(self._open, remote.participant, change[3])
         return True
@@ -148,6 +160,7 @@ class RemoteParticipants:
     def _revise(self, participant: Participant, newer: Participant) -> None:
         was_draining = participant.is_draining
         participant.apply_token(newer)
+        self._hub.router.delegated.check_principal(self._open.routed, participant)
         participant.attributes, participant.offers = newer.attributes, newer.offers
         participant.receives_messages = newer.receives_messages
         participant.monitor_id = newer.monitor_id
@@ -171,7 +184,7 @@ class RemoteParticipants:
             self._hub.leave_remote(self._open, remote.participant, reserve=keep_names)
             self._on_change(remote.node, remote.participant)
 
-    def _register(self, slot: bytes, number: int, packed: bytes) -> None:
+    def _register(self, slot: bytes, claim: Claim, packed: bytes) -> None:
         remote = self.by_slot.get(slot)
         if remote is None:
             return
@@ -183,7 +196,7 @@ class RemoteParticipants:
                 offer.definition,
                 public=offer.public,
                 shared_with=offer.shared_with,
-                generation=number,
+                claim=claim,
             )
         except AlreadyExists:
             _logger.error("room %s: the toolkit %s has two owners", self._name, offer.name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.remote_participants import RemoteParticipant
 from toolbus_server.registry.models import Participant
@@ -16,7 +16,7 @@ from toolbus_server.rooms.walks import Ended, Walks
 __all__ = ["RemoteSubscribers", "SubscriberChannel"]
 
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class SubscriberChannel(Protocol):

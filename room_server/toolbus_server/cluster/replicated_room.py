@@ -8,12 +8,12 @@ in the order of the room's version; after a gap the room is read again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists, Unavailable
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection
@@ -35,6 +35,7 @@ from toolbus_server.cluster.replication_codec import (
     unpack_reserved,
     up_change,
 )
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant
 from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
@@ -42,7 +43,7 @@ from toolbus_server.rooms.walks import Ended, Walks
 
 __all__ = ["ReplicatedRoom", "RoomOwner"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 DELTA_CHANGES = 256
@@ -226,8 +227,8 @@ class ReplicatedRoom:
         """Whether the room was read, so that the other nodes know that this one holds it."""
         return self._version is not None
 
-    async def claim(self, participant: Participant, offer: Offer, number: int | None) -> int | None:
-        """Claim a toolkit's name before it is registered here; return its generation.
+    async def claim(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
+        """Claim a toolkit's name before it is registered here; return its place.
 
         While Redis is unavailable, a name that is held here, or private, is granted unasked.
 
@@ -238,20 +239,19 @@ class ReplicatedRoom:
         """
         key = name_key(participant.identity, offer.name, offer.public)
         with self._published.claiming(participant, key):
-            return await self._claim(participant, offer, number, key)
+            return await self._claim(participant, offer, claim, key)
 
     async def _claim(
-        self, participant: Participant, offer: Offer, number: int | None, key: bytes
-    ) -> int | None:
-        slot = slot_held_by(participant)
+        self, participant: Participant, offer: Offer, claim: Claim, key: bytes
+    ) -> Claim:
         facts, digest = pack_offer(participant.identity, offer), offer.definition.digest
         changes = self._published.changes_of(participant)
-        changes.append(up_change(participant, slot, key, digest, number or 0, facts))
+        changes.append(up_change(participant, key, digest, claim, facts))
         try:
             version, results = await self._owner.publish(self.name, changes)
         except RedisUnavailable as error:
             if not offer.public or self._state.existing(participant.identity, offer.name, True):
-                return number  # no other identity can claim it
+                return claim  # no other identity can claim it
             raise Unavailable("the other servers cannot be reached", executed="no") from error
         if results[-1] == b"taken":
             raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
@@ -261,7 +261,8 @@ class ReplicatedRoom:
         await self._wait_for_version(version)
         self._published.mark_claimed(participant, key, facts)
         yield_name(self._open, participant, offer)
-        return int(results[-1])
+        number, base = results[-1]
+        return Claim(number, base)
 
     async def _wait_for_version(self, version: int) -> None:
         """Wait until all changes up to a version are applied here."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgpack
@@ -129,7 +130,8 @@ class ReplicatedRooms:
             return
         if not answer or self._rooms.get(room) is not replica:
             return
-        facts = await _unpacked(answer[1])
+        places = ((b"n" + name, record) for name, record in _pairs(answer[3]))
+        facts = await _unpacked(chain(_pairs(answer[1]), places))
         if self._rooms.get(room) is replica:
             await replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
 
@@ -296,11 +298,16 @@ def _keys(room: str) -> Iterator[str]:
     return (f"toolbus:{{r:{room}}}:{part}" for part in _PARTS)
 
 
-async def _unpacked(packed: list[bytes]) -> dict[bytes, Any]:
-    """Unpack keys and facts, some hundred in each iteration of the loop."""
+def _pairs(flat: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the fields and values of a hash, as a script returns them."""
+    items = iter(flat)
+    return zip(items, items, strict=True)
+
+
+async def _unpacked(packed: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Any]:
+    """Unpack the facts by their keys, some hundred in each iteration of the loop."""
     facts: dict[bytes, Any] = {}
-    keys_and_facts = iter(packed)
-    for key, fact in zip(keys_and_facts, keys_and_facts, strict=True):
+    for key, fact in packed:
         facts[key] = unpack_fact(fact)
         if len(facts) % _FACTS_AT_ONCE == 0:
             await asyncio.sleep(0)

@@ -21,7 +21,8 @@ from toolbus.auth.grants import ApiScope
 from toolbus.errors import RoomException
 from toolbus.wire import ParticipantId, pack_body, unpack_body
 from toolbus_server.calls.call_state import Offer
-from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.generations import Claim, Generation
+from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
@@ -102,6 +103,7 @@ def pack_participant(participant: Participant, *, reads_chunks: bool) -> bytes:
             participant.node_is_draining,
             participant.monitor_id,
             participant.issued_at,
+            participant.has_expired,
         ]
     )
 
@@ -123,7 +125,7 @@ def _is_change(change: Any) -> bool:
             [b"in", bytes(), int(), bytes(), *_]
             | [b"out", bytes(), int(), _, *_]
             | [b"aside", bytes(), int(), bytes(), bytes(), *_]
-            | [b"up", bytes(), int(), bytes(), bytes(), _, int(), bytes(), *_]
+            | [b"up", bytes(), int(), bytes(), bytes(), _, int(), bytes(), int(), *_]
             | [b"down", bytes(), int(), bytes(), *_]
         ):
             return True
@@ -176,6 +178,7 @@ def unpack_participant(packed: bytes) -> tuple[Participant, bool]:
     participant.attributes = fields[12]
     participant.offers = {pack_body(each): each for each in fields[13]}
     participant.node_is_draining, participant.monitor_id, participant.issued_at = fields[14:17]
+    participant.has_expired = fields[17:18] == [True]  # absent from nodes of an older version
     return participant, fields[10]
 
 
@@ -195,7 +198,8 @@ def pack_offer(owner: Identity, offer: Offer) -> bytes:
     definition = offer.definition
     manifest = pack_body(definition.manifest.model_dump(mode="json", exclude_defaults=True))
     shared = sorted(offer.shared_with)
-    return pack_body([offer.name, offer.public, shared, definition.digest, manifest, *owner])
+    packed = [offer.name, offer.public, shared, definition.digest, manifest, *owner]
+    return pack_body([*packed, definition.version])
 
 
 @_invalid_is_value_error()
@@ -203,7 +207,14 @@ def unpack_offer(packed: bytes) -> Offer:
     """Unpack a toolkit of a host at another node. Raises `ValueError`."""
     fields: list[Any] = unpack_body(packed, binary=True)
     name, public, shared, digest, manifest = fields[:5]
-    return Offer(name, public, frozenset(shared), _definition(name, digest, manifest))
+    definition = _definition(name, digest, _text(fields[7]), manifest)
+    return Offer(name, public, frozenset(shared), definition)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("a version is text")
+    return value
 
 
 @_invalid_is_value_error()
@@ -218,17 +229,18 @@ def unpack_reserved(number: int, packed: bytes) -> tuple[Identity, bool, Generat
 
 
 @lru_cache(maxsize=256)
-def _definition(name: str, digest: str, manifest: bytes) -> Definition:
+def _definition(name: str, digest: str, version: str, manifest: bytes) -> Definition:
     """Return one definition for all hosts that have the same."""
-    return LazyDefinition(name, digest, manifest)
+    return LazyDefinition(name, digest, version, manifest)
 
 
 def up_change(
-    participant: Participant, slot: bytes, key: bytes, digest: str, number: int, facts: bytes
+    participant: Participant, key: bytes, digest: str, claim: Claim, facts: bytes
 ) -> PackedChange:
     """Build the change that a participant hosts a toolkit; number 0 claims no generation."""
-    owner = owner_key(participant.identity)
-    return ["up", slot, participant.epoch, key, owner, digest, number, facts]
+    slot, owner = slot_held_by(participant), owner_key(participant.identity)
+    number, base = claim.number or 0, -1 if claim.base is None else claim.base
+    return ["up", slot, participant.epoch, key, owner, digest, number, facts, base, claim.supersede]
 
 
 @dataclass(slots=True)
@@ -250,6 +262,8 @@ class Snapshot(NamedTuple):
     """Participants of other nodes: node, epoch and facts, by slot."""
     hosted: dict[tuple[bytes, bytes], list[Any]]
     """Their toolkits, by slot and name key; each ends with generation number and facts."""
+    places: dict[bytes, dict[str, Claim]]
+    """The places of the generations of each name, by name key and digest."""
     reserved: dict[bytes, list[Any]]
     """Names without hosts: reserved until when (Redis clock, ms), number and facts."""
     invalid: list[bytes]
@@ -258,7 +272,7 @@ class Snapshot(NamedTuple):
 
 def snapshot_of(node_id: str, facts: dict[bytes, list[Any]]) -> Steps[Snapshot]:
     """Sort the facts of a room by kind, in steps; those of `node_id` are its own."""
-    snapshot = Snapshot({}, {}, {}, {}, [])
+    snapshot = Snapshot({}, {}, {}, {}, {}, [])
     for key, fact in facts.items():
         _add_fact(snapshot, node_id.encode(), key, fact)
         yield
@@ -268,6 +282,8 @@ def snapshot_of(node_id: str, facts: dict[bytes, list[Any]]) -> Steps[Snapshot]:
 def _add_fact(snapshot: Snapshot, own_node: bytes, key: bytes, fact: list[Any]) -> None:
     slot, name = key[1:17], key[18:]
     match key[:1], fact:
+        case b"n", _:
+            snapshot.places[key[1:]] = _places_of(fact)
         case b"k", [int(), int(), bytes()]:
             snapshot.reserved[key[1:]] = fact
         case b"m", [bytes() as node, int(), bytes(), list()]:
@@ -284,3 +300,16 @@ def _add_fact(snapshot: Snapshot, own_node: bytes, key: bytes, fact: list[Any]) 
                 snapshot.hosted[slot, name] = fact
         case _:
             snapshot.invalid.append(key)
+
+
+def _places_of(record: Any) -> dict[str, Claim]:
+    """Return the places in a record of `publish_change.lua`; a counter of an owner has none."""
+    match record:
+        case [bytes(), int(), list() as generations]:
+            rows = zip(*[iter(generations)] * 4, strict=False)
+            return {
+                digest.decode(errors="replace"): Claim(number, base)
+                for digest, number, _, base in rows
+                if (type(digest), type(number), type(base)) == (bytes, int, int)
+            }
+    return {}

@@ -66,7 +66,7 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{path} is not a TOML file: {error}") from error
     unknown = sorted(settings.keys() - _FILE_SETTINGS.keys())
     if unknown:

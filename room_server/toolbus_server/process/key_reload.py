@@ -7,18 +7,18 @@ nothing: the reason is logged once, and the trusted keys stay.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from toolbus.auth.keys import KeyRing
+from toolbus.bounded_logging import bounded_logger
 
 __all__ = ["KeyFiles", "KeyReloader", "read_key_files"]
 
 _POLL_INTERVAL_S = 1.0
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class _FileVersion(NamedTuple):

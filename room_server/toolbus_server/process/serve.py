@@ -94,7 +94,7 @@ def log_to_stderr(node: str = "") -> None:
     label = f" [{node}]" if node else ""
     logging.basicConfig(format=f"%(asctime)s %(levelname)s %(name)s{label}: %(message)s")
     # An untrusted client that breaks off a handshake must not fill the log.
-    logging.getLogger("websockets").setLevel(logging.CRITICAL)
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)  # noqa: TID251 - not ours
 
 
 async def run_until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:

@@ -17,8 +17,9 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus.auth.keys import KeyRing
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import DEV_KEYS_FILE, home_of
+from toolbus.untrusted_text import one_line
 from toolbus_server.access.trusted_proxies import network_of
 from toolbus_server.cluster.node_name import check_node_name
 from toolbus_server.process.key_files import dev_keys, private_to_owner
@@ -32,6 +33,8 @@ _NO_KEYS = (
     "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
 )
 
+_HOSTS_RETURN_S = 6.0
+"""Longer than the longest pause before a client reconnects, which is 5 s."""
 
 Switch: TypeAlias = Literal["on", "off"]
 """The values of a flag that turns something on or off."""
@@ -89,6 +92,7 @@ class ServeOptions:
             port=self.port,
             allow_query_token=self.allow_query_token,
             drain_s=self.drain_s,
+            hosts_return_s=_HOSTS_RETURN_S,
             tls=_tls(self.tls_cert, self.tls_key),
             trusted_origins=tuple(map(_origin, self.trusted_origins)),
             max_per_address=self.max_per_address,
@@ -127,7 +131,7 @@ class ServeOptions:
         except ValueError as error:
             raise UsageError(f"--node: {error}") from error
         for warning in asyncio.run(check_before_start(self.redis)):
-            warn(printable(warning))
+            warn(one_line(warning))
 
     def key_files(self, variables: Mapping[str, str]) -> list[Path]:
         """Return the paths of the files with the trusted keys."""

@@ -9,7 +9,6 @@ line to stdout: that it listens, or why its node name is refused. All log to the
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import pickle
 import re
@@ -23,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
 from toolbus_server.cluster.node_name import NameTaken
@@ -40,7 +40,7 @@ _MAX_FAILURES = 3
 """The supervisor gives up after this number of failed starts in a row while no worker listens."""
 _STOP_MARGIN_S = 15.0
 """How long a worker may take to stop, beyond the time that calls have to finish."""
-_logger = logging.getLogger("toolbus_server.process.workers")
+_logger = bounded_logger("toolbus_server.process.workers")
 
 
 class NoWorkers(Unavailable):

@@ -5,6 +5,8 @@ Pure: each check raises the error that the caller gets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolbus.errors import DefinitionChanged, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.models import Participant, RegisteredToolkit
@@ -52,13 +54,20 @@ def affinity_of(tool: ToolManifest, caller: Participant, given: str | None) -> s
     return given
 
 
-def check_principal(principal: Participant, toolkit: RegisteredToolkit, tool: str) -> None:
+def check_principal(
+    authorities: Sequence[Participant], toolkit: RegisteredToolkit, tool: str
+) -> None:
     """Refuse a call on behalf of a principal that may not call the tool itself.
 
-    So no host can be used as a confused deputy. Raises PermissionDenied.
+    So no host can be used as a confused deputy. Of several connections of the principal, each must
+    have the grant. Raises PermissionDenied.
     """
-    if not principal.may_call(toolkit.name, tool):
-        message = f"{principal.identity.name} has no grant for {toolkit.name}.{tool}"
+    lacking = [each for each in authorities if not each.may_call(toolkit.name, tool)]
+    if lacking:
+        who = lacking[0].identity.name
+        if len(lacking) < len(authorities):
+            who = f"{len(lacking)} of {len(authorities)} connections of {who}"
+        message = f"{who} has no grant for {toolkit.name}.{tool}"
         raise PermissionDenied(message, details={"grant": "agents.call", "lacks": "principal"})
 
 

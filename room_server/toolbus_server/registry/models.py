@@ -1,4 +1,4 @@
-"""The values that a room consists of: participants, toolkits, generations, reservations.
+"""The values that a room consists of: participants, toolkits, reservations.
 
 Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 """
@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
 from toolbus.wire import ParticipantId, ToolManifest, pack_body
-from toolbus_server.registry.host_choice import HostChoice
-from toolbus_server.registry.toolkit_definition import Definition
+from toolbus_server.registry.generations import Generation, ServingChange, ranked
 
 __all__ = [
-    "Generation",
     "Identity",
     "Participant",
     "RegisteredToolkit",
@@ -81,6 +79,8 @@ class Participant:
     """Whether names that only it served are reserved for its identity when it leaves."""
     since: int = 0
     """When it joined, as Unix time in ms."""
+    has_expired: bool = False
+    """Whether its token has expired, so that it has no grants left."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """Attributes that it published; replaced as a whole, never changed in place."""
     offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
@@ -98,6 +98,7 @@ class Participant:
         """Take over the role, scope and rooms of a newer token of the same identity."""
         self.role, self.scope = newer.role, newer.scope
         self.rooms, self.jti, self.issued_at = newer.rooms, newer.jti, newer.issued_at
+        self.has_expired = newer.has_expired
         self._may_call.clear()
         self.rights = _rights_of(self.scope.agents)
         self.packed_info = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
@@ -114,29 +115,6 @@ class Participant:
     def may_read(self, toolkit: str, tool: str) -> bool:
         """Whether it may read a tool's description: it may call the tool, or may list it."""
         return self.rights.may_see(toolkit, tool) or self.rights.may_call(toolkit, tool)
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Generation:
-    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
-
-    number: int
-    definition: Definition
-    hosts: list[Participant] = field(default_factory=list)
-    shared_with: frozenset[str] = frozenset()
-    """Who else sees it while it serves, if it is private."""
-    _choice: HostChoice[Participant] | None = None
-
-    @property
-    def choice(self) -> HostChoice[Participant]:
-        """The choice among its hosts, of which there is at least one."""
-        if self._choice is None:
-            self._choice = HostChoice(self.hosts)
-        return self._choice
-
-    def hosts_changed(self) -> None:
-        """Choose anew: a host was added, removed or replaced, or its node drains."""
-        self._choice = None
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +134,7 @@ class RegisteredToolkit:
     owner: Identity
     public: bool
     generations: list[Generation] = field(default_factory=list)
-    """Those that have hosts, the newest last; only `settle` changes it."""
+    """Those that have hosts, the one that serves last; only `settle` changes it."""
     serving: Generation = field(init=False)
     """The generation that answers calls now, or that did last."""
     reservation: Reservation | None = None
@@ -168,11 +146,26 @@ class RegisteredToolkit:
     was_shared: bool = False
     """Whether others than its owner may have seen it, if it is private."""
 
-    def settle(self, generations: list[Generation]) -> None:
-        """Keep the generations that have hosts, and let the newest of them serve."""
-        self.generations = [each for each in generations if each.hosts]
-        if self.generations:
-            self.serving = self.generations[-1]
+    def settle(
+        self, generations: list[Generation], by: Participant | None = None
+    ) -> ServingChange | None:
+        """Keep the generations that have hosts, and let the highest of them serve.
+
+        Args:
+            generations: All of them, in any order.
+            by: The participant that registers, if one does.
+
+        Returns:
+            What changed, if another definition serves now.
+        """
+        before = self.generations[-1] if self.generations else None
+        self.generations = ranked(generations)
+        if not self.generations:
+            return None
+        self.serving = self.generations[-1]
+        if before is None or before is self.serving:
+            return None
+        return ServingChange(before, self.serving, by)
 
     @property
     def is_present(self) -> bool:
@@ -184,11 +177,16 @@ class RegisteredToolkit:
         """Its sort key in lists: by name, public first, then by owner."""
         return (self.name, not self.public, self.owner.name, self.owner.issuer)
 
-    def is_visible_to(self, participant: Participant) -> bool:
-        """Whether this participant may know that the toolkit exists."""
+    @property
+    def reserve(self) -> list[Generation]:
+        """The generations in reserve, the next to serve first."""
+        return self.generations[-2::-1]
+
+    def is_visible_to(self, participant: Participant, at: Generation | None = None) -> bool:
+        """Whether this participant may know that the toolkit, or a generation of it, exists."""
         if self.public or self.owner == participant.identity:
             return True
-        shared = self.serving.shared_with
+        shared = (at or self.serving).shared_with
         return bool(shared) and (
             "*" in shared
             or f"name:{participant.identity.name}" in shared

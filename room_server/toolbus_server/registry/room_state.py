@@ -7,14 +7,21 @@ caller publishes it. For a participant, what it may not see does not exist.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import inf
 from random import Random
 from typing import Literal, NamedTuple
 
 from toolbus.errors import AlreadyExists, NoHost, NotFound
 from toolbus.wire import ParticipantId
-from toolbus_server.registry.models import (
+from toolbus_server.registry.generations import (
+    NO_CLAIM,
+    Claim,
     Generation,
+    ServingChange,
+    place,
+)
+from toolbus_server.registry.models import (
     Identity,
     Participant,
     RegisteredToolkit,
@@ -38,6 +45,8 @@ class ToolkitChange(NamedTuple):
 
     kind: Literal["toolkit_added", "toolkit_changed", "toolkit_removed"]
     toolkit: RegisteredToolkit
+    serving: ServingChange | None = None
+    """Set if another definition serves now."""
 
 
 class RegistrationResult(NamedTuple):
@@ -219,7 +228,7 @@ class RoomState:
         *,
         public: bool,
         shared_with: frozenset[str] = frozenset(),
-        generation: int | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> RegistrationResult:
         """Make a participant a host of a toolkit.
 
@@ -228,8 +237,8 @@ class RoomState:
             definition: What it serves.
             public: Whether the whole room sees it.
             shared_with: Who else sees a private one.
-            generation: The number that an earlier registration of this definition returned, here
-                or at a former server; else the definition gets a new one.
+            claim: The place of its generation: one that an earlier registration returned, here or
+                at a former server, or above all others; else a new definition gets a new one.
 
         Raises:
             AlreadyExists: The public name belongs to another identity.
@@ -237,15 +246,18 @@ class RoomState:
         name = definition.name
         existing = self.existing(participant.identity, name, public)
         toolkit = existing or RegisteredToolkit(name, participant.identity, public)
-        joined = self._join_generation(toolkit, participant, definition, generation)
+        joined, serving = self._join_generation(toolkit, participant, definition, claim)
         joined.shared_with = shared_with
         if participant.is_draining:  # at another node
             self._drain_host(toolkit, participant)
+            serving = None  # the same generation serves as before
         self._end_reservation(toolkit)
-        if existing is not None:
-            return RegistrationResult(toolkit, joined, [ToolkitChange("toolkit_changed", toolkit)])
-        self._add(toolkit)
-        return RegistrationResult(toolkit, joined, [ToolkitChange("toolkit_added", toolkit)])
+        if existing is None:
+            self._add(toolkit)
+        kind: Literal["toolkit_added", "toolkit_changed"] = (
+            "toolkit_added" if existing is None else "toolkit_changed"
+        )
+        return RegistrationResult(toolkit, joined, [ToolkitChange(kind, toolkit, serving)])
 
     def existing(self, identity: Identity, name: str, public: bool) -> RegisteredToolkit | None:
         """Find the toolkit that a registration by this identity would join, if it exists.
@@ -253,46 +265,83 @@ class RoomState:
         Raises:
             AlreadyExists: The public name belongs to another identity.
         """
-        if not public:
-            return self._private.get((identity, name))
-        toolkit = self._public.get(name)
-        if toolkit is not None and toolkit.owner != identity:
+        if public and name in self._public and self._public[name].owner != identity:
             raise AlreadyExists(f"toolkit {name} belongs to another participant")
-        return toolkit
+        return self.own(identity, name, public)
+
+    def own(self, identity: Identity, name: str, public: bool) -> RegisteredToolkit | None:
+        """Find a toolkit that an identity owns."""
+        toolkit = self._public.get(name) if public else self._private.get((identity, name))
+        return toolkit if toolkit is not None and toolkit.owner == identity else None
+
+    def conflict(
+        self,
+        participant: Participant,
+        definition: Definition,
+        *,
+        public: bool,
+        below: float = inf,
+    ) -> Generation | None:
+        """Find the highest generation of another definition that has another host.
+
+        Args:
+            participant: The host that registers.
+            definition: Its definition.
+            public: Whether the whole room sees it.
+            below: Count only generations of lower numbers.
+        """
+        toolkit = self.own(participant.identity, definition.name, public)
+        others = (
+            each
+            for each in reversed(toolkit.generations if toolkit else [])
+            if each.definition.digest != definition.digest
+            and each.hosts != [participant]
+            and each.number < below
+        )
+        return next(others, None)
+
+    def adopt_places(
+        self, toolkit: RegisteredToolkit, places: Mapping[str, Claim]
+    ) -> list[ToolkitChange]:
+        """Raise the generations of a toolkit to the places, by digest, that other nodes know."""
+        for generation in toolkit.generations:
+            if claim := places.get(generation.definition.digest):
+                known = (generation, claim, generation.number)
+                generation.number, generation.base = place(toolkit.generations, *known)
+        serving = toolkit.settle(toolkit.generations)
+        return [] if serving is None else [ToolkitChange("toolkit_changed", toolkit, serving)]
 
     def _join_generation(
         self,
         toolkit: RegisteredToolkit,
         participant: Participant,
         definition: Definition,
-        number: int | None,
-    ) -> Generation:
+        claim: Claim,
+    ) -> tuple[Generation, ServingChange | None]:
         """Add a host to the generation of its definition, or to a new one."""
         generations = self._without(toolkit, participant)
-        for generation in generations:
-            if generation.definition.digest == definition.digest:
-                break
-        else:
-            number = self._number_of(toolkit.owner, number, generations)
+        same = (each for each in generations if each.definition.digest == definition.digest)
+        generation = next(same, None)
+        last = self._last_generations.pop(toolkit.owner, 0)
+        number, base = place(generations, generation, claim, last)
+        self._remember_number(toolkit.owner, number, last)
+        if generation is None:
             generation = Generation(number, definition)
-            # If two claim one number, the same one serves at every node, whichever came first.
-            insort(generations, generation, key=lambda each: (each.number, each.definition.digest))
+            generations.append(generation)
+        generation.number, generation.base = number, base
         generation.hosts.append(participant)
         generation.hosts_changed()
-        toolkit.settle(generations)
+        serving = toolkit.settle(generations, by=participant)
         if toolkit not in participant.toolkits:
             participant.toolkits.append(toolkit)
-        return generation
+        return generation, serving
 
-    def _number_of(self, owner: Identity, claimed: int | None, others: list[Generation]) -> int:
-        """Choose the number of a new generation; each owner has its own count, which is private."""
-        last = self._last_generations.pop(owner, 0)
-        number = claimed or max(last, others[-1].number if others else 0) + 1
+    def _remember_number(self, owner: Identity, number: int, last: int) -> None:
+        """Remember the highest number of an owner; each has its own count, which is private."""
         is_kept = last < number < _MAX_REMEMBERED_GENERATION
         self._last_generations[owner] = number if is_kept else last
         if len(self._last_generations) > _MAX_REMEMBERED_OWNERS:
             del self._last_generations[next(iter(self._last_generations))]
-        return number
 
     def _without(self, toolkit: RegisteredToolkit, participant: Participant) -> list[Generation]:
         """Remove a host from the generations of a toolkit; some may be left without a host."""
@@ -307,14 +356,18 @@ class RoomState:
         if participant.is_draining:
             return []
         participant.is_draining = True
-        for toolkit in participant.toolkits:
-            self._drain_host(toolkit, participant)
-        return [ToolkitChange("toolkit_changed", toolkit) for toolkit in participant.toolkits]
+        return [
+            ToolkitChange("toolkit_changed", toolkit, self._drain_host(toolkit, participant))
+            for toolkit in participant.toolkits
+        ]
 
-    def _drain_host(self, toolkit: RegisteredToolkit, participant: Participant) -> None:
-        toolkit.settle(self._without(toolkit, participant))
+    def _drain_host(
+        self, toolkit: RegisteredToolkit, participant: Participant
+    ) -> ServingChange | None:
+        serving = toolkit.settle(self._without(toolkit, participant))
         if participant not in toolkit.draining:
             toolkit.draining.append(participant)
+        return serving
 
     def unregister(
         self, participant: Participant, name: str, *, public: bool
@@ -332,12 +385,12 @@ class RoomState:
     def _drop(
         self, toolkit: RegisteredToolkit, participant: Participant, *, reserve: bool = False
     ) -> list[ToolkitChange]:
-        toolkit.settle(self._without(toolkit, participant))
+        serving = toolkit.settle(self._without(toolkit, participant))
         participant.toolkits.remove(toolkit)
         if participant in toolkit.draining:
             toolkit.draining.remove(participant)
         if toolkit.generations or toolkit.draining:
-            return [ToolkitChange("toolkit_changed", toolkit)]
+            return [ToolkitChange("toolkit_changed", toolkit, serving)]
         if reserve and len(self._reserved.get(toolkit.owner, ())) < MAX_RESERVED:
             self._reserve(toolkit)
             return [ToolkitChange("toolkit_changed", toolkit)]
@@ -377,16 +430,6 @@ class RoomState:
     def is_empty(self) -> bool:
         """Whether no participant is left."""
         return not self._participants
-
-    def participant_named(self, name: str) -> Participant | None:
-        """Find a participant by the name in its token; of several instances, the first.
-
-        None also if two identities have that name, which is then ambiguous.
-        """
-        participants = self._by_name.get(name, {}).values()
-        first = next(iter(participants), None)
-        is_one = all(first.identity == each.identity for each in participants) if first else False
-        return first if is_one else None
 
     def participants_named(self, name: str) -> list[Participant]:
         """Find all participants of a name, of any issuer."""

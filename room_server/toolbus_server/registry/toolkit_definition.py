@@ -59,6 +59,11 @@ class Definition:
         """The name of the toolkit."""
         return self.manifest.name
 
+    @property
+    def version(self) -> str:
+        """The author's version of it."""
+        return self.manifest.version
+
 
 class LazyDefinition(Definition):
     """A definition that another server has checked; its manifest is parsed when it is first used.
@@ -69,18 +74,21 @@ class LazyDefinition(Definition):
     Args:
         name: The name of the toolkit.
         digest: Identifies the definition.
+        version: The author's version.
         packed: The manifest.
     """
 
-    __slots__ = ("_name", "_packed", "_parsed")
+    __slots__ = ("_name", "_packed", "_parsed", "_version")
     _name: str
+    _version: str
     _packed: bytes
     _parsed: Definition | None
 
-    def __init__(self, name: str, digest: str, packed: bytes) -> None:
+    def __init__(self, name: str, digest: str, version: str, packed: bytes) -> None:
         put = object.__setattr__  # the base class is frozen
         put(self, "digest", digest)
         put(self, "_name", name)
+        put(self, "_version", version)
         put(self, "_packed", packed)
         put(self, "_parsed", None)
 
@@ -93,6 +101,11 @@ class LazyDefinition(Definition):
     def name(self) -> str:
         """The name of the toolkit."""
         return self._name
+
+    @property
+    def version(self) -> str:
+        """The author's version of it."""
+        return self._version
 
     @property
     def manifest(self) -> ToolkitManifest:

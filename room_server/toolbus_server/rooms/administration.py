@@ -6,7 +6,7 @@ names; a revocation, which ends tokens wherever they are used, needs a token for
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from toolbus.auth.grants import matches_room
@@ -94,6 +94,7 @@ class Administration:
         actions: Carries actions out at this node.
         now: Returns the time in seconds since the epoch.
         other_nodes: Carries them out at the other nodes, if there are any.
+        issuers: Returns the issuers whose tokens this node accepts.
     """
 
     def __init__(
@@ -102,7 +103,10 @@ class Administration:
         actions: AdminActions,
         now: Callable[[], float],
         other_nodes: OtherNodes | None = None,
+        *,
+        issuers: Callable[[], Set[str]],
     ) -> None:
+        self._issuers = issuers
         self._hub = hub
         self._local = actions
         self._now = now
@@ -179,7 +183,10 @@ class Administration:
         fields = ("jti",) if "jti" in options else ("issuer", "name")
         target: dict[str, Any] = {each: _text(options, each) for each in fields}
         # With its time, a node that receives it later does not revoke tokens issued meanwhile.
-        return self._execute_everywhere("revoke", target | {"at": self._now()})
+        done = self._execute_everywhere("revoke", target | {"at": self._now()})
+        if "issuer" in target and target["issuer"] not in self._issuers():
+            done["unknown_issuer"] = True
+        return done
 
     def _execute_everywhere(self, action: str, options: dict[str, Any]) -> dict[str, Any]:
         """Execute an action at all nodes; of other nodes, count participants in rooms held here."""

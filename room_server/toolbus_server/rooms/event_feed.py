@@ -10,22 +10,25 @@ without gaps, so that the numbers reveal nothing hidden. Counts and records of c
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, cast
 
 from msgspec import Raw, Struct
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
-from toolbus.wire import Event, ToolManifest, encode
+from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
+from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
-from toolbus_server.registry.tool_visibility import Steps
+from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.rooms.fair_scheduler import FairScheduler, pack_once
 from toolbus_server.rooms.room_changes import ChangeBatch, RoomChanges
+from toolbus_server.rooms.serving_notices import ServingNotices, definition_summary
 
 __all__ = [
     "TOPICS",
@@ -36,7 +39,7 @@ __all__ = [
     "toolkit_summary",
 ]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 TOPICS: dict[str, Callable[[ApiScope], bool]] = {
     "toolkits": lambda scope: scope.agents.use_tools,
     "participants": lambda scope: scope.presence,
@@ -55,10 +58,10 @@ TOPIC_GRANTS = {
 _MAX_TOOLS = 512
 
 
-def toolkit_summary(toolkit: RegisteredToolkit, tools: Iterable[ToolManifest]) -> dict[str, Any]:
-    """Describe a toolkit for lists and events, with these tools: everything but its schemas."""
+def toolkit_summary(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, Any]:
+    """Describe a toolkit for lists and events, to those who may see this of it: no schemas."""
     manifest = toolkit.serving.definition.manifest
-    return {
+    summary = {
         "name": toolkit.name,
         "title": manifest.title,
         "description": manifest.description[:500],
@@ -67,8 +70,20 @@ def toolkit_summary(toolkit: RegisteredToolkit, tools: Iterable[ToolManifest]) -
         "public": toolkit.public,
         "owner": {"name": toolkit.owner.name, "issuer": toolkit.owner.issuer},
         "hosts": len(toolkit.serving.hosts),
-        "tools": [tool.name for tool in tools],
+        "tools": [tool.name for tool in listing.tools],
     }
+    if listing.reserve:
+        summary["reserve"] = [_reserve_summary(each) for each in listing.reserve]
+    return summary
+
+
+def _reserve_summary(generation: Generation) -> dict[str, Any]:
+    last_call = None
+    if generation.last_call_at is not None:
+        age_s = asyncio.get_running_loop().time() - generation.last_call_at
+        last_call = int((time.time() - age_s) * 1000)
+    hosts = len(generation.hosts)
+    return {**definition_summary(generation), "hosts": hosts, "last_call": last_call}
 
 
 def participant_summary(participant: Participant) -> dict[str, Any]:
@@ -88,14 +103,14 @@ def _participant_event(participant: Participant) -> dict[str, Any]:
     return summary if participant.is_present else summary | {"attributes": {}}
 
 
-def _toolkit_event(toolkit: RegisteredToolkit, tools: Sequence[ToolManifest]) -> dict[str, Any]:
-    return toolkit_summary(toolkit, tools[:_MAX_TOOLS])
+def _toolkit_event(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, Any]:
+    return toolkit_summary(toolkit, Listing(listing.tools[:_MAX_TOOLS], listing.reserve))
 
 
 def _removed_toolkit_event(toolkit: RegisteredToolkit) -> dict[str, Any]:
     # Its last definition, and whether it still exists for others, may be hidden from the receiver.
     hidden = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
-    return toolkit_summary(toolkit, ()) | hidden
+    return toolkit_summary(toolkit, Listing((), ())) | hidden
 
 
 def _encode_event(number: int, name: str, data: dict[str, Any] | Raw) -> bytes:
@@ -108,6 +123,15 @@ class _Ticket(Struct, eq=False):
 
     written: bool = False
     ended: bool = False
+
+
+class _Shown(NamedTuple):
+    """A toolkit as a subscriber knows it."""
+
+    changed_at: int
+    """The number of the change that it was sent last."""
+    serving: Generation
+    """The generation that served then."""
 
 
 class EventFeed:
@@ -151,8 +175,8 @@ class EventFeed:
         self._known = 0
         """The number of the last change of participants that it has read or does not need."""
         self._toolkits: dict[RegisteredToolkit, None] = {}
-        self._shown: dict[RegisteredToolkit, int] = {}
-        """The toolkits that it may list, and the number of the change that it was sent last."""
+        self._shown: dict[RegisteredToolkit, _Shown] = {}
+        """The toolkits that it may list, as they were sent last."""
         self._recheck = False
         """Whether all toolkits have to be compared with changed grants."""
         self._participants: dict[Participant, bool] = {}
@@ -180,7 +204,7 @@ class EventFeed:
             if not participant.is_present:
                 return
             if tools is not None:
-                self._shown[toolkit] = toolkit.changed_at
+                self._shown[toolkit] = _Shown(toolkit.changed_at, toolkit.serving)
             yield
 
     def start(self, topics: Iterable[str], latest_change: int) -> None:
@@ -279,7 +303,7 @@ class EventFeed:
         return bool(self._batches or self._participants or self._toolkits or self._recheck)
 
     def _flush(self) -> Iterator[None]:
-        """Send what was collected, at most one event with each step."""
+        """Send what was collected, at most one change with each step."""
         while self._is_due:
             try:
                 yield from self._send_all()
@@ -347,32 +371,36 @@ class EventFeed:
         self._send(name, {"participant": summary})
 
     def _send_toolkit(self, toolkit: RegisteredToolkit) -> Iterator[None]:
-        tools = yield from self._state.visibility.listed_tools(toolkit, self.participant)
+        listing = yield from self._state.visibility.listing(toolkit, self.participant)
         if "toolkits" not in self._topics:
             return
         last = self._shown.get(toolkit)
-        if tools is None and last is None:
+        if listing is None and last is None:
             return
-        if tools is None:
+        if listing is None:
             del self._shown[toolkit]
             name = "toolkit_removed"
-        elif last == toolkit.changed_at:
+            self._send(name, {"toolkit": self._pack_toolkit(toolkit, None)})
             return
-        else:
-            self._shown[toolkit] = toolkit.changed_at
-            name = "toolkit_added" if last is None else "toolkit_changed"
-        self._send(name, {"toolkit": self._pack_toolkit(toolkit, tools)})
+        if last is not None and last.changed_at == toolkit.changed_at:
+            return
+        self._shown[toolkit] = _Shown(toolkit.changed_at, toolkit.serving)
+        name = "toolkit_added" if last is None else "toolkit_changed"
+        packed = self._pack_toolkit(toolkit, listing)
+        self._send(name, {"toolkit": packed})
+        if last is not None and last.serving in toolkit.reserve:
+            superseded = definition_summary(last.serving)
+            self._send("toolkit_superseded", {"toolkit": packed, "superseded": superseded})
 
-    def _pack_toolkit(
-        self, toolkit: RegisteredToolkit, tools: Sequence[ToolManifest] | None
-    ) -> Raw:
-        """Pack an event once for all subscribers that see the same tools."""
+    def _pack_toolkit(self, toolkit: RegisteredToolkit, listing: Listing | None) -> Raw:
+        """Pack an event once for all subscribers that see the same tools and the same reserve."""
         pack = self._scheduler.packed
-        if tools is None:
+        if listing is None:
             return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit))
-        sees_all = len(tools) == len(toolkit.serving.definition.manifest.tools)
-        kind = "all" if sees_all else self.participant.rights
-        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, tools))
+        sees_all = len(listing.tools) == len(toolkit.serving.definition.manifest.tools)
+        tools = "all" if sees_all else self.participant.rights
+        kind = (tools, *listing.reserve)
+        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, listing))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
@@ -393,6 +421,7 @@ class EventFeeds:
     ) -> None:
         self.scheduler: FairScheduler = scheduler
         """Runs the work for subscribers in turn."""
+        self._notices = ServingNotices(room, scheduler)
         self._state = room.state
         self._changes = RoomChanges(loop, self._publish_batch)
         self._feeds: dict[str, EventFeed] = {}
@@ -466,8 +495,9 @@ class EventFeeds:
         return all(sent)
 
     def publish(self, changes: Iterable[ToolkitChange]) -> None:
-        """Send changes of toolkits to all subscribers that can see them."""
+        """Send changes of toolkits to all subscribers that can see them, and notify the hosts."""
         for change in changes:
+            self._notices.add(change)
             self.scheduler.forget(change.toolkit)
             self._changes.note_toolkit(change.toolkit, collect=self._has_feeds)
 

@@ -9,7 +9,6 @@ or for whom.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from time import perf_counter
@@ -18,9 +17,11 @@ from typing import Any
 from msgspec import Raw
 from msgspec.msgpack import Encoder
 
+from toolbus.bounded_logging import bounded_logger
+
 __all__ = ["SLICE_S", "FairScheduler", "pack_once"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 SLICE_S = 0.001
 """How long all events and walks of a server are worked on within one event-loop iteration."""
 _MAX_KEPT_BYTES = 4 * 1024 * 1024

@@ -159,6 +159,9 @@ class Hub:
         role = participant.role
         participant.apply_token(newer)
         changes = open_room.routed.state.drop_uncovered(participant)
+        self.router.delegated.check_principal(open_room.routed, participant)
+        if not participant.has_expired:  # else the calls that it made may take a moment (CONN-12)
+            self.router.delegated.check_agent(session.connection)
         open_room.feeds.publish(changes)
         open_room.toolkit_requests.update_grants(session.connection)
         if participant.role != role:  # events do not show the other grants
@@ -243,6 +246,7 @@ class Hub:
         """Remove a participant of another node; that node ends its calls."""
         changes = open_room.routed.state.leave(participant, reserve=reserve)
         open_room.routed.connections.pop(participant.id, None)
+        self.router.delegated.check_principal(open_room.routed, participant)
         open_room.feeds.publish_participant(participant, was_present=True)
         open_room.feeds.publish(changes)
         self._reserve_names(open_room, changes)
@@ -298,6 +302,7 @@ class Hub:
     def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
         open_room.feeds.remove(connection.participant)
         self.router.end_calls_of(connection)
+        self.router.delegated.check_principal(open_room.routed, connection.participant)
         open_room.routed.connections.pop(connection.participant.id, None)
 
 

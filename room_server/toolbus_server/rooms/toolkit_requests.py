@@ -7,14 +7,16 @@ state is in `room_state`; here are the grants, the limits and the shape of the r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from msgspec import Raw
 
 from toolbus.auth.grants import ToolRights
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
+    DefinitionConflict,
     NotFound,
     PermissionDenied,
     QuotaExceeded,
@@ -28,9 +30,10 @@ from toolbus.wire import (
     ToolManifest,
     Unregister,
 )
-from toolbus_server.calls.call_state import Offer, Replication
+from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
 from toolbus_server.registry.request_options import (
     MAX_PAGE_BYTES,
@@ -40,7 +43,7 @@ from toolbus_server.registry.request_options import (
     read_cursor,
     read_option,
 )
-from toolbus_server.registry.tool_visibility import Steps
+from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.registry.toolkit_definition import (
     Definition,
     read_definition,
@@ -48,11 +51,12 @@ from toolbus_server.registry.toolkit_definition import (
 )
 from toolbus_server.rooms.event_feed import TOPIC_GRANTS, TOPICS, EventFeeds, toolkit_summary
 from toolbus_server.rooms.fair_scheduler import pack_once
+from toolbus_server.rooms.serving_notices import definition_summary, log_registration
 from toolbus_server.rooms.walks import Walk
 
 __all__ = ["ToolkitRequests"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _MAX_SHARES = 256
 _MAX_GENERATION = 2**48
 # How many texts one page of a search compares, each 256 characters counting as one.
@@ -87,9 +91,7 @@ class ToolkitRequests:
     ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Register a toolkit; where nodes share the room, after claiming its name with them."""
         public, shared_with = _read_visibility(request.options)
-        generation = read_option(request.options, "generation", int)
-        if generation is not None and not 0 < generation < _MAX_GENERATION:
-            raise bad_option("generation", "must be a number that an earlier registration returned")
+        claim, must_be_only = _read_claim(request.options)
         participant = connection.participant
         if participant.is_draining:
             raise Unavailable("this connection is draining: register on another", executed="no")
@@ -102,23 +104,27 @@ class ToolkitRequests:
             raise self._denied(participant, public, name)
         self._check_quotas(participant, name, public)
         offer = Offer(name, public, shared_with, definition)
+        if must_be_only:
+            self._check_conflict(participant, offer)
         if self._room.replication is not None:
-            return self._register_with_claim(self._room.replication, participant, offer, generation)
-        return self._accept(participant, offer, generation)
+            return self._register_with_claim(participant, offer, claim, must_be_only)
+        return self._accept(participant, offer, claim, is_new=claim.number is None)
 
     async def _register_with_claim(
-        self,
-        replication: Replication,
-        participant: Participant,
-        offer: Offer,
-        generation: int | None,
+        self, participant: Participant, offer: Offer, claim: Claim, must_be_only: bool
     ) -> dict[str, Any]:
-        number = await replication.claim(participant, offer, generation)
+        replication = self._room.replication
+        assert replication is not None
+        claimed = await replication.claim(
+            participant, offer, self._reduced(participant, offer, claim)
+        )
         if not participant.is_present:
             raise Unavailable("the connection has ended", executed="no")
         try:
             self._check_still(participant, offer)
-            return self._accept(participant, offer, number)
+            if must_be_only and claimed.number is not None:  # another node may have been first
+                self._check_conflict(participant, offer, below=claimed.number)
+            return self._accept(participant, offer, claimed, is_new=claim.number is None)
         finally:
             replication.participant_changed(
                 participant
@@ -132,18 +138,50 @@ class ToolkitRequests:
             raise self._denied(participant, offer.public, offer.name)
         self._check_quotas(participant, offer.name, offer.public)
 
+    def _check_conflict(self, participant: Participant, offer: Offer, below: float = inf) -> None:
+        """Refuse a definition beside another one. Raises DefinitionConflict."""
+        state, public = self._room.state, offer.public
+        other = state.conflict(participant, offer.definition, public=public, below=below)
+        if other is not None:
+            definition = other.definition
+            raise DefinitionConflict(
+                f"toolkit {offer.name} has hosts with another definition: {other}",
+                details={"version": definition.version, "digest": definition.digest},
+            )
+
+    def _reduced(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
+        """Drop the wish to supersede if that definition has superseded all others already."""
+        toolkit = self._room.state.own(participant.identity, offer.name, offer.public)
+        if toolkit is None or not toolkit.generations or claim.number is not None:
+            return claim
+        serving = toolkit.serving
+        is_done = serving.base == serving.number
+        if is_done and serving.definition.digest == offer.definition.digest:
+            return claim._replace(supersede=False)
+        return claim
+
     def _accept(
-        self, participant: Participant, offer: Offer, generation: int | None
+        self, participant: Participant, offer: Offer, claim: Claim, *, is_new: bool
     ) -> dict[str, Any]:
         done = self._room.state.register(
             participant,
             offer.definition,
             public=offer.public,
             shared_with=offer.shared_with,
-            generation=generation,
+            claim=self._reduced(participant, offer, claim),
         )
         self._feeds.publish(done.changes)
-        return {"digest": offer.definition.digest, "generation": done.generation.number}
+        serving, joined = done.toolkit.serving, done.generation
+        reply: dict[str, Any] = {
+            "digest": offer.definition.digest,
+            "generation": joined.number,
+            "base": joined.base,
+            "serving": serving is joined,
+        }
+        log_registration(self._room.state.name, participant, done, is_new=is_new)
+        if serving is not joined:
+            reply["instead"] = definition_summary(serving)
+        return reply
 
     def _check_quotas(self, participant: Participant, name: str, public: bool) -> None:
         """Refuse one toolkit too many. Raises QuotaExceeded or AlreadyExists."""
@@ -196,9 +234,9 @@ class ToolkitRequests:
         position = read_cursor(options, _POSITION)
         after = None if position is None else (position[0], position[1], position[2], position[3])
         for toolkit in self._room.state.toolkits_after(after):
-            tools = yield from self._room.state.visibility.listed_tools(toolkit, participant)
+            listing = yield from self._room.state.visibility.listing(toolkit, participant)
             _check_still_there(connection)
-            if tools is not None and not page.add(toolkit, tools):
+            if listing is not None and not page.add(toolkit, listing):
                 return page.body(page.end)
             yield
         return page.body(None)
@@ -219,10 +257,11 @@ class ToolkitRequests:
             packed: list[Raw] = []
             if known != definition.digest:
                 packed = yield from _packed_tools(readable)
+            reserve = yield from self._room.state.visibility.listed_reserve(toolkit, participant)
             if toolkit.serving.definition is definition and participant.rights is rights:
                 break
-        listed = [tool for tool in readable if rights.may_see(toolkit.name, tool.name)]
-        summary = toolkit_summary(toolkit, listed)
+        listed = tuple(tool for tool in readable if rights.may_see(toolkit.name, tool.name))
+        summary = toolkit_summary(toolkit, Listing(listed, reserve))
         if known == definition.digest:
             return {"toolkit": summary, "unchanged": True}
         manifest = definition.manifest.model_copy(update={"tools": ()}).model_dump(mode="json")
@@ -280,14 +319,14 @@ class _ToolkitPage:
         self.end: RegisteredToolkit | None = None
         """The last toolkit that it has examined."""
 
-    def add(self, toolkit: RegisteredToolkit, tools: Sequence[ToolManifest]) -> bool:
+    def add(self, toolkit: RegisteredToolkit, listing: Listing) -> bool:
         """Examine a toolkit that the participant may see; return False if the page is full."""
         is_full = len(self._packed) == self._limit or self._bytes > MAX_PAGE_BYTES
         if self.end is not None and (is_full or self._effort > _MAX_EFFORT):
             return False
         self.end = toolkit
-        if self._matches(toolkit, tools):
-            packed = pack_once(toolkit_summary(toolkit, tools))
+        if self._matches(toolkit, listing.tools):
+            packed = pack_once(toolkit_summary(toolkit, listing))
             self._packed.append(packed)
             self._bytes += len(memoryview(packed))
         return True
@@ -332,6 +371,21 @@ def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:
     if public and shared:
         raise bad_option("shared_with", "is for private toolkits: the whole room sees a public one")
     return public, frozenset(shared)
+
+
+def _read_claim(options: dict[str, Any]) -> tuple[Claim, bool]:
+    """Return the place that a registration asks for, and whether no other definition may be there.
+
+    A host that returns with its generation was accepted before: nothing refuses it then.
+    """
+    number = read_option(options, "generation", int)
+    if number is not None and not 0 < number < _MAX_GENERATION:
+        raise bad_option("generation", "must be a number that an earlier registration returned")
+    base = read_option(options, "base", int)
+    if base is not None and not 0 <= base <= (number or 0):
+        raise bad_option("base", "must be what an earlier registration returned with `generation`")
+    supersede = read_option(options, "supersede", bool)
+    return Claim(number, base, supersede is True), supersede is False and number is None
 
 
 def _is_share(entry: Any) -> bool:

@@ -6,7 +6,6 @@ examined. Every other path is handled by `admission`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.access.admission import Admission
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpEndpoints"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _TEXT = "text/plain; charset=utf-8"
 _METHODS = ("GET", "HEAD")
 

@@ -6,7 +6,6 @@ It owns everything that one process serves; a single server needs no other servi
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from toolbus.auth.tokens import KeyRing
+from toolbus.bounded_logging import bounded_logger
 from toolbus.transport.redacting_logger import RedactingLogger
 from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RoomServer"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _RETRY_AFTER_S = "1"
 # Refusals after which another attempt may succeed.
 _TEMPORARY = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
@@ -121,7 +121,15 @@ class RoomServer:
         )
         actions = AdminActions(self.hub, self.admission.revocations)
         self.node = _node_of(self._settings, self.hub, actions)
-        administration = Administration(self.hub, actions, time.time, self.node)
+        if self.node is None:
+            self.hub.router.hosts_return_until = loop.time() + self._settings.hosts_return_s
+        administration = Administration(
+            self.hub,
+            actions,
+            time.time,
+            self.node,
+            issuers=lambda: {key.iss for key in self.admission.keys},
+        )
         self._services = SessionServices(self.admission, administration, loop, time.time)
         self._prepare_handshakes()
         self._relocation = Relocation(self.hub)
@@ -151,7 +159,7 @@ class RoomServer:
             write_limit=WRITE_LIMIT_BYTES,
             open_timeout=self._settings.handshake_timeout_s,
             server_header=None,
-            logger=RedactingLogger(logging.getLogger("websockets.server")),
+            logger=RedactingLogger("websockets.server"),
             ping_interval=self._settings.ping_interval_s,
             ping_timeout=self._settings.ping_timeout_s,
             close_timeout=CLOSE_TIMEOUT_S,

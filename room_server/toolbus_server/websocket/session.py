@@ -8,7 +8,6 @@ logged and answered as `internal`, without an effect on other participants.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from time import thread_time
 from typing import Any, TypeAlias, get_args
 
 from toolbus.auth.grants import ApiScope
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     Internal,
     InvalidArguments,
@@ -82,7 +82,7 @@ _Request: TypeAlias = (
 )
 _CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
 """Requests that change what others see, or cost as much; their rate is limited."""
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 # A newer client may try an unknown kind now and then; many of them are a flood (CONN-9).
 _UNKNOWN_KINDS = 100
 _UNKNOWN_WINDOW_S = 10.0
@@ -188,7 +188,8 @@ class Session:
     def withdraw_grants(self) -> None:
         """Withdraw all grants, so that no new call starts and no toolkit is hosted."""
         participant = self.connection.participant
-        self._hub.renew(self._room_name, self, replace(participant, scope=ApiScope(), rooms=()))
+        expired = replace(participant, scope=ApiScope(), rooms=(), has_expired=True)
+        self._hub.renew(self._room_name, self, expired)
 
     def expire(self) -> None:
         """Close at once, without keeping toolkit names: the token was not renewed."""

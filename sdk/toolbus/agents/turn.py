@@ -8,7 +8,6 @@ can do no more than its sender may.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from toolbus.agents.builders import (
 )
 from toolbus.agents.required_toolkit import RequiredToolkit
 from toolbus.auth.grants import ToolRights
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.client.call_options import call_seconds
@@ -96,7 +96,7 @@ class TurnTool:
 
 T = TypeVar("T")
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _END_S = 5.0
 _OPTIONS = ("timeout_s",)
 """The options of `Turn.invoke`."""

@@ -197,7 +197,10 @@ class KeyRing:
         Raises:
             ValueError: It is invalid; the message names the entry.
         """
-        return cls(_read_keys(tomllib.loads(text)))
+        try:
+            return cls(_read_keys(tomllib.loads(text)))
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
 
     def get(self, kid: str) -> Key | None:
         """Return the key with this id, or None."""

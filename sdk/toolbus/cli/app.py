@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
+from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -23,6 +25,7 @@ from toolbus.cli.option_values import require_utf8
 from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.telemetry.tracing import toolbus_version
+from toolbus.untrusted_text import one_line
 
 __all__ = ["COMMANDS", "CommandGroup", "main", "make_app", "missing_extra"]
 
@@ -50,6 +53,10 @@ _ORDER = (
 )
 _OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
 """The extras of a clone, which no message recommends."""
+_NEEDED_EXTRAS = MappingProxyType(
+    {"trace": {"uvicorn": "otel"}, "demo": {"rfc8785": "server", "uvicorn": "otel"}}
+)
+"""Modules, with their extras, that a command imports only when it runs."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 _Command: TypeAlias = TyperCommand | TyperGroup
@@ -164,6 +171,9 @@ class CommandGroup(TyperGroup):
             return None
         if cmd_name not in self._loaded:
             self._loaded[cmd_name] = _load(entry)
+            if extras := _missing_extras(cmd_name):
+                text = f"(an extra is missing: pip install 'toolbus[{extras}]')"
+                self._loaded[cmd_name].short_help = text
             _prepare_options(self._loaded[cmd_name], ctx)
         return self._loaded[cmd_name]
 
@@ -209,6 +219,12 @@ def _load(entry: EntryPoint) -> _Command:
         return _unavailable(entry.name, f"cannot be loaded: {type(error).__name__}: {error}")
 
 
+def _missing_extras(command: str) -> str:
+    """Return the extras that a command needs and that are not installed, as pip takes them."""
+    needed = _NEEDED_EXTRAS.get(command, {})
+    return ",".join(extra for module, extra in needed.items() if find_spec(module) is None)
+
+
 def _as_command(name: str, loaded: Any) -> _Command:
     if isinstance(loaded, typer.Typer):
         group = loaded
@@ -239,13 +255,13 @@ def _hide_switch_value(option: Any) -> None:
 
 def _unavailable(name: str, text: str) -> _Command:
     def explain() -> None:
-        typer.echo(f"toolbus {name}: {text}", err=True)
+        typer.echo(f"toolbus {name}: {one_line(text)}", err=True)
         raise typer.Exit(ExitCode.USAGE)
 
     group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     decorate: Callable[..., Any] = group.command(
         name,
-        help=f"({text})",
+        help=f"({one_line(text)})",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
     decorate(explain)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from toolbus.diagnostics.exit_codes import printable
+from toolbus.untrusted_text import one_line
 
 __all__ = ["show_columns"]
 
@@ -16,7 +16,7 @@ def show_columns(rows: Sequence[Sequence[str]]) -> None:
 
     Cells may be untrusted text: control characters and line ends are escaped.
     """
-    cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    cells = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

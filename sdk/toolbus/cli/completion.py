@@ -101,4 +101,6 @@ def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
 
 
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    return [
+        name for name in dict.fromkeys(names) if name.startswith(incomplete) and name.isprintable()
+    ]

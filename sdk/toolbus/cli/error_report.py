@@ -5,7 +5,6 @@ The texts and exit codes are defined in `toolbus.diagnostics.exit_codes`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ import typer
 
 from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import Cancelled, RoomException
+from toolbus.untrusted_text import json_text
 
 __all__ = ["LOG_FORMAT", "report", "reporting"]
 
@@ -42,7 +42,7 @@ def report(
         "retryable": error.retryable,
         "details": error.details,
     }
-    typer.echo(json.dumps(facts, ensure_ascii=False), err=True)
+    typer.echo(json_text(facts), err=True)
 
 
 @contextmanager

@@ -21,6 +21,15 @@ _READ_BYTES = 65_536
 _MAX_LINE_BYTES = 1024 * 1024
 
 
+class NotJson(UsageError):
+    """A line of the input is not JSON."""
+
+    next_step = (
+        'write each line as JSON, a text in quotes: "to be"; the tool may have started: check its '
+        "effects before you retry"
+    )
+
+
 def json_lines(path: Path) -> Iterator[Any]:
     """Open a file and return an iterator over the values of its lines, without empty lines.
 
@@ -53,7 +62,9 @@ def _values(file: int, name: str) -> Iterator[Any]:
         try:
             yield read_json(line.decode())
         except (ValueError, RecursionError) as error:
-            raise _unreadable(f"line {number} of {name} is not JSON: {error}") from error
+            raise NotJson(
+                f"line {number} of {name} is not JSON: {error}", executed="maybe"
+            ) from error
 
 
 def _lines(file: int, name: str) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,9 +23,10 @@ from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, TextChunk
 from toolbus.cli.standard_streams import StdoutError, stdout_error
 from toolbus.concurrency.thread_iterator import ThreadIterator
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import ERRORS, Executed, RoomException
 from toolbus.room.call_explanation import Explanation
+from toolbus.untrusted_text import json_text, one_line, printable
 
 __all__ = [
     "NonBlockingStdout",
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _STDOUT = Path("-")
+_MAX_PROGRESS_CHARS = 2_000
 
 
 # stdout
@@ -158,7 +159,8 @@ class ValueOutput:
 
     def report_size(self, size: int) -> None:
         """Print on stderr how much was written to the file."""
-        typer.echo(f"wrote {size} {'byte' if size == 1 else 'bytes'} to {self.file}", err=True)
+        name = one_line(str(self.file))
+        typer.echo(f"wrote {size} {'byte' if size == 1 else 'bytes'} to {name}", err=True)
 
     def refuse_terminal(self, what: str, executed: Executed) -> None:
         """Raise UsageError if binary data would be written to a terminal without `--out -`."""
@@ -182,9 +184,9 @@ class ValueOutput:
         if isinstance(chunk, TextChunk) and not self.as_json:
             return _encode_text(chunk.text, is_terminal=is_terminal)
         if isinstance(chunk, LinkChunk) and not self.as_json:
-            return chunk.url.encode()
+            return _encode_text(chunk.url, is_terminal=is_terminal)
         indent = 2 if is_terminal else None
-        return json.dumps(to_json_value(chunk), ensure_ascii=False, indent=indent).encode()
+        return json_text(to_json_value(chunk), indent=indent).encode()
 
 
 @contextmanager
@@ -274,25 +276,27 @@ class StreamOutput:
         if isinstance(chunk, FileChunk):
             await self._write_file(chunk)
         elif isinstance(chunk, TextChunk) and not self.output.as_json:
-            is_terminal = self._file is None and sys.stdout.isatty()
-            await self._put(_encode_text(chunk.text, is_terminal=is_terminal))
+            await self._put(_encode_text(chunk.text, is_terminal=self._is_terminal()))
         elif isinstance(chunk, LinkChunk) and not self.output.as_json:
-            await self._put_line(chunk.url)
+            await self._put_line(_encode_text(chunk.url, is_terminal=self._is_terminal()))
         else:
-            await self._put_line(json.dumps(to_json_value(chunk), ensure_ascii=False))
+            await self._put_line(json_text(to_json_value(chunk)).encode())
 
     async def _write_file(self, file: FileChunk) -> None:
         if self.output.as_json:
             complete = FileChunk(await file.read(), file.name, file.mime_type)
-            await self._put_line(json.dumps(to_json_value(complete), ensure_ascii=False))
+            await self._put_line(json_text(to_json_value(complete)).encode())
             return
         self.output.refuse_terminal("a file", "maybe")
         async for piece in file.pieces():
             await self._put(piece)
 
-    async def _put_line(self, line: str) -> None:
+    def _is_terminal(self) -> bool:
+        return self._file is None and sys.stdout.isatty()
+
+    async def _put_line(self, line: bytes) -> None:
         start = b"\n" if self._is_mid_line else b""
-        await self._put(start + line.encode() + b"\n")
+        await self._put(start + line + b"\n")
 
     async def _put(self, data: bytes) -> None:
         if data:
@@ -346,8 +350,9 @@ def progress_printer() -> Callable[[Any], None] | None:
         return None
 
     def show(value: Any) -> None:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        typer.echo(f"... {printable(text)}".replace("\n", " "), err=True)
+        text = value if isinstance(value, str) else json_text(value)
+        shown = one_line(" ".join(text.split("\n")), _MAX_PROGRESS_CHARS)
+        typer.echo(f"... {shown}", err=True)
 
     return show
 
@@ -359,7 +364,7 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
         RoomException: The error that the call would end with; nothing was run.
     """
     if as_json:
-        typer.echo(json.dumps(asdict(explained), ensure_ascii=False))
+        typer.echo(json_text(asdict(explained)))
     if not explained.would_run:
         error = ERRORS.get(explained.code, RoomException)
         raise error(explained.message, executed="no", details=explained.details)
@@ -368,6 +373,6 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
         return
     affinity = ", and later calls of the same affinity go to it too" if explained.affinity else ""
     hosts = f"one of {explained.hosts} hosts" if explained.hosts > 1 else "the only host"
-    node = f" on node {printable(explained.node)}" if explained.node else ""
-    typer.echo(f"would run at {printable(host.name)} ({host.id}){node}, {hosts}{affinity}")
-    typer.echo(f"  generation {explained.generation}, digest {explained.digest}")
+    node = f" on node {one_line(explained.node)}" if explained.node else ""
+    typer.echo(f"would run at {one_line(host.name)} ({one_line(host.id)}){node}, {hosts}{affinity}")
+    typer.echo(f"  generation {explained.generation}, digest {one_line(explained.digest)}")

@@ -10,7 +10,8 @@ import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
@@ -21,6 +22,7 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.suggestions import FirstToolkits
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
+from toolbus.errors import DeadlineExceeded
 from toolbus.room.lock_file import InvalidLockFile, LockFile
 from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.room_client import RoomClient
@@ -105,9 +107,15 @@ _FLAGS = (
         str | None,
         None,
         "--token",
-        "The token, or @FILE to read it from a file. [TOOLBUS_TOKEN_FILE]",
+        "The token, or @FILE to read it from a file. [TOOLBUS_TOKEN, TOOLBUS_TOKEN_FILE]",
     ),
-    _flag("name", str | None, None, "--name", "Your name, if your token is created from a key."),
+    _flag(
+        "name",
+        str | None,
+        None,
+        "--name",
+        "Your name, if your token is created from a key. [TOOLBUS_NAME]",
+    ),
     _flag(
         "context",
         str | None,
@@ -178,11 +186,24 @@ def read_lock(
         raise UsageError(str(error)) from error
 
 
+@asynccontextmanager
+async def _joined(room: CommandRoom, url: str, timeout_s: float | None) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await stack.enter_async_context(room)
+        except TimeoutError:
+            text = f"the deadline passed before {url} accepted the connection"
+            raise DeadlineExceeded(text, executed="no") from None
+        yield
+
+
 def in_room(
     options: RoomOptions,
     work: Callable[[CommandRoom], Awaitable[T]],
     *,
     timeout_s: float | None = None,
+    join_timeout_s: float | None = None,
     locked: Path | Literal[False] | None = None,
 ) -> T:
     """Join a room, run a function there, and leave.
@@ -191,10 +212,12 @@ def in_room(
         options: The flags.
         work: The function.
         timeout_s: Time limit for all of it.
+        join_timeout_s: Time limit for joining.
         locked: The lock file; by default that of the settings. False is none.
 
     Raises:
         UsageError: The lock file is missing or malformed.
+        DeadlineExceeded: Joining took longer than `join_timeout_s`.
         RoomException: The room cannot be joined, or the function raised it.
         TimeoutError: It took longer than `timeout_s`.
     """
@@ -207,7 +230,8 @@ def in_room(
         ):
             await read_token(settings)
             lock = read_lock(settings, locked)
-            async with CommandRoom(**options.choices(), locked=lock) as room:
+            room = CommandRoom(**options.choices(), locked=lock)
+            async with _joined(room, settings.url, join_timeout_s):
                 return await work(room)
 
     with recorded("toolbus-cli"):

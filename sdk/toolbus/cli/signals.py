@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-__all__ = ["stop_on_signals"]
+from toolbus.diagnostics.exit_codes import Terminated
+
+__all__ = ["cancel_on_sigterm", "stop_on_signals"]
 
 
 def stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -16,3 +18,29 @@ def stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -
     with suppress(NotImplementedError, RuntimeError, ValueError):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
+
+
+@contextmanager
+def cancel_on_sigterm() -> Iterator[None]:
+    """Cancel the current task on SIGTERM during the block, which then raises `Terminated`."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    received = False
+
+    def cancel() -> None:
+        nonlocal received
+        received = True
+        task.cancel()
+
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGTERM, cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        task.uncancel()
+        raise Terminated("cancelled by SIGTERM") from None
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGTERM)

@@ -28,6 +28,7 @@ from toolbus.wire import BadBody, pack_body
 __all__ = [
     "MAX_TIMEOUT_S",
     "NamedOptions",
+    "RetryOptions",
     "ask_for_progress",
     "call_seconds",
     "converted",
@@ -37,13 +38,16 @@ __all__ = [
     "named_options",
     "result_type",
     "text_of",
+    "waiting_seconds",
 ]
 
 MAX_TIMEOUT_S = 2**31
 """The timeout of a call is below this number of seconds."""
 
-NamedOptions: TypeAlias = tuple[str | None, str | None, dict[str, Any] | None, str | None, bool]
-"""Owner of the toolkit, principal, the caller's context, pin, and whether to retry."""
+NamedOptions: TypeAlias = tuple[str | None, str | None, dict[str, Any] | None, str | None]
+"""Owner of the toolkit, principal, the caller's context, and pin."""
+RetryOptions: TypeAlias = tuple[bool, float | None]
+"""Whether to retry, and for how many seconds to wait for a host; None is the room's value."""
 
 
 def text_of(what: str, value: Any) -> str:
@@ -73,6 +77,13 @@ def call_seconds(value: Any) -> float:
     raise InvalidArguments("timeout_s must be a finite number of seconds")
 
 
+def waiting_seconds(value: Any) -> float:
+    """Validate for how many seconds a call waits for a host. Raises InvalidArguments."""
+    if is_time(value) and value < MAX_TIMEOUT_S:
+        return float(value)
+    raise InvalidArguments("wait_for_host_s must be a number of seconds, 0 or more")
+
+
 def idle_ms_of(seconds: Any) -> int:
     """Validate the stall timeout of a stream; 0 is no limit. Raises InvalidArguments."""
     if seconds is None:
@@ -85,7 +96,7 @@ def idle_ms_of(seconds: Any) -> int:
 
 def named_options(named: NamedOptions) -> dict[str, Any]:
     """Make a call's options from its names and context. Raises InvalidArguments."""
-    participant, on_behalf_of, caller_context, pin, _ = named
+    participant, on_behalf_of, caller_context, pin = named
     options: dict[str, Any] = {}
     if participant is not None:
         options["participant"] = text_of("participant", participant)

@@ -25,13 +25,17 @@ from websockets.exceptions import (
 )
 from websockets.http11 import Response
 
+from toolbus.auth.tokens import MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
-from toolbus.settings import is_loopback
+from toolbus.settings import DEFAULT_URL, is_loopback
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = [
+    "certificate_text",
+    "check_token",
     "connect_error",
     "foreign_server_error",
+    "serve_command",
     "url_with_other_scheme",
     "wrong_scheme_error",
 ]
@@ -46,8 +50,22 @@ _OTHER_SCHEME = {"ws": "wss", "wss": "ws"}
 _PROBE_TIMEOUT_S = 2.0
 _PORTS = {"ws": 80, "wss": 443}
 _PROBE = "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n"
+_UNSENDABLE = re.compile(r"[^!-~]")
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+
+
+def check_token(token: str) -> None:
+    """Check that a token can be sent as a header: the error of a header would contain it.
+
+    Raises:
+        PermissionDenied: It is too long, or has a character that no token has.
+    """
+    if len(token) > MAX_JWT_BYTES or _UNSENDABLE.search(token):
+        raise PermissionDenied(
+            f"the token is malformed: it has {len(token)} characters; a token has at most "
+            f"{MAX_JWT_BYTES}, and neither spaces nor line ends"
+        )
 
 
 async def connect_error(url: str, error: Exception, token: str, *, is_first: bool) -> RoomException:
@@ -72,9 +90,11 @@ async def connect_error(url: str, error: Exception, token: str, *, is_first: boo
     if _is_other_protocol(error):
         is_other = isinstance(error, InvalidMessage)
         return foreign_server_error(url, "it does not speak HTTP/1.1" if is_other else str(error))
-    return Unavailable(
-        f"cannot connect to {url}: {_reason(url, error)}", executed="no", details={"url": url}
-    )
+    details = {"url": url}
+    if isinstance(error, ssl.SSLCertVerificationError):
+        details["certificate"] = error.verify_message
+    message = f"cannot connect to {url}: {_reason(url, error)}"
+    return Unavailable(message, executed="no", details=details)
 
 
 def _is_toolbus_response(response: Response) -> bool:
@@ -171,6 +191,14 @@ async def _answers_tls(host: str, port: int) -> bool:
     return True
 
 
+def certificate_text(error: ssl.SSLCertVerificationError) -> str:
+    """Return why a certificate is not trusted, and whether `SSL_CERT_FILE` names no file."""
+    text = f"its certificate is not trusted: {error.verify_message}"
+    file = os.environ.get("SSL_CERT_FILE")
+    is_missing = file is not None and not os.path.exists(file)
+    return f"{text}; SSL_CERT_FILE: {file} does not exist" if is_missing else text
+
+
 def wrong_scheme_error(url: str, right: str) -> Unavailable:
     """Make the error for a URL with ws instead of wss, or wss instead of ws."""
     uses = "does not use TLS" if right.startswith("ws:") else "uses TLS"
@@ -182,18 +210,30 @@ def wrong_scheme_error(url: str, right: str) -> Unavailable:
 # Sockets
 
 
+def serve_command(url: str) -> str:
+    """Return the command that starts a server at a URL."""
+    port = urlsplit(url).port
+    is_default = port is None or port == urlsplit(DEFAULT_URL).port
+    mode = " --dev" if is_loopback(url) else ""
+    return f"toolbus serve{mode}" + ("" if is_default else f" --port {port}")
+
+
 def _reason(url: str, error: BaseException) -> str:
     numbers = {int(each) for each in _ERRNO.findall(str(error))}
     if isinstance(error, ConnectionRefusedError) or (numbers and numbers <= _REFUSED):
         start = (
-            "`toolbus serve --dev` starts one"
+            f"`{serve_command(url)}` starts one"
             if is_loopback(url)
             else "start it, or set another URL (TOOLBUS_URL)"
         )
         return f"connection refused, so no server runs there; {start}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return certificate_text(error)
     if isinstance(error, socket.gaierror):
         return f"the name of its host is not known ({error.strerror})"
     if isinstance(error, ConnectionError) and not str(error):
         return "the connection was closed during the handshake"
+    if isinstance(error, UnicodeError):
+        return "its host, or the one that it redirects to, is not a host name"
     named = {os.strerror(each) for each in numbers if each > 0}
     return ", ".join(sorted(named)) or str(error) or type(error).__name__

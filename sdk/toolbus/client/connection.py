@@ -8,17 +8,17 @@ module interprets only the welcome, and the notices that ask for another connect
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
 from toolbus.transport.websocket import ClientTransport
 from toolbus.wire import BadFrame, Notice, Welcome, decode_from_server
 
 __all__ = ["Connection", "ConnectionOwner", "Handlers"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _LEAVING, _MOVE = "leaving", "move"
 
 Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]

@@ -7,10 +7,10 @@ call and gives it to the reader after all chunks.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk, chunk_from_wire
 from toolbus.chunks.receive_credit import BufferBudget, ReceiveBuffer, ReceivedChunk
@@ -33,7 +33,7 @@ from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS
 
 __all__ = ["InboundStream", "InputSource", "StreamRequest", "read_file", "unreadable_result"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class StreamRequest(Protocol):

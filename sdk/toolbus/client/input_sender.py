@@ -8,7 +8,6 @@ trace.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections import deque
 from collections.abc import (
@@ -24,6 +23,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import ChunkSender, OutgoingConnection
 from toolbus.chunks.chunk_sequences import OutgoingBody, file_bodies
 from toolbus.chunks.chunk_types import FileChunk, as_chunk
@@ -37,7 +37,7 @@ __all__ = ["InputSender", "as_attachment", "bodies_of_items", "check_readable"]
 
 # Iterating over these never blocks.
 _IN_MEMORY = (list, tuple, set, frozenset, deque, range)
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class InputSender:

@@ -46,6 +46,7 @@ _CALL_OPTIONS = frozenset(
         "attachment",
         "pin",
         "retry",
+        "wait_for_host_s",
         "returns",
         "on_progress",
     }

@@ -10,7 +10,6 @@ the previous connection is used until that has succeeded.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,10 +21,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
-from toolbus.client.connect_errors import connect_error, foreign_server_error
+from toolbus.bounded_logging import bounded_logger
+from toolbus.client.connect_errors import check_token, connect_error, foreign_server_error
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
-from toolbus.diagnostics.join_errors import expired_for_s, unchecked_claims
+from toolbus.diagnostics.join_errors import expired_for_s, name_context, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
 from toolbus.transport.redacting_logger import RedactingLogger
@@ -40,7 +40,7 @@ from toolbus.wire import MAX_FRAME_BYTES, SUBPROTOCOL, Welcome
 
 __all__ = ["ReconnectingConnection", "ReconnectingConnectionOwner"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _OPEN_TIMEOUT_S = 10.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
@@ -101,7 +101,7 @@ class ReconnectingConnection:
         """Connections whose server is leaving, with calls in flight."""
         self._finishing: set[asyncio.Task[None]] = set()
         self.websocket: ClientTransport | None = None
-        """The current websocket, before its welcome too."""
+        """The current websocket, from its welcome on."""
         self.returned_at: float = float("-inf")
         """When a lost connection was last replaced, by the loop's clock."""
         self.is_ready: bool = False
@@ -118,7 +118,7 @@ class ReconnectingConnection:
         """The error that ended the connection for good; None after `stop`."""
 
     async def start(self) -> None:
-        """Connect for the first time.
+        """Connect for the first time. An error names the context that the settings come from.
 
         Raises:
             PermissionDenied: The server refused the token, the room or the protocol.
@@ -126,8 +126,9 @@ class ReconnectingConnection:
         """
         try:
             await self._connect()
-        except BaseException:
+        except BaseException as error:
             self._finished.set()
+            name_context(error, self._settings)
             raise
         self._reconnect_task = asyncio.get_running_loop().create_task(self._run())
 
@@ -233,6 +234,7 @@ class ReconnectingConnection:
                 self.returned_at = asyncio.get_running_loop().time()
                 _logger.warning("reconnected to %s", self._settings.url)
         except RoomException as error:
+            name_context(error, self._settings)
             _logger.error("the connection to room %s has ended: %s", self._settings.room, error)
             self.error = error
         finally:
@@ -346,11 +348,11 @@ class ReconnectingConnection:
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
         connection = Connection(self)
         websocket = await self._open(connection, elsewhere=elsewhere)
-        self._set_not_ready()  # a previous connection that still served has a successor
-        self._current, self.websocket = connection, websocket
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 welcome = await connection.welcome
+                self._set_not_ready()  # a previous connection that still served has a successor
+                self._current, self.websocket = connection, websocket
                 await self._owner.on_connected(welcome)
             if connection.closed.is_set():
                 raise ConnectionError("the connection was lost")
@@ -385,7 +387,9 @@ class ReconnectingConnection:
             token = self.token = await settings.token()
         except OSError as error:
             message = f"cannot read {settings.token_from}: {_file_reason(error)}"
-            raise Unavailable(message, executed="no") from error
+            details = {"token_from": settings.token_from}
+            raise Unavailable(message, executed="no", details=details) from error
+        check_token(token)
         try:
             websocket = await connect(
                 f"{address}?{query}",
@@ -402,9 +406,10 @@ class ReconnectingConnection:
                 ping_timeout=PING_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,
                 write_limit=WRITE_LIMIT_BYTES,
-                logger=RedactingLogger(logging.getLogger("websockets.client")),
+                logger=RedactingLogger("websockets.client"),
             )
-        except (OSError, TimeoutError, WebSocketException) as error:
+        # websockets raises ValueError and LookupError for a redirect whose target is malformed.
+        except (OSError, TimeoutError, WebSocketException, ValueError, LookupError) as error:
             is_first = self._current is None
             reason = await connect_error(settings.url, error, token, is_first=is_first)
             raise reason from None

@@ -6,21 +6,23 @@ caller's own connection there is no such report. So the caller requests a toolki
 once, beside the first call to it, and checks before a retry that the definition has not changed. It
 sends no other requests.
 
-Attempts are counted, with one exception: a condition that ends by itself, and of which no attempt
-reaches a host, is waited for (`RetryHistory._wait_s`).
+Attempts are counted, with one exception: a server that cannot be reached and a host that is away
+are waited for (`RetryHistory._wait_s`), as no attempt reaches a host meanwhile. All pauses follow
+one rule (`_pause_s`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.local_errors import decode_reply
 from toolbus.errors import (
     ConnectionLost,
@@ -34,6 +36,7 @@ from toolbus.errors import (
 from toolbus.wire import Describe, Result
 
 __all__ = [
+    "DEFAULT_WAIT_FOR_HOST_S",
     "MAX_ATTEMPTS",
     "RECONNECT_GRACE_S",
     "CallPlan",
@@ -44,19 +47,19 @@ __all__ = [
 ]
 
 MAX_ATTEMPTS = 3
-"""Attempts of one call, including the first; those that found a server unavailable do not count."""
+"""Attempts of one call, including the first; those that found no server or host do not count."""
+DEFAULT_WAIT_FOR_HOST_S = 10.0
+"""Seconds that a call waits in all for a host of its toolkit, unless it has another limit."""
 _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 _ENDLESS_WAIT_S = 60.0
 """Seconds that a call without a deadline waits for an unavailable server."""
-_NO_HOST_LIMIT_S = 1.0
 RECONNECT_GRACE_S = 6.0
 """Seconds after a reconnect in which hosts may still be reconnecting: the longest backoff of
 `ReconnectingConnection` is 5 s."""
-_HOST_POLL_S = 0.2
 _DESCRIBE_TIMEOUT_S = 30.0
 _MAX_KNOWN = 1_024
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _LOSSES = (HostLost, ConnectionLost, Unavailable)
 
 ToolkitKey: TypeAlias = tuple[str, str | None]
@@ -76,6 +79,8 @@ class CallPlan(Struct, eq=False):
     """The deadline by the loop's clock; infinity for none."""
     retry: bool
     key: ToolkitKey
+    wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S
+    """Seconds that it waits in all for a host."""
     traceparent: str | None = None
     """The call's trace context, the same for every attempt; set once, before the first."""
 
@@ -164,10 +169,10 @@ class RetryHistory:
         self._policy = policy
         self._plan = plan
         self._began = policy.now()
-        self._no_host_since: float | None = None
         self._attempts = 0
         self._waits = 0
-        """Waits for an unavailable server."""
+        """Waits for a server or a host."""
+        self._waited_for_host_s = 0.0
         self._pin: str | None = None
         """A call that may have run is retried only with this idempotent definition."""
         self._may_have_run = False
@@ -182,49 +187,63 @@ class RetryHistory:
         is_first, self._has_failed = not self._has_failed, True
         if is_first and self._policy.on_error(self._plan, error):
             return self._plan.options
-        wait_s = self._wait_s(error)
-        if wait_s is not None:
-            await asyncio.sleep(wait_s)
-            return self._options()
-        self._attempts += 1
-        delay_s = self._delay(error)
-        options = None if delay_s is None else await self._next_options(error)
-        if delay_s is None or options is None:
-            raise self.final_error(error)
+        if self._waits_for_server(error) or self._waits_for_host(error):
+            pause_s = self._wait_s(error)
+            options: dict[str, Any] | None = self._options()
+        else:
+            self._attempts += 1
+            pause_s = self._delay(error)
+            options = None if pause_s is None else await self._next_options(error)
+        if pause_s is None or options is None:
+            raise self._with_wait(self.final_error(error))
         self._may_have_run = self._may_have_run or error.executed != "no"
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(pause_s)
         return options
 
     def _wait_s(self, error: RoomException) -> float | None:
-        """Return the pause before the same attempt is repeated, uncounted; None if it is not."""
-        if self._waits_for_hosts(error):
-            return _host_poll_s()
-        if not self._waits_for_server(error):
+        """Return the pause before the same attempt is repeated, uncounted; None if it is not.
+
+        Near the end pauses are shorter, so that the time is used and the limit is kept.
+        """
+        is_for_server, shortest_s = self._waits_for_server(error), _shortest_pause_s(error)
+        left_s = self._left_s(is_for_server=is_for_server)
+        if left_s <= shortest_s:
             return None
         self._waits += 1
-        self._no_host_since = None
-        pause_s = _pause_s(self._waits, error)
-        return pause_s if self._policy.now() + pause_s < self._wait_ends_at else None
+        pause_s = min(_pause_s(self._waits, error), max(left_s / 2, shortest_s))
+        if not is_for_server:
+            self._waited_for_host_s += pause_s
+        return pause_s
+
+    def _left_s(self, *, is_for_server: bool) -> float:
+        """Return for how long the call may still wait for a server, or for a host."""
+        now, deadline_at = self._policy.now(), self._plan.deadline_at
+        if not is_for_server:
+            return min(deadline_at - now, self._plan.wait_for_host_s - self._waited_for_host_s)
+        return (self._began + _ENDLESS_WAIT_S if deadline_at == inf else deadline_at) - now
 
     def _waits_for_server(self, error: RoomException) -> bool:
         """Whether the call was not sent to a host, as a server cannot be reached or is leaving."""
-        is_unsent = error.retryable and error.executed == "no"
-        return self._plan.retry and is_unsent and isinstance(error, Unavailable)
+        return self._plan.retry and _is_unsent(error) and isinstance(error, Unavailable)
 
-    @property
-    def _wait_ends_at(self) -> float:
-        return min(self._plan.deadline_at, self._began + _ENDLESS_WAIT_S)
+    def _waits_for_host(self, error: RoomException) -> bool:
+        """Whether the toolkit has no host now, or its host may not have reconnected yet.
 
-    def _waits_for_hosts(self, error: RoomException) -> bool:
-        """Whether a known toolkit's host may not have reconnected yet."""
+        The server says so in the first seconds after its start, and this side may assume it of a
+        known toolkit after its own reconnect.
+        """
         policy, plan = self._policy, self._plan
-        return (
-            plan.retry
-            and isinstance(error, NotFound | NoHost)
-            and policy.known.get(plan.key) is not None
-            and policy.in_reconnect_grace
-            and policy.now() + _HOST_POLL_S < plan.deadline_at
-        )
+        if not (plan.retry and isinstance(error, NoHost | NotFound)):
+            return False
+        is_known = policy.known.get(plan.key) is not None
+        is_early = isinstance(error, NotFound) and is_known and policy.in_reconnect_grace
+        return is_early or _is_unsent(error)
+
+    def _with_wait(self, error: RoomException) -> RoomException:
+        """Add to a missing host's error how long the call waited for one."""
+        if isinstance(error, NoHost) and self._waited_for_host_s:
+            error.message += f" (waited {self._waited_for_host_s:.1f} s for one)"
+        return error
 
     def _options(self) -> dict[str, Any]:
         """Return the options of the next attempt."""
@@ -244,25 +263,14 @@ class RetryHistory:
 
     def _delay(self, error: RoomException) -> float | None:
         """Return the pause before the next attempt; None if there is none."""
-        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS or self._waits_for_server(error):
+        if not self._plan.retry or self._attempts >= MAX_ATTEMPTS:
             return None
         delay_s = _pause_s(self._attempts, error)
-        again_at = self._policy.now() + delay_s
-        if again_at >= self._plan.deadline_at:
-            return None
-        return None if self._is_hostless_until(again_at, error) else delay_s
-
-    def _is_hostless_until(self, again_at: float, error: RoomException) -> bool:
-        """Whether the toolkit has had no host for too long for another attempt at that time."""
-        if not isinstance(error, NoHost):
-            return False
-        if self._no_host_since is None:
-            self._no_host_since = self._policy.now()
-        return again_at - self._no_host_since > _NO_HOST_LIMIT_S
+        return delay_s if self._policy.now() + delay_s < self._plan.deadline_at else None
 
     async def _next_options(self, error: RoomException) -> dict[str, Any] | None:
         """Return the options of the next attempt; None if it could do harm."""
-        if not (error.retryable and error.executed == "no"):
+        if not _is_unsent(error):
             self._pin = await self._repeatable_definition(error)
             if self._pin is None:
                 return None
@@ -290,9 +298,10 @@ class RetryHistory:
             try:
                 body = await self._policy.request(Describe, toolkit, options, timeout_s=left_s)
             except RoomException as error:
-                if not self._waits_for_hosts(error):
+                pause_s = self._wait_s(error) if self._waits_for_host(error) else None
+                if pause_s is None:
                     return False
-                await asyncio.sleep(_host_poll_s())
+                await asyncio.sleep(pause_s)
             else:
                 break
         if body.get("unchanged"):
@@ -301,8 +310,13 @@ class RetryHistory:
         return False
 
 
-def _host_poll_s() -> float:
-    return random.uniform(0.5, 1) * _HOST_POLL_S
+def _is_unsent(error: RoomException) -> bool:
+    """Whether the call certainly did not run, and may run later."""
+    return error.retryable and error.executed == "no"
+
+
+def _shortest_pause_s(error: RoomException) -> float:
+    return max(_BACKOFF_S, error.retry_after_s or 0.0)
 
 
 def _pause_s(number: int, error: RoomException) -> float:

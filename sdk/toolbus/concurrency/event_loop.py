@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from toolbus.bounded_logging import bounded_logger
+
 __all__ = ["run"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 _CANCEL_TIMEOUT_S = 2.0
 

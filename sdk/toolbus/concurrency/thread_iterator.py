@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable
@@ -18,10 +17,12 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Self
 
+from toolbus.bounded_logging import bounded_logger
+
 __all__ = ["ThreadIterator", "on_own_thread"]
 
 _END = object()
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 def on_own_thread(work: Callable[[], Any]) -> Awaitable[Any]:

@@ -13,17 +13,21 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from toolbus.auth.grants import GRANTS, MAX_NAME_CHARS
-from toolbus.errors import InvalidArguments, RoomException
+from toolbus.errors import Cancelled, InvalidArguments, RoomException
+from toolbus.untrusted_text import one_line, printable
 
 __all__ = [
+    "CERTIFICATE_STEP",
     "CallTarget",
     "ExitCode",
+    "Terminated",
     "UsageError",
     "exit_code",
     "failure_lines",
     "grant_command",
-    "printable",
 ]
+
+_MAX_MESSAGE_CHARS, _MAX_CODE_CHARS = 4_096, 64
 
 
 class ExitCode(IntEnum):
@@ -44,6 +48,8 @@ class ExitCode(IntEnum):
     """No host or server was available, or its connection was lost."""
     READER_CLOSED = 141
     """The reader of stdout closed it: 128 + SIGPIPE."""
+    TERMINATED = 143
+    """SIGTERM ended the command: 128 + SIGTERM."""
 
 
 class UsageError(InvalidArguments):
@@ -51,6 +57,10 @@ class UsageError(InvalidArguments):
 
     next_step = ""
     """Replaces the general next step; any error class may define its own."""
+
+
+class Terminated(Cancelled):
+    """SIGTERM has ended the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ _EXIT_CODES: dict[str, ExitCode] = {
     "permission_denied": ExitCode.REFUSED,
     "already_exists": ExitCode.REFUSED,
     "definition_changed": ExitCode.REFUSED,
+    "definition_conflict": ExitCode.REFUSED,
     "loop_detected": ExitCode.REFUSED,
     "duplicate_call_id": ExitCode.REFUSED,
     "approval_denied": ExitCode.REFUSED,
@@ -116,6 +127,8 @@ _NEXT_STEPS = MappingProxyType(
         "violates the tool's output schema",
         "already_exists": "use another name, host the toolkit as private, or stop the host that "
         "owns the name; `toolbus tools` shows its owner",
+        "definition_conflict": "stop the hosts of the other definition, or host this one with "
+        "supersede=True (--supersede); `toolbus tools` shows the definitions of a toolkit",
         "loop_detected": "find the tools that call each other in a loop",
         "no_host": "start a host of this toolkit, or retry when its host is connected again",
         "overloaded": "retry in a moment, or start another host of this toolkit",
@@ -124,9 +137,13 @@ _NEXT_STEPS = MappingProxyType(
     }
 )
 _NO_SERVER = (
-    "is the server running, and is --url (TOOLBUS_URL) correct? "
-    "`toolbus doctor` with the same options finds the problem"
+    "is --url (TOOLBUS_URL) correct? `toolbus doctor` with the same options finds the problem"
 )
+CERTIFICATE_STEP = (
+    "set SSL_CERT_FILE to a file with the certificate of its authority, and use a host name that "
+    "the certificate contains"
+)
+"""What to do about a server whose certificate is not trusted."""
 _WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:7717"
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
@@ -175,7 +192,10 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
 
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
-        return "on_behalf_of must be the name of exactly one participant in the room"
+        return (
+            "--on-behalf-of (on_behalf_of=) must be the name of exactly one participant in the "
+            "room: `toolbus participants` lists them"
+        )
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
     command = None if lacks else _command_for_grant(error.details.get("grant"))
     if command is not None:
@@ -195,6 +215,8 @@ def _after_unavailable(error: RoomException, _: CallTarget) -> str:
     """Distinguish an unreachable server from a server that cannot reach something itself."""
     if "right_url" in error.details:
         return f"use --url {error.details['right_url']} (TOOLBUS_URL)"
+    if "certificate" in error.details:
+        return CERTIFICATE_STEP
     if "url" in error.details:
         return _NO_SERVER if error.retryable else _WRONG_URL
     if not error.retryable:
@@ -227,16 +249,20 @@ def _after_deadline_exceeded(error: RoomException, target: CallTarget) -> str:
     return f"allow more time than {target.timeout_s:g} s with --timeout"
 
 
-def _after_tool_failed(error: RoomException, _: CallTarget) -> str:
+def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
     """Name the log or trace with more information.
 
     Class and code are untrusted text, so they are shown only if they are identifiers.
     """
     cause, code = (error.details.get(name) for name in ("cause", "code"))
-    if isinstance(error.details.get("refused"), dict):
+    refused = error.details.get("refused")
+    if isinstance(refused, dict):
+        # A nested call is made for the principal of its parent, else for the parent's caller.
+        is_own = refused.get("lacks") == "principal" and target.principal is None
+        who = "you have no grant for it: you need" if is_own else "that participant needs"
         return (
-            "that participant needs a token with the grant: `toolbus token create --allow TOOL`; "
-            "`toolbus trace` shows the refused call"
+            f"{who} a token with the grant: `toolbus token create --allow TOOL`; `toolbus trace` "
+            "shows the refused call"
         )
     if isinstance(code, str) and code.isidentifier():
         return (
@@ -264,17 +290,11 @@ _NAMED_STEPS: MappingProxyType[str, Callable[[RoomException, CallTarget], str]] 
 
 def exit_code(error: RoomException) -> ExitCode:
     """Return the exit code of an error; an unknown error code gives `TOOL_FAILED`."""
+    if isinstance(error, Terminated):
+        return ExitCode.TERMINATED
     if error.code == "too_large":
         return ExitCode.USAGE if error.executed == "no" else ExitCode.TOOL_FAILED
     return _EXIT_CODES.get(error.code, ExitCode.TOOL_FAILED)
-
-
-def printable(text: str) -> str:
-    """Make untrusted text safe for a terminal: control characters are escaped."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in text
-    )
 
 
 def _after_close(error: RoomException) -> str | None:
@@ -308,8 +328,8 @@ def failure_lines(
         local: No room was involved, so code and `executed` are left out.
     """
     # Further lines are indented, so that untrusted text cannot imitate our own lines.
-    text = printable(error.message).replace("\n", "\n    ")
+    text = printable(error.message, _MAX_MESSAGE_CHARS).replace("\n", "\n    ")
     if not local:
-        text = f"{error.code}: {text} (executed: {error.executed})"
-    step = printable(_next_step(error, target or CallTarget())).replace("\n", "\\n")
+        text = f"{one_line(error.code, _MAX_CODE_CHARS)}: {text} (executed: {error.executed})"
+    step = one_line(_next_step(error, target or CallTarget()))
     return [f"toolbus: {text}", *([f"  next: {step}"] if step else [])]

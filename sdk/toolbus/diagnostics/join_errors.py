@@ -5,6 +5,8 @@ Tokens are read here without a key, for error texts only; the server decides whe
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncIterator
@@ -12,15 +14,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolbus.auth.grants import matches_room
+from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.errors import PermissionDenied, Unavailable
-from toolbus.settings import RoomSettings
+from toolbus.errors import PermissionDenied, RoomException, Unavailable
+from toolbus.settings import DEV_KEYS_FILE, RoomSettings, home_of, is_loopback
 
 __all__ = [
     "expired_for_s",
     "explain_refusal",
     "lifetime_text",
+    "name_context",
     "read_claims",
     "read_token",
     "resolve_settings",
@@ -30,6 +34,7 @@ __all__ = [
 
 _JWT = re.compile(r"[A-Za-z0-9_.=-]+")
 _UNAUTHORIZED = 401
+_MAX_ID_CHARS = 64
 _INVALID_TOKEN = "this is not a token: create one with `toolbus token create`"
 
 
@@ -68,6 +73,28 @@ class TokenExpired(PermissionDenied):
     def __init__(self, ago_s: float, details: dict[str, Any]) -> None:
         super().__init__(
             f"the server refuses the token: it expired {round(ago_s)} s ago", details=details
+        )
+
+
+class WrongKey(PermissionDenied):
+    """The token is signed by another key than the development key of this machine.
+
+    Args:
+        key_id: The id of the token's key.
+        own_id: The id of the development key.
+        details: The details of the server's error.
+    """
+
+    next_step = (
+        "`toolbus token create` creates a token with the development key; a server with other "
+        "keys (--keys) needs a token of one of those"
+    )
+
+    def __init__(self, key_id: str, own_id: str, details: dict[str, Any]) -> None:
+        super().__init__(
+            f"the server refuses the token: its key is {key_id!r}, and the development key of this "
+            f"machine is {own_id!r}",
+            details=details,
         )
 
 
@@ -164,9 +191,21 @@ async def explain_refusal(settings: RoomSettings) -> AsyncIterator[None]:
             yield
     except (PermissionDenied, Unavailable, UsageError) as error:
         is_of_joining = not {"status", "close_code", "url", "token_from"}.isdisjoint(error.details)
-        if is_of_joining and settings.context is not None:
-            error.message = f"context {settings.context}: {error.message}"
+        if is_of_joining:
+            name_context(error, settings)
         raise
+
+
+def name_context(error: BaseException, settings: RoomSettings) -> None:
+    """Name the context that the settings come from in an error of joining, once.
+
+    Other exceptions than those of toolbus stay as they are.
+    """
+    prefix = f"context {settings.context}: "
+    if settings.context is None or not isinstance(error, RoomException):
+        return
+    if not error.message.startswith(prefix):
+        error.message = prefix + error.message
 
 
 @asynccontextmanager
@@ -178,6 +217,7 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
         precise: PermissionDenied | None = None
         if details.get("status") == _UNAUTHORIZED:
             precise = _expired(await _own_claims(settings), details)
+            precise = precise or await _wrong_key(settings, details)
         elif details.get("status") == 403 or details.get("close_code") == 4403:
             precise = _wrong_room(await _own_claims(settings), settings.room, details)
         if precise is None:
@@ -188,6 +228,23 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
 def _expired(claims: dict[str, Any], details: dict[str, Any]) -> TokenExpired | None:
     ago_s = expired_for_s(claims)
     return None if ago_s is None else TokenExpired(ago_s, details)
+
+
+async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKey | None:
+    """Compare the token's key with the development key, if a local server may use that."""
+    from toolbus.auth.jws import read_header
+
+    if not is_loopback(settings.url):
+        return None
+    try:
+        ring = await asyncio.to_thread(KeyRing.load, home_of(os.environ) / DEV_KEYS_FILE)
+        key_id = read_header(await read_token(settings)).get("kid")
+    except (OSError, ValueError, LookupError, UsageError):
+        return None
+    own = ring.signing_key
+    if own is None or not isinstance(key_id, str) or key_id == own.kid:
+        return None
+    return WrongKey(key_id[:_MAX_ID_CHARS], own.kid, details)
 
 
 def _wrong_room(claims: dict[str, Any], room: str, details: dict[str, Any]) -> WrongRoom | None:

@@ -7,7 +7,6 @@ for all users together. Permissions and names are the callers' responsibility.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, TooLarge
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
@@ -27,7 +27,7 @@ from toolbus.wire import ToolkitManifest
 
 __all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _THREADS = 256
 
 
@@ -258,10 +258,17 @@ def _consume_exception(ended: asyncio.Future[Any]) -> None:
 
 @asynccontextmanager
 async def started_tools(tools: Iterable[Tool], room: Any) -> AsyncIterator[None]:
-    """Start tools, and stop them in reverse order after the block or if one cannot start."""
+    """Start tools, and stop them in reverse order after the block or if one cannot start.
+
+    The error of a `start` has a note with the tool's name.
+    """
     async with AsyncExitStack() as stack:
         for tool in tools:
-            await tool.start(room)
+            try:
+                await tool.start(room)
+            except Exception as error:
+                error.add_note(f"raised by the start of tool {tool.name}")
+                raise
             stack.push_async_callback(_stop, tool)
         yield
 

@@ -9,7 +9,6 @@ can check `context.cancelled`, and its slot is released when it ends.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -19,6 +18,7 @@ from typing import Any
 
 from opentelemetry.context import Context, attach
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.receive_credit import BufferBudget
@@ -55,7 +55,7 @@ from toolbus.wire import (
 
 __all__ = ["MAX_IN_FLIGHT", "Runner"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 MAX_IN_FLIGHT = 256
 """Calls that one connection runs and queues; a further one is `overloaded`."""

@@ -6,7 +6,6 @@ Nothing here subscribes; see `subscriptions`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,15 +13,15 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from toolbus.room.participants import Message, ParticipantInfo
-from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.wire import BadBody, Event
+from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
+from toolbus.wire import Event
 
 __all__ = ["EventQueue", "EventStream", "RoomEvent", "granted_topics", "topic_of"]
 
 T = TypeVar("T")
-_logger = logging.getLogger(__name__)
 _MAX_UNREAD = 1_024
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})
+_SUPERSEDED = "toolkit_superseded"
 _PARTICIPANT_EVENTS = frozenset({"participant_joined", "participant_changed", "participant_left"})
 _MESSAGE = "message"
 
@@ -43,32 +42,40 @@ class RoomEvent:
     """Something that happened in the room."""
 
     name: str
-    """"toolkit_added", "toolkit_changed", "toolkit_removed"; "participant_joined",
-    "participant_changed", "participant_left"; "message". After "reconnected" and "missed" other
-    events may have been lost: list again what you need."""
+    """"toolkit_added", "toolkit_changed", "toolkit_removed", "toolkit_superseded";
+    "participant_joined", "participant_changed", "participant_left"; "message". After "reconnected"
+    and "missed" other events may have been lost: list again what you need."""
     toolkit: ToolkitInfo | None = None
     """The toolkit of the event; a removed one has only its name and its owner."""
     participant: ParticipantInfo | None = None
     """The participant of the event; one that has left has no attributes."""
     message: Message | None = None
     """The message of a "message" event."""
+    superseded: DefinitionInfo | None = None
+    """The definition that was superseded; `toolkit` has the one that serves now."""
 
     @classmethod
     def from_wire(cls, event: Event) -> RoomEvent | None:
-        """Decode an event; None for one that is unknown to this release or cannot be decoded."""
+        """Decode an event; None for one that is unknown to this release.
+
+        Raises:
+            BadBody: Another participant wrote a message that cannot be decoded; the server does
+                not decode it.
+        """
         if event.name in _TOOLKIT_EVENTS:
             return cls(event.name, ToolkitInfo.from_wire(event.data["toolkit"]))
+        if event.name == _SUPERSEDED:
+            return cls(
+                event.name,
+                ToolkitInfo.from_wire(event.data["toolkit"]),
+                superseded=DefinitionInfo.from_wire(event.data["superseded"]),
+            )
         if event.name in _PARTICIPANT_EVENTS:
             info = ParticipantInfo.from_wire(event.data["participant"])
             return cls(event.name, participant=info)
         if event.name != _MESSAGE:
             return None
-        try:
-            return cls(event.name, message=Message.from_wire(event.data))
-        except BadBody as error:
-            # The server does not decode the body; another participant wrote it.
-            _logger.warning("a message named %s cannot be decoded: %s", event.data["name"], error)
-            return None
+        return cls(event.name, message=Message.from_wire(event.data))
 
 
 def topic_of(event: RoomEvent) -> str:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from toolbus.atomic_file import write_atomically
 from toolbus.errors import DefinitionChanged
 from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.untrusted_text import json_text
 from toolbus.wire import ToolkitManifest
 
 __all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "has_same_slot"]
@@ -146,9 +147,9 @@ class LockFile:
         """
         try:
             toolkits = _read_content(Path(path))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             text = f"the lock file {path} does not exist: `toolbus lock` writes it"
-            raise InvalidLockFile(text) from None
+            raise InvalidLockFile(text) from error
         except OSError as error:
             text = f"cannot read the lock file {path}: {error.strerror}"
             raise InvalidLockFile(text) from error
@@ -164,11 +165,7 @@ class LockFile:
     def to_text(self) -> str:
         """Return the content of the file: JSON; invisible characters are escaped."""
         content = {"lock": 1, "toolkits": [each.model_dump() for each in self.toolkits]}
-        text = json.dumps(content, ensure_ascii=False, indent=2, sort_keys=True)
-        visible = (
-            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
-        )
-        return "".join(visible) + "\n"
+        return json_text(content, indent=2, sort_keys=True) + "\n"
 
     def updated(
         self, toolkits: Iterable[LockedToolkit], *, without: Iterable[LockedToolkit] = ()

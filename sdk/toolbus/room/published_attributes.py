@@ -6,10 +6,10 @@ been carried out. Therefore everything is published again, so that both sides ag
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import packed_json
 from toolbus.client.caller import Caller
 from toolbus.errors import InvalidArguments, RoomException
@@ -18,7 +18,7 @@ from toolbus.wire import MAX_ATTRIBUTES_BYTES, Attributes, Builders, pack_body, 
 
 __all__ = ["PublishedAttributes"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class PublishedAttributes:

@@ -2,18 +2,19 @@
 
 A server moves the toolkits of the old connection to the new one. An unregister request whose reply
 was lost is therefore sent again. A registration that fails for now, for instance because the server
-cannot reach Redis, is tried again as long as the connection lasts.
+cannot reach Redis, is tried again as long as the connection lasts. The log says when another
+definition of a toolkit serves instead of the one here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.errors import (
     ConnectionLost,
@@ -24,12 +25,13 @@ from toolbus.errors import (
 )
 from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer, check_shared_with
 from toolbus.tools.toolkit import Toolkit
-from toolbus.wire import Register, Unregister
+from toolbus.wire import Notice, Register, Unregister
 
-__all__ = ["Registration", "Registrations", "checked_offer"]
+__all__ = ["Registration", "Registrations", "checked_offer", "checked_supersede"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _FIRST_REPLY_TIMEOUT_S, _REPLY_TIMEOUT_S = 30.0, 10.0
+_SERVING = "serving"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -43,8 +45,14 @@ class Registration:
     """Its packed manifest."""
     shared_with: list[str]
     """Who else sees a private toolkit."""
+    supersede: bool | None = None
+    """Whether it takes over from other definitions (True) or is refused beside them (False)."""
     generation: int | None = None
     """The generation that the server replied at the last registration."""
+    base: int | None = None
+    """The base of that generation."""
+    is_serving: bool | None = None
+    """Whether calls go to this definition; None if the server has not said so."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -52,9 +60,44 @@ class Registration:
         options: dict[str, Any] = {"public": self.hosted.public}
         if self.shared_with:
             options["shared_with"] = self.shared_with
+        if self.supersede is not None:
+            options["supersede"] = self.supersede
         if self.generation is not None:
             options["generation"] = self.generation
+        if self.base is not None:
+            options["base"] = self.base
         return options
+
+    def apply(self, report: Mapping[str, Any]) -> None:
+        """Apply the reply of a registration, or a notice of the server about the toolkit.
+
+        What it says about serving is logged if it is new.
+        """
+        self.generation, self.base = report.get("generation"), report.get("base")
+        is_serving, was_serving = report.get("serving"), self.is_serving
+        self.is_serving = is_serving
+        name = self.hosted.toolkit.name
+        if is_serving is None and self.supersede is not None:
+            _logger.warning("toolkit %s: this server is older and ignores `supersede`", name)
+        elif is_serving and was_serving is False:
+            _logger.info("toolkit %s: this definition serves now", name)
+        elif is_serving is False and was_serving is not False:
+            instead = _definition_text(report.get("instead", {}))
+            if was_serving:
+                text = (
+                    "toolkit %s: this definition has been superseded and gets no calls: %s serves"
+                )
+            else:
+                text = (
+                    "toolkit %s: this definition joins the reserve and gets no calls: %s serves; "
+                    "raise its version, or host it with supersede=True (--supersede)"
+                )
+            _logger.warning(text, name, instead)
+
+
+def _definition_text(definition: Mapping[str, Any]) -> str:
+    version, digest = str(definition.get("version", "")), str(definition.get("digest", ""))
+    return f"{f'version {version}' if version else 'no version'} (digest {digest[:12]})"
 
 
 def checked_offer(
@@ -83,6 +126,17 @@ def checked_offer(
             f"toolkit {toolkit.name!r} is public: only a private toolkit can be shared"
         )
     return is_public, [str.__str__(share) for share in shares]
+
+
+def checked_supersede(toolkit: Toolkit, supersede: bool | None) -> bool | None:
+    """Return whether a toolkit takes over from other definitions; None of both is its own setting.
+
+    Raises InvalidOffer for anything but True, False and None.
+    """
+    chosen = getattr(toolkit, "supersede", None) if supersede is None else supersede
+    if chosen is not None and not isinstance(chosen, bool):
+        raise InvalidOffer(f"toolkit {toolkit.name!r}: supersede must be True, False or None")
+    return chosen
 
 
 class Registrations:
@@ -124,7 +178,7 @@ class Registrations:
         finally:
             self._adding.remove(registration.hosted.key)
         self._unregistering.discard(registration.hosted.key)
-        registration.generation = body["generation"]
+        registration.apply(body)
         self._active.append(registration)
 
     async def _register(self, registration: Registration) -> dict[str, Any]:
@@ -139,6 +193,18 @@ class Registrations:
             except ConnectionLost:
                 if self._loop.time() >= deadline_at:
                     raise
+
+    def on_notice(self, notice: Notice) -> None:
+        """React to the notice that a definition serves from now on, or no longer serves."""
+        if notice.name == _SERVING:
+            # After the task that waits for a reply which arrived before it.
+            self._loop.call_soon(self._apply_notice, notice)
+
+    def _apply_notice(self, notice: Notice) -> None:
+        key = notice.data.get("toolkit"), notice.data.get("public")
+        for registration in self._active:
+            if registration.hosted.key == key:
+                registration.apply(notice.data)
 
     async def unregister(self, registration: Registration, *, is_ready: bool) -> None:
         """Unregister a toolkit: now if the connection is ready, else on the next connection."""
@@ -196,7 +262,7 @@ class Registrations:
             body = await self._caller.ask(
                 Register, registration.manifest, registration.options, deadline_at=deadline_at
             )
-            registration.generation = body["generation"]
+            registration.apply(body)
         except RoomException as error:
             if error.retryable or isinstance(error, ConnectionLost | DeadlineExceeded):
                 return False

@@ -23,6 +23,7 @@ from toolbus.chunks.json_values import packed_json
 from toolbus.client.affinity import affinity_text
 from toolbus.client.call_options import (
     NamedOptions,
+    RetryOptions,
     ask_for_progress,
     call_seconds,
     converted,
@@ -31,11 +32,12 @@ from toolbus.client.call_options import (
     named_options,
     result_type,
     text_of,
+    waiting_seconds,
 )
 from toolbus.client.caller import DEFAULT_TIMEOUT_S, Caller
 from toolbus.client.chunk_stream import ChunkStream
 from toolbus.client.local_errors import with_option_hint
-from toolbus.client.retry import CallPlan, ToolkitKey
+from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S, CallPlan, ToolkitKey
 from toolbus.client.streaming_call import StreamingCall
 from toolbus.errors import InvalidArguments
 from toolbus.room.call_explanation import Explanation
@@ -79,6 +81,8 @@ class Core:
 
     loop: asyncio.AbstractEventLoop
     caller: Caller
+    wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S
+    """Seconds that calls wait for a host, unless one has its own limit."""
     call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
     """Half of the 128 random bits of a call's id, in hex; the other half is drawn for each call.
 
@@ -167,6 +171,7 @@ class Room:
         attachment: Any = None,
         pin: str | None = None,
         retry: bool = True,
+        wait_for_host_s: float | None = None,
         returns: Any = None,
         on_progress: Callable[[Any], None] | None = None,
         **unknown: Never,
@@ -188,6 +193,8 @@ class Room:
             pin: The digest of the expected definition; a call to another definition is refused.
             retry: Whether to try again where that can do no harm; never once the first piece of the
                 attachment was sent.
+            wait_for_host_s: Seconds that the call waits in all, within its deadline, if its toolkit
+                has no host now; 10 unless the `RoomClient` has another value. 0 does not wait.
             returns: A type that the value is converted to; `bytes` reads a file whole.
             on_progress: A plain function that gets the value of each progress of the tool. Some may
                 be lost; only the latest counts.
@@ -207,9 +214,9 @@ class Room:
         wanted = None if returns is None else result_type(returns)
         seconds = DEFAULT_TIMEOUT_S if timeout_s is None else call_seconds(timeout_s)
         deadline_at = self._core.loop.time() + seconds
-        named = (participant, on_behalf_of, caller_context, pin, retry)
+        named = (participant, on_behalf_of, caller_context, pin)
         values = argument_mapping("invoke", tool, arguments)
-        plan = self._plan(tool, values, deadline_at, named)
+        plan = self._plan(tool, values, deadline_at, named, (retry, wait_for_host_s))
         if attachment is None and on_progress is None:
             chunk = await self._core.caller.call(plan)
         else:
@@ -235,6 +242,7 @@ class Room:
         caller_context: dict[str, Any] | None = None,
         pin: str | None = None,
         retry: bool = True,
+        wait_for_host_s: float | None = None,
         stall_timeout_s: float | None = 30.0,
         on_progress: Callable[[Any], None] | None = None,
         **unknown: Never,
@@ -265,6 +273,7 @@ class Room:
             pin: The digest of the expected definition.
             retry: Whether to try again where that can do no harm; never after the first chunk, or
                 once input was taken.
+            wait_for_host_s: Seconds to wait for a host, as in `invoke`.
             stall_timeout_s: Seconds without a chunk, input or progress although the tool could
                 send; then the stream ends with `StreamStalled`. None is no limit.
             on_progress: A plain function that gets the value of each progress.
@@ -276,14 +285,14 @@ class Room:
         """
         if misplaced or unknown:
             refuse_misplaced("stream", tool, (arguments, *misplaced), unknown, STREAM_OPTIONS)
-        named = (participant, on_behalf_of, caller_context, pin, retry)
+        named = (participant, on_behalf_of, caller_context, pin)
 
         async def prepared() -> StreamingCall:
             deadline_at = inf
             if timeout_s is not None:
                 deadline_at = self._core.loop.time() + call_seconds(timeout_s)
             values = argument_mapping("stream", tool, arguments)
-            plan = self._plan(tool, values, deadline_at, named)
+            plan = self._plan(tool, values, deadline_at, named, (retry, wait_for_host_s))
             plan.options["idle_ms"] = idle_ms_of(stall_timeout_s)
             input_sender = await make_input_sender(plan.options, input, attachment)
             ask_for_progress(plan.options, on_progress)
@@ -300,6 +309,7 @@ class Room:
         arguments: dict[str, Any],
         deadline_at: float,
         named: NamedOptions | None = None,
+        retries: RetryOptions = (True, None),
     ) -> CallPlan:
         """Prepare what every attempt of a call sends."""
         toolkit, name = tool_parts(tool)
@@ -313,12 +323,12 @@ class Room:
         options: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
         if self._principal is not None:
             options["on_behalf_of"] = self._principal
-        retry = True
         if named is not None:
             options |= named_options(named)
-            retry = named[-1]
         key: ToolkitKey = toolkit, options.get("participant")
-        return CallPlan(toolkit, name, packed, options, call_id, deadline_at, retry, key)
+        retry, wait_s = retries
+        wait_s = self._core.wait_for_host_s if wait_s is None else waiting_seconds(wait_s)
+        return CallPlan(toolkit, name, packed, options, call_id, deadline_at, retry, key, wait_s)
 
     async def explain(
         self,

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 
 from toolbus.auth.grants import ApiScope
-from toolbus.client.call_options import is_time
+from toolbus.client.call_options import is_time, waiting_seconds
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
 from toolbus.client.local_errors import NotEnteredProxy, room_closed_error
@@ -27,7 +27,8 @@ from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
     ReconnectingConnectionOwner,
 )
-from toolbus.errors import Unavailable
+from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
+from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.in_process import started_tools
 from toolbus.hosting.runner import Runner
@@ -38,7 +39,12 @@ from toolbus.room.lock_file import LockFile
 from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.published_attributes import PublishedAttributes
-from toolbus.room.registrations import Registration, Registrations, checked_offer
+from toolbus.room.registrations import (
+    Registration,
+    Registrations,
+    checked_offer,
+    checked_supersede,
+)
 from toolbus.room.room import Core, Room
 from toolbus.room.subscriptions import EVENT_TOPICS, Subscriptions
 from toolbus.room.token_renewal import TokenRenewal
@@ -95,9 +101,11 @@ class RoomClient(Room):
         tracing: Records spans; unless given, as OpenTelemetry is set up in this process.
         locked: A `LockFile` or the path of one: toolkits that are not in it, or differ from it, are
             refused with `DefinitionChanged`. False is no lock file, whatever the settings say.
+        wait_for_host_s: Seconds that a call waits in all, within its deadline, if its toolkit has
+            no host now; 0 does not wait. The option of that name sets it for one call.
     """
 
-    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing")
+    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing", "_wait_for_host_s")
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
@@ -110,11 +118,13 @@ class RoomClient(Room):
         context: str | None = None,
         tracing: Tracing | None = None,
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
+        wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S,
     ) -> None:
         self._choices = {"url": url, "room": room, "token": token, "name": name}
         self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
         self._locked = locked
+        self._wait_for_host_s = wait_for_host_s
         self._parts: _Parts | None = None
         self._settings: RoomSettings | None = None
         self._core: Core = _UNENTERED
@@ -176,7 +186,7 @@ class RoomClient(Room):
         caller = Caller(link, table, tracing)
         if lock is not None:
             caller = LockedCaller(link, table, tracing, lock)
-        core = Core(loop, caller)
+        core = Core(loop, caller, _checked_wait(self._wait_for_host_s))
         runner = Runner(
             room_of=partial(Room, core),
             room_name=settings.room,
@@ -191,7 +201,7 @@ class RoomClient(Room):
         subscriptions = Subscriptions(core.caller, loop, lambda: link.is_ready)
         handlers[Event] = subscriptions.on_event
         renewal = TokenRenewal(settings, link, core.caller, self._on_facts)
-        handlers[Notice] = renewal.on_notice
+        handlers[Notice] = lambda notice: _on_notice(notice, renewal, registrations)
         rest = registrations, attributes, subscriptions
         return _Parts(core, link, renewal, table, runner, calls, *rest)
 
@@ -251,28 +261,34 @@ class RoomClient(Room):
         *,
         public: bool | None = None,
         shared_with: Sequence[str] | None = None,
+        supersede: bool | None = None,
     ) -> AsyncIterator[Toolkit]:
         """Host a toolkit for as long as the block runs.
 
         At its end the toolkit is unregistered, running calls may finish, and its tools are stopped.
+        If other hosts of this identity serve another definition under the name, this one takes over
+        from a lower `version`; else it is in reserve, with a warning in the log.
 
         Args:
             toolkit: The toolkit to host.
             public: Whether the whole room sees it; True unless the toolkit itself says otherwise.
             shared_with: Who else sees a private toolkit: `name:x`, `role:x`, or `*`.
+            supersede: True takes over from other definitions whatever their versions; False raises
+                `DefinitionConflict` if there are any.
 
         Raises:
             ValueError: This connection already hosts a toolkit of this name, a public toolkit is
-                shared, or `public` or `shared_with` is invalid.
+                shared, or `public`, `shared_with` or `supersede` is invalid.
             TypeError: `toolkit` is not a toolkit.
             RoomException: The server refuses the registration.
             Exception: What the `start` of a tool raises.
         """
         parts = self._joined
         is_public, shares = checked_offer(toolkit, public, shared_with)
+        must_supersede = checked_supersede(toolkit, supersede)
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
         hosted = parts.runner.host(toolkit, public=is_public)
-        registration = Registration(hosted, manifest, shares)
+        registration = Registration(hosted, manifest, shares, must_supersede)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.stop_hosting, hosted)
             await stack.enter_async_context(started_tools(toolkit.tools, self))
@@ -436,9 +452,22 @@ def _lock_of(
     return None if path is None else LockFile.load(path)
 
 
+def _checked_wait(seconds: Any) -> float:
+    """Return how long calls wait for a host. Raises ValueError if it is not a time."""
+    try:
+        return waiting_seconds(seconds)
+    except InvalidArguments as error:
+        raise ValueError(error.message) from None
+
+
 def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal) -> None:
     calls.lose(connection)
     renewal.stop_on(connection)
+
+
+def _on_notice(notice: Notice, renewal: TokenRenewal, registrations: Registrations) -> None:
+    renewal.on_notice(notice)
+    registrations.on_notice(notice)
 
 
 async def _unregister(parts: _Parts, registration: Registration) -> None:

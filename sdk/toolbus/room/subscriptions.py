@@ -7,25 +7,26 @@ again after each reconnect.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
 from toolbus.room.call_monitor import CallReport
 from toolbus.room.events import EventQueue, RoomEvent, granted_topics, topic_of
-from toolbus.wire import Event, Subscribe
+from toolbus.wire import BadBody, Event, Subscribe
 
 __all__ = ["EVENT_TOPICS", "Subscriptions"]
 
 T = TypeVar("T")
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _REPLY_TIMEOUT_S = 10.0
 _CALLS = "calls"
+_MAX_SENDERS = 1_024
 EVENT_TOPICS: frozenset[str] = frozenset({"toolkits", "participants", "messages"})
 """The topics of room events. Calls are a topic of their own."""
 
@@ -51,6 +52,7 @@ class Subscriptions:
         """The topics of the current subscription; None if a request had no reply."""
         self._changing = asyncio.Lock()
         self._has_gap = False
+        self._unreadable_senders: set[bytes] = set()
         self.facts: Mapping[str, Any] = {}
         """The facts of the last welcome; its grants decide which topics are allowed."""
 
@@ -156,7 +158,11 @@ class Subscriptions:
         if event.name == _CALLS:
             self._on_calls(event)
             return
-        room_event = RoomEvent.from_wire(event)
+        try:
+            room_event = RoomEvent.from_wire(event)
+        except BadBody as error:
+            self._log_unreadable(event, error)
+            return
         if room_event is not None:
             kit = room_event.toolkit
             if kit is not None and kit.digest:  # a removed toolkit has none
@@ -165,6 +171,19 @@ class Subscriptions:
             for reader in self._readers:
                 if topic in reader.topics:
                     reader.put(room_event)
+
+    def _log_unreadable(self, event: Event, error: BadBody) -> None:
+        """Log the first message of a sender that cannot be decoded; it may send any number."""
+        sender = event.data["from"]
+        if sender in self._unreadable_senders:
+            return
+        if len(self._unreadable_senders) >= _MAX_SENDERS:
+            self._unreadable_senders.clear()
+        self._unreadable_senders.add(sender)
+        _logger.warning(
+            "a message named %s cannot be decoded: %s; further ones of its sender are not logged",
+            *(event.data["name"], error),
+        )
 
     def _on_calls(self, event: Event) -> None:
         try:

@@ -8,11 +8,11 @@ has expired the server closes the connection, and the next connection asks the s
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import Caller
 from toolbus.client.connection import Connection
 from toolbus.client.reconnecting_connection import ReconnectingConnection
@@ -22,7 +22,7 @@ from toolbus.wire import Notice, Refresh
 
 __all__ = ["TokenRenewal"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _TOKEN_EXPIRES = "token_expires"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0

@@ -23,12 +23,37 @@ from toolbus.room.call_form import (
 from toolbus.tools.call_room import StreamOptions
 from toolbus.wire import ToolkitManifest, ToolManifest
 
-__all__ = ["Chunks", "Invoker", "ToolkitInfo", "ToolkitProxy", "TypedToolkitProxy"]
+__all__ = [
+    "Chunks",
+    "DefinitionInfo",
+    "Invoker",
+    "ToolkitInfo",
+    "ToolkitProxy",
+    "TypedToolkitProxy",
+]
 
 Chunks: TypeAlias = AbstractAsyncContextManager[AsyncIterator[Chunk]]
 """The type of a stream: `ChunkStream` for a `Room`."""
 
 _OPTIONS = INVOKE_OPTIONS | StreamOptions.__optional_keys__
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionInfo:
+    """A definition in reserve: its hosts serve when those of the definitions before it are gone."""
+
+    version: str
+    digest: str
+    hosts: int = 0
+    """How many connections have it."""
+    last_call_ms: int | None = None
+    """When a call last went to it, as Unix time in ms; None if the server knows of none."""
+
+    @classmethod
+    def from_wire(cls, summary: Mapping[str, Any]) -> DefinitionInfo:
+        """Decode a summary."""
+        hosts, last_call_ms = summary.get("hosts", 0), summary.get("last_call")
+        return cls(summary["version"], summary["digest"], hosts, last_call_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +75,8 @@ class ToolkitInfo:
     """The names of the tools that this participant can see."""
     issuer: str = ""
     """The issuer of that identity's token."""
+    reserve: tuple[DefinitionInfo, ...] = ()
+    """Other definitions that have hosts, the next to serve first."""
 
     @classmethod
     def from_wire(cls, summary: Mapping[str, Any]) -> ToolkitInfo:
@@ -65,6 +92,7 @@ class ToolkitInfo:
             hosts=summary["hosts"],
             tools=tuple(summary["tools"]),
             issuer=summary["owner"]["issuer"],
+            reserve=tuple(map(DefinitionInfo.from_wire, summary.get("reserve", ()))),
         )
 
 

@@ -21,13 +21,14 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.errors import Cancelled
 from toolbus.hosting.hosted_call import HostedCall, describe_calls
 
 __all__ = ["GracefulShutdown"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the limit: cancelled calls may clean up, the room is left, the event loop is closed.

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import logging
 import sys
 from collections.abc import Collection
 from types import TracebackType
 from typing import Self, TextIO
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.hosting.hosted_call import HostedCall, describe_calls
 from toolbus.transport.websocket import PING_TIMEOUT_S
 
 __all__ = ["LoopWatchdog"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 class LoopWatchdog:

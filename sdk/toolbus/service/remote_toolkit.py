@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
-from toolbus.errors import Cancelled, RoomException
+from toolbus.diagnostics.user_code_errors import load_error_text
+from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.loop_watchdog import LoopWatchdog
+from toolbus.service.waiting_start import keep_trying
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["RemoteToolkit", "serve_toolkits"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
+
+
+class StartFailed(ToolFailed):
+    """The `start` of a tool raised an exception."""
+
+    next_step = "remove the cause of this exception, and start the host again"
 
 
 class RemoteToolkit(Toolkit):
@@ -38,9 +46,12 @@ class RemoteToolkit(Toolkit):
         description: What the toolkit is for.
         thumbnail_url: A picture.
         annotations: JSON values for programs.
-        version: The author's version of the definition.
+        version: The author's version of the definition. A changed definition takes over from the
+            running one if its version is higher, as PEP 440 orders them; else it is in reserve.
         public: Whether the whole room sees it.
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
+        supersede: True takes over from other definitions whatever their versions; False refuses to
+            be hosted beside one, with `DefinitionConflict`.
 
     Raises `TypeError` or `ValueError` as `Toolkit` does, and `ValueError` for a public one that is
     shared and for an invalid entry of `shared_with`.
@@ -59,6 +70,7 @@ class RemoteToolkit(Toolkit):
         version: str = "",
         public: bool = True,
         shared_with: Sequence[str] = (),
+        supersede: bool | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -79,6 +91,7 @@ class RemoteToolkit(Toolkit):
         check_shared_with(name, shared_with)
         self.public = public
         self.shared_with: tuple[str, ...] = tuple(shared_with)
+        self.supersede = supersede
         self._hosting: AsyncExitStack | None = None
 
     async def start(self, room: RoomClient) -> None:
@@ -103,8 +116,11 @@ class RemoteToolkit(Toolkit):
         if stack is not None:
             await stack.aclose()
 
-    def run(self) -> None:
+    def run(self, *, wait: bool | None = None) -> None:
         """Connect by the `TOOLBUS_*` settings, host the toolkit, return after SIGTERM or Ctrl-C.
+
+        A server that cannot be reached, or accepts nothing now, is waited for; the log names its
+        address once.
 
         On such a signal it takes no more calls and lets running ones finish, for at most
         `TOOLBUS_DRAIN` seconds (default 10); the log has their number. If one of them does not end
@@ -115,13 +131,16 @@ class RemoteToolkit(Toolkit):
         If hosting fails, at the start or later, it writes the reason and the next step to stderr,
         and ends the program with the exit code of `toolbus host`; `start` raises instead.
 
+        Args:
+            wait: Whether to wait for the server; by default `TOOLBUS_WAIT`, else True.
+
         Raises:
-            SystemExit: A setting is missing or malformed, no server can be reached, or it refuses
-                the connection or the registration.
+            SystemExit: A setting is missing or malformed, no server can be reached and `wait` is
+                false, or the server refuses the connection or the registration.
         """
         with GracefulShutdown(configure(self.name)) as end:
             try:
-                event_loop.run(_serve_alone(self, end))
+                event_loop.run(_serve_alone(self, end, wait))
             except KeyboardInterrupt:
                 _fail(Cancelled("cancelled with Ctrl-C", executed="no"))
             except RoomException as error:
@@ -140,6 +159,7 @@ async def serve_toolkits(
     room: RoomClient | None = None,
     drain_s: float | None = None,
     *,
+    wait: bool | None = None,
     end: GracefulShutdown | None = None,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C, or until the room is closed for good.
@@ -152,46 +172,87 @@ async def serve_toolkits(
         toolkits: The toolkits, each under its own name.
         room: A room that is not entered yet; by default the one of the `TOOLBUS_*` settings.
         drain_s: Seconds that running calls may take; by default `TOOLBUS_DRAIN`, else 10.
+        wait: Whether to keep trying while the server cannot be reached or accepts nothing; by
+            default `TOOLBUS_WAIT`, else True.
         end: Ends the process; by default one that exists only while this runs.
 
     Raises:
+        TypeError: `wait` is neither a bool nor None.
         Cancelled: There was a signal before anything was hosted.
-        RoomException: The server refuses the connection or a registration, or closed the room.
+        ToolFailed: The `start` of a tool raised an exception, which is the cause of this one.
+        RoomException: The server refuses the connection or a registration, or closed the room; or
+            it cannot be reached and `wait` is false.
     """
+    if not isinstance(wait, bool | None):
+        raise TypeError(f"wait must be True, False or None, not {type(wait).__name__}")
+    room = room or RoomClient()
     if end is not None:
-        await _serve(toolkits, room or RoomClient(), drain_s, end)
+        await _serve(toolkits, room, drain_s, end, wait)
     else:
         with GracefulShutdown() as own:
-            await _serve(toolkits, room or RoomClient(), drain_s, own)
+            await _serve(toolkits, room, drain_s, own, wait)
 
 
 async def _serve(
-    toolkits: Sequence[Toolkit], room: RoomClient, drain_s: float | None, end: GracefulShutdown
+    toolkits: Sequence[Toolkit],
+    room: RoomClient,
+    drain_s: float | None,
+    end: GracefulShutdown,
+    wait: bool | None,
 ) -> None:
     end.install_handlers()
     async with AsyncExitStack() as stack:
         with end.cancel_on_signal():
-            joined = await stack.enter_async_context(room)
-            calls = joined._hosted_calls
-            stack.enter_context(LoopWatchdog(calls))
-            for toolkit in toolkits:
-                await stack.enter_async_context(joined.host(toolkit))
-                _logger.info("hosting toolkit %s", toolkit.name)
-        limit_s = joined._drain_s if drain_s is None else drain_s
-        end.hosting_started(calls, limit_s)
-        await _wait_for_stop(end, joined)
+            hosting = await _start(toolkits, room, wait)
+            await stack.enter_async_context(hosting)
+        limit_s = room._drain_s if drain_s is None else drain_s
+        end.hosting_started(room._hosted_calls, limit_s)
+        await _wait_for_stop(end, room)
         end.log_pending_calls()
-        await joined.drain(limit_s)
+        await room.drain(limit_s)
     await end.exit_if_calls_remain()
 
 
-async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown) -> None:
+@asynccontextmanager
+async def _hosted(room: RoomClient, toolkit: Toolkit) -> AsyncIterator[None]:
+    """Host a toolkit; StartFailed if a tool cannot start."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(room.host(toolkit))
+        except (RoomException, InvalidOffer):
+            raise
+        except Exception as error:  # a tool's `start` may raise anything
+            _logger.debug("toolkit %s cannot start", toolkit.name, exc_info=True)
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            text = f"toolkit {toolkit.name} cannot start: {load_error_text(error)}{notes}"
+            raise StartFailed(text, executed="no") from error
+        yield
+
+
+async def _start(
+    toolkits: Sequence[Toolkit], room: RoomClient, wait: bool | None
+) -> AsyncExitStack:
+    """Join and host; return the stack that ends both."""
+
+    async def start() -> AsyncExitStack:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(room)
+            stack.enter_context(LoopWatchdog(room._hosted_calls))
+            for toolkit in toolkits:
+                await stack.enter_async_context(_hosted(room, toolkit))
+                _logger.info("hosting toolkit %s", toolkit.name)
+            return stack.pop_all()
+
+    return await keep_trying(start, room, wait)
+
+
+async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown, wait: bool | None) -> None:
     """Check settings and token before connecting, so that their errors have clear messages."""
     settings = resolve_settings()
     try:
         async with explain_refusal(settings):
             await read_token(settings)
-            await serve_toolkits([toolkit], end=end)
+            await serve_toolkits([toolkit], wait=wait, end=end)
     except (InvalidOffer, InvalidLockFile) as error:
         raise UsageError(str(error)) from error
 

@@ -13,7 +13,6 @@ Source: https://protobuf.dev/programming-guides/encoding/ and opentelemetry/prot
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -26,12 +25,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import DEFAULT_TRACE_STATE, SpanKind, Status
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.telemetry.attributes import GEN_AI_TOOL_CALL_ID, MAX_NAME_CHARS, SharedAttributes
 from toolbus.telemetry.light_spans import UNSET, LightRecorder, LightSpan, readable
 
 __all__ = ["SpanEncoder"]
 
-_logger = logging.getLogger("toolbus.telemetry.tracing")
+_logger = bounded_logger("toolbus.telemetry.tracing")
 _MAX_ENVELOPES = 64
 _MAX_CACHED = 1_024
 _MAX_CACHED_CHARS = 128

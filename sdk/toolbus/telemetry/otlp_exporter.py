@@ -28,6 +28,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.util.re import parse_env_headers
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.telemetry.attributes import (
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -58,7 +59,7 @@ _CREDENTIAL_PROVIDERS = (
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
 )
-_logger = logging.getLogger("toolbus.telemetry.tracing")
+_logger = bounded_logger("toolbus.telemetry.tracing")
 
 
 class ReportingExporter(SpanExporter):
@@ -348,7 +349,7 @@ class SpanPipeline:
 def _silence_libraries() -> None:
     """Turn these loggers off, unless the program has set them itself: we report failures."""
     for name in _NOISY_LOGGERS:
-        library_logger = logging.getLogger(name)
+        library_logger = logging.getLogger(name)  # noqa: TID251 - not ours
         if library_logger.level == logging.NOTSET:
             library_logger.setLevel(logging.CRITICAL + 1)
 

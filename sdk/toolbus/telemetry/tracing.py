@@ -16,7 +16,6 @@ Arguments and results are not recorded; `attributes.py` has the names of all att
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Executed, RoomException
 from toolbus.telemetry.attributes import (
     GEN_AI_TOOL_CALL_ID,
@@ -95,7 +95,7 @@ def recorded(service_name: str) -> Iterator[None]:
 _PROVIDER_CHECK_S = 1.0
 _MAX_METHODS_KEPT = 256
 _NO_CONTEXT = Context()
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 
 
 def forwarded(

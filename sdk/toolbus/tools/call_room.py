@@ -29,6 +29,7 @@ class _Options(TypedDict, total=False):
     attachment: Any
     pin: str | None
     retry: bool
+    wait_for_host_s: float | None
     on_progress: Callable[[Any], None] | None
 
 

@@ -38,7 +38,14 @@ from toolbus.chunks.chunk_types import (
 from toolbus.chunks.json_values import cut, json_pointer
 from toolbus.errors import InvalidArguments, RoomException
 
-__all__ = ["ATTACHMENT", "ChunkSource", "InputParameter", "InputStream", "read_input_parameter"]
+__all__ = [
+    "ATTACHMENT",
+    "ChunkSource",
+    "InputParameter",
+    "InputStream",
+    "read_input_parameter",
+    "unsupported_type_text",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -245,6 +252,11 @@ def _invalid_input(path: str, message: str) -> InvalidArguments:
     return InvalidArguments(f"{path}: {message}", details={"path": path, "message": message})
 
 
+def unsupported_type_text(error: PydanticUserError) -> str:
+    """Return why pydantic does not support a type: its first sentence, without its advice."""
+    return error.message.strip().partition("\n")[0].partition(". ")[0]
+
+
 class InputParameter(NamedTuple):
     """The parameter of a tool that receives the input of a call."""
 
@@ -294,7 +306,7 @@ def read_input_parameter(
         return InputParameter(name, required, TypeAdapter(kind))
     except PydanticUserError as error:
         what = f"parameter {name!r}: an InputStream of an invalid type"
-        raise TypeError(f"{label}: {what}: {error.message}") from None
+        raise TypeError(f"{label}: {what}: {unsupported_type_text(error)}") from None
 
 
 def _bare(annotation: Any) -> Any:

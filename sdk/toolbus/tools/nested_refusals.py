@@ -34,10 +34,10 @@ def refused_call(error: RoomException) -> dict[str, str] | None:
     facts = details.get("refused") if isinstance(error, ToolFailed) else details
     if not isinstance(error, PermissionDenied | ToolFailed) or not isinstance(facts, dict):
         return None
-    if facts.get("grant") != _GRANT or facts.get("lacks") not in _LACKING:
+    lacks, tool = facts.get("lacks"), facts.get("tool")
+    if facts.get("grant") != _GRANT or not isinstance(lacks, str) or lacks not in _LACKING:
         return None
-    known = {"grant": _GRANT, "lacks": str(facts["lacks"])}
-    tool = facts.get("tool")
+    known = {"grant": _GRANT, "lacks": lacks}
     if isinstance(error, PermissionDenied) and isinstance(tool, str) and _TOOL.fullmatch(tool):
         known["tool"] = tool
     return known

@@ -42,7 +42,13 @@ from toolbus.chunks.chunk_types import EmptyChunk, FileChunk, JsonChunk, LinkChu
 from toolbus.chunks.json_values import PlainArguments
 from toolbus.tools.context import ToolContext
 from toolbus.tools.docstrings import read_docstring
-from toolbus.tools.input_stream import ATTACHMENT, InputParameter, InputStream, read_input_parameter
+from toolbus.tools.input_stream import (
+    ATTACHMENT,
+    InputParameter,
+    InputStream,
+    read_input_parameter,
+    unsupported_type_text,
+)
 
 __all__ = [
     "ContextParameter",
@@ -367,4 +373,4 @@ def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]
     try:
         return TypeAdapter(annotation).json_schema(schema_generator=_SchemaWriter, mode=mode)
     except PydanticUserError as error:
-        raise TypeError(f"{what} has no JSON Schema: {error.message.strip()}") from None
+        raise TypeError(f"{what} has no JSON Schema: {unsupported_type_text(error)}") from None

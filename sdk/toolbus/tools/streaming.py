@@ -5,10 +5,10 @@ Called by `Toolkit.execute` with checked arguments.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.errors import InvalidArguments, RoomException
 from toolbus.tools.context import ToolContext, run_of
@@ -18,7 +18,7 @@ from toolbus.tools.tool_run import ToolRun
 
 __all__ = ["run_with_streams"]
 
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _END = EmptyChunk()
 
 

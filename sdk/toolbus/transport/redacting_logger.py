@@ -13,7 +13,13 @@ class RedactingLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger for websockets that never logs content.
 
     At DEBUG websockets logs every header and payload, including tokens and arguments.
+
+    Args:
+        name: The name of the logger.
     """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name))  # noqa: TID251 - websockets writes to it
 
     def isEnabledFor(self, level: int) -> bool:  # logging's own name
         """Refuse DEBUG at any level of the logger."""

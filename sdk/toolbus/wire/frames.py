@@ -54,7 +54,7 @@ SUBPROTOCOL = "toolbus.v1"
 """The name that both sides send in `Sec-WebSocket-Protocol`."""
 PROTOCOL_HEADER = "Toolbus-Protocol"
 """The header by which a refusal is known as one of a toolbus server (CONN-17)."""
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Sent in `Welcome`; increases when a client may need to know of an addition (GROW-2)."""
 
 MAX_ATTRIBUTES_BYTES = 16 * 1024

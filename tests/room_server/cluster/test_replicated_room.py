@@ -31,7 +31,8 @@ from toolbus_server.cluster.replication_codec import (
 )
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import check_grant
-from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.generations import Claim, Generation
+from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import LazyDefinition
 from toolbus_server.rooms import fair_scheduler
@@ -80,7 +81,8 @@ class RoomHarness:
 
     async def publish(self, room: str, changes: list[list[Any]]) -> tuple[int, list[Any]]:
         self.published += changes
-        results, self.results = self.results or [1] * len(changes), []
+        accepted = [[1, 0] if change[0] == "up" else 1 for change in changes]
+        results, self.results = self.results or accepted, []
         return self.version, results
 
     def joins_here(self, host: Participant) -> None:
@@ -284,7 +286,7 @@ async def test_replaced_connection_cannot_claim_a_name() -> None:
     harness.results = [0]
     offer = Offer("kit", True, frozenset(), definition("kit"))
     with pytest.raises(Unavailable) as refused:
-        await harness.room.claim(participant("host"), offer, 3)
+        await harness.room.claim(participant("host"), offer, Claim(3))
     assert refused.value.executed == "no"
 
 
@@ -352,7 +354,7 @@ def test_remote_manifest_is_decoded_on_first_use() -> None:
 def test_invalid_remote_manifest_fails_only_its_own_requests() -> None:
     state, host = RoomState("lab", Random(1)), participant("host")
     state.join(host)
-    state.register(host, LazyDefinition("odd", "d" * 64, pack_body({"name": 7})), public=True)
+    state.register(host, LazyDefinition("odd", "d" * 64, "", pack_body({"name": 7})), public=True)
     state.register(host, definition("kit", "run"), public=True)
     assert check_grant(host, state.resolve(host, "kit", None), "run").name == "run"
     with pytest.raises(InvalidArguments):
@@ -387,7 +389,7 @@ async def test_reservation_ends_when_redis_gives_the_name_to_another() -> None:
     harness.room.load(7, "me 1", {b"k" + key: [60_000, 3, facts]}, now_ms=1_000)
     harness.remote_joins(8, "bob")
     slot, key, facts = _hosted("bob")
-    up = [b"up", slot, 1, key, b"", b"", 1, facts]
+    up = [b"up", slot, 1, key, b"", b"", 1, facts, 0]
     harness.room.apply_delta(9, "other 1", False, [up])
     toolkit = harness.state.resolve(participant("bob"), "t")
     assert (toolkit.owner.name, len(toolkit.serving.hosts)) == ("bob", 1)
@@ -413,18 +415,35 @@ async def test_claimed_name_is_not_withdrawn_when_the_room_is_read_meanwhile() -
     kit = definition("kit")
     claiming = asyncio.create_task(
         harness.room.claim(
-            session.connection.participant, Offer("kit", True, frozenset(), kit), None
+            session.connection.participant, Offer("kit", True, frozenset(), kit), Claim()
         )
     )
     await asyncio.sleep(0)
     fact = [b"me 1", 1, pack_participant(session.connection.participant, reads_chunks=True), [key]]
     hosted = [b"me 1", 1, kit.digest.encode(), 1, facts]
     harness.room.load(9, "me 1", {b"m" + slot: fact, b"t" + slot + b"\0" + key: hosted})
-    assert await claiming == 1
+    assert await claiming == Claim(1, 0)
     harness.state.register(session.connection.participant, kit, public=True)
     harness.room.participant_changed(session.connection.participant)
     await harness.room.wait_until_published()
     assert "down" not in [change[0] for change in harness.published]
+
+
+async def test_room_that_is_read_again_has_the_places_of_generations_in_redis() -> None:
+    """REG-22: a host that superseded with this definition elsewhere has left again."""
+    harness, session = RoomHarness(), LocalSession("host")
+    harness.hub.join("lab", session)
+    harness.room.load(7, "me 1", {})
+    kit, (_, key, _) = definition("kit"), _hosted("host", "kit")
+    host = session.connection.participant
+    joined = harness.state.register(host, kit, public=True).generation
+    records: dict[bytes, Any] = {
+        key: [b"owner", 0, [kit.digest.encode(), 5, 1, 4]],
+        b"#owner": 3,
+        b"+odd": [[], 1],
+    }
+    harness.room.load(8, "me 1", {b"n" + name: record for name, record in records.items()})
+    assert (joined.number, joined.base) == (5, 4)
 
 
 async def test_room_is_reloaded_when_a_skipped_participant_leaves() -> None:
@@ -452,11 +471,9 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
     class Slow:
         node = "here"
 
-        async def claim(
-            self, _participant: Participant, _offer: Offer, _number: int | None
-        ) -> int | None:
+        async def claim(self, _participant: Participant, _offer: Offer, _claim: Claim) -> Claim:
             await is_granted.wait()
-            return 1
+            return Claim(1, 0)
 
         def send_message(self, _to: str | None, _message: dict[str, Any]) -> int:
             return 0
@@ -495,7 +512,7 @@ def _up(host: Participant, name: str) -> list[Any]:
     offer = Offer(name, True, frozenset(), definition(name))
     key, facts = name_key(host.identity, name, True), pack_offer(host.identity, offer)
     slot, digest = slot_held_by(host), offer.definition.digest.encode()
-    return [b"up", slot, host.epoch, key, b"", digest, 1, facts]
+    return [b"up", slot, host.epoch, key, b"", digest, 1, facts, 0]
 
 
 async def until_applied(harness: RoomHarness) -> int:

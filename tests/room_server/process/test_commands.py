@@ -144,6 +144,7 @@ def test_flags_override_variables_and_those_the_file(toolbus: CommandLine) -> No
     [
         ("hots = 1", "unknown setting 'hots'"),
         ("not toml", "is not a TOML file"),
+        (f"a = {'[' * 100_000}", "is not a TOML file"),
         (None, "No such file"),
         ("port = true", "port: must be a whole number"),
         ("port = '1'", "port: must be a whole number"),

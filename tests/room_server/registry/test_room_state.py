@@ -6,11 +6,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.parts.models import definition, listed_toolkits, participant, scope
 from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.call_checks import affinity_of
+from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import (
     Participant,
     RegisteredToolkit,
@@ -20,6 +23,7 @@ from toolbus_server.registry.toolkit_definition import Definition
 
 V1 = definition(version="1")
 V2 = definition(version="2")
+A, B = definition(description="a"), definition(description="b")
 
 
 def room_with(*participants: Participant) -> RoomState:
@@ -88,38 +92,137 @@ def test_only_a_host_can_unregister_its_toolkit() -> None:
 # Generations
 
 
-def test_a_digest_without_hosts_supersedes_like_a_rollback() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "supersede", "served"),
+    [
+        ("1.0", "1.1", False, "1.1"),
+        ("1.9", "1.10", False, "1.10"),
+        ("1.1", "1.0", False, "1.1"),
+        ("1.0", "1.0.0", False, "1.0"),  # equal: the first one stays
+        ("1.0rc1", "1.0", False, "1.0"),
+        ("", "0.1", False, "0.1"),
+        ("0.1", "", False, "0.1"),
+        ("nightly", "0.0.dev1", False, "0.0.dev1"),  # not PEP 440: as none
+        ("0.0.dev1", "nightly", False, "0.0.dev1"),
+        ("", "nightly", False, ""),
+        ("1.1", "1.0", True, "1.0"),
+        ("1.1", "", True, ""),
+    ],
+)
+def test_of_two_definitions_the_higher_version_or_the_superseding_one_serves(
+    first: str, second: str, supersede: bool, served: str
+) -> None:
+    """REG-9, REG-22: the other one serves when that is gone."""
+    hosts = participant("alice", "1"), participant("alice", "2")
+    state = room_with(*hosts)
+    toolkit = state.register(hosts[0], definition(version=first), public=True).toolkit
+    added = state.register(
+        hosts[1], definition(version=second), public=True, claim=Claim(supersede=supersede)
+    )
+    assert toolkit.serving.definition.version == served
+    assert (added.generation is toolkit.serving) == (second == served)
+    (change,) = added.changes
+    assert (change.serving is not None) == (second == served)
+
+    (left,) = state.leave(toolkit.serving.hosts[0])
+    assert toolkit.serving.definition.version == (first if second == served else second)
+    assert left.serving is not None
+    assert left.serving.now is toolkit.serving
+
+
+def test_a_generation_in_reserve_supersedes_with_a_new_number() -> None:
     one, two, three = (participant("alice", each) for each in "123")
     state = room_with(one, two, three)
-    toolkit = state.register(one, V1, public=True).toolkit
-    state.register(two, V2, public=True)
-    state.leave(one)
+    toolkit = state.register(one, V2, public=True).toolkit
+    reserve = state.register(two, V1, public=True).generation
+    state.register(three, V1, public=True, claim=Claim(supersede=True))
 
-    back = state.register(three, V1, public=True).generation
-    assert toolkit.serving is back
-    assert back.number > toolkit.generations[0].number
+    assert toolkit.serving is reserve
+    assert (reserve.number, reserve.base, reserve.hosts) == (3, 3, [two, three])
+
+
+def test_what_followed_a_rollback_stays_when_that_is_gone() -> None:
+    """REG-22: a bad 2.0 is in reserve, 1.9 had superseded it, and 1.9.1 replaces 1.9."""
+    bad, back, fixed = (participant("alice", each) for each in "123")
+    state = room_with(bad, back, fixed)
+    toolkit = state.register(bad, definition(version="2.0"), public=True).toolkit
+    claim = Claim(supersede=True)
+    state.register(back, definition(version="1.9"), public=True, claim=claim)
+    state.register(fixed, definition(version="1.9.1"), public=True)
+    state.leave(back)
+    assert toolkit.serving.definition.version == "1.9.1"
+
+
+def test_a_host_that_returns_does_not_supersede_a_higher_version_again() -> None:
+    """REG-10: one that came while it was away."""
+    old, gone, new = (participant("alice", each) for each in "123")
+    state = room_with(old, gone, new)
+    toolkit = state.register(old, V2, public=True).toolkit
+    state.register(gone, V1, public=True, claim=Claim(supersede=True))
+    state.leave(gone)
+    state.register(new, definition(version="3"), public=True)
+    state.join(gone)
+    state.register(gone, V1, public=True, claim=Claim(2, 2, supersede=True))
+    assert [each.definition.version for each in toolkit.generations] == ["2", "1", "3"]
+
+
+_CLAIMS = st.tuples(
+    st.integers(1, 6), st.integers(0, 6), st.sampled_from(["", "1", "1.0", "2", "x"])
+)
+
+
+@given(st.lists(_CLAIMS, min_size=2, max_size=5), st.randoms(use_true_random=False))
+def test_nodes_agree_on_the_order_of_generations_whatever_the_order_of_arrival(
+    claims: list[tuple[int, int, str]], shuffled: Random
+) -> None:
+    """REG-10, REG-22: also two hosts of one definition that claim different numbers."""
+    orders = []
+    arrivals = list(enumerate(claims))
+    for _ in range(2):
+        state = room_with()
+        for key, (number, base, version) in arrivals:
+            host = participant("alice", str(key))
+            state.join(host)
+            claim = Claim(number, min(base, number))
+            toolkit = state.register(host, definition(version=version), public=True, claim=claim)
+        generations = toolkit.toolkit.generations
+        orders.append([(each.definition.digest, each.number, each.base) for each in generations])
+        shuffled.shuffle(arrivals)
+    assert orders[0] == orders[1]
+
+
+def test_only_a_host_of_another_definition_is_a_conflict() -> None:
+    one, two = participant("alice", "1"), participant("alice", "2")
+    state = room_with(one, two)
+    assert state.conflict(one, V1, public=True) is None
+    toolkit = state.register(one, V1, public=True).toolkit
+    assert state.conflict(two, V1, public=True) is None
+    assert state.conflict(one, V2, public=True) is None  # it replaces its own offer
+    assert state.conflict(two, V2, public=True) is toolkit.serving
+    state.drain(one)
+    assert state.conflict(two, V2, public=True) is None
 
 
 def test_a_host_that_reconnects_with_its_generation_keeps_it_at_a_new_server() -> None:
     one, two = participant("alice", "1"), participant("alice", "2")
     state = room_with(one, two)
-    toolkit = state.register(two, V2, public=True, generation=7).toolkit
-    state.register(one, V1, public=True, generation=3)
+    toolkit = state.register(two, V2, public=True, claim=Claim(7)).toolkit
+    state.register(one, V1, public=True, claim=Claim(3))
 
     assert toolkit.serving.definition.digest == V2.digest
     assert [each.number for each in toolkit.generations] == [3, 7]
     assert state.register(one, definition("other"), public=True).generation.number == 8
 
 
-@pytest.mark.parametrize("order", [(V1, V2), (V2, V1)])
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
 def test_of_two_definitions_that_claim_one_generation_the_same_one_serves_in_whatever_order(
     order: tuple[Definition, Definition],
 ) -> None:
     hosts = participant("alice", "1"), participant("alice", "2")
     state = room_with(*hosts)
     for host, version in zip(hosts, order, strict=True):
-        toolkit = state.register(host, version, public=True, generation=4).toolkit
-    assert toolkit.serving.definition.digest == max(V1.digest, V2.digest)
+        toolkit = state.register(host, version, public=True, claim=Claim(4)).toolkit
+    assert toolkit.serving.definition.digest == max(A.digest, B.digest)
 
 
 @pytest.mark.row(37)
@@ -136,7 +239,7 @@ def test_generations_reveal_no_registrations_of_others() -> None:
 def test_no_claim_uses_up_the_numbers_of_others() -> None:
     mallory, alice = participant("mallory"), participant("alice")
     state = room_with(mallory, alice)
-    greedy = state.register(mallory, definition("m"), public=True, generation=2**48 - 1)
+    greedy = state.register(mallory, definition("m"), public=True, claim=Claim(2**48 - 1))
     mine = state.register(alice, V1, public=True).generation
     again = state.register(mallory, definition("m", version="2"), public=True).generation
 
@@ -166,7 +269,7 @@ def test_a_host_in_reserve_does_not_open_what_the_serving_one_closed() -> None:
     toolkit = state.register(two, V2, public=False).toolkit
     assert not toolkit.is_visible_to(bob)
 
-    state.register(one, V1, public=False, shared_with=opened, generation=number)
+    state.register(one, V1, public=False, shared_with=opened, claim=Claim(number))
     assert not toolkit.is_visible_to(bob)
 
 
@@ -341,9 +444,9 @@ def test_the_affinity_of_a_call_is_the_caller_or_derived_from_the_argument() -> 
     assert affinity_of(affine("none"), alice, "x") is None
     assert affinity_of(affine("caller"), alice, None) != affinity_of(affine("caller"), other, None)
     assert affinity_of(affine("customer"), alice, "7f") == "7f"
-    for given in (None, "", "x" * 129):
+    for key in (None, "", "x" * 129):
         with pytest.raises(InvalidArguments) as refused:
-            affinity_of(affine("customer"), alice, given)
+            affinity_of(affine("customer"), alice, key)
         assert refused.value.details["path"] == "/affinity"
         assert refused.value.details["argument"] == "customer"
 

@@ -80,6 +80,26 @@ def test_a_result_is_that_of_the_definition_and_grants_at_its_end() -> None:
     assert [tool.name for tool in tools] == ["tool_5"]
 
 
+@pytest.mark.parametrize(
+    ("newer", "tool", "reserve"), [("*.*_1*1", "tool_11", 1), ("t.o*", "other", 0)]
+)
+def test_a_reserve_is_that_of_the_grants_at_its_end(newer: str, tool: str, reserve: int) -> None:
+    state, toolkit = room_with_toolkit()
+    state.register(
+        participant("host", "2"), definition("t", "tool_11", "other", version="2"), public=True
+    )
+    reader = participant("ann", api=scope(use_tools=True, allow=["t.*_1*1", "t.*a*b", "t.*c*d"]))
+    steps = state.visibility.listing(toolkit, reader)
+    reserve_steps = state.visibility.listed_reserve(toolkit, reader)
+    next(steps)
+    next(reserve_steps)
+    reader.apply_token(participant("ann", api=scope(use_tools=True, allow=[newer])))
+    listing = result_of(steps)
+    assert listing is not None
+    assert [each.name for each in listing.tools] == [tool]
+    assert len(listing.reserve) == len(result_of(reserve_steps)) == reserve
+
+
 def test_kept_results_are_bounded_and_end_with_their_definition(
     monkeypatch: pytest.MonkeyPatch, compared: list[str]
 ) -> None:

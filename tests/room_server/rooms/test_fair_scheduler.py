@@ -21,6 +21,7 @@ from toolbus.wire import (
     CallId,
     Dispatch,
     Event,
+    Notice,
     RequestId,
     Result,
     Subscribe,
@@ -284,10 +285,10 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
 ) -> None:
     summary = feed.toolkit_summary
 
-    def broken(toolkit: Any, tools: Any) -> dict[str, Any]:
-        if toolkit.name == "bad" and len(tools) == 1:
+    def broken(toolkit: Any, listing: Any) -> dict[str, Any]:
+        if toolkit.name == "bad" and len(listing.tools) == 1:
             raise RuntimeError("a bug")
-        return summary(toolkit, tools)
+        return summary(toolkit, listing)
 
     monkeypatch.setattr(feed, "toolkit_summary", broken)
     room = BusyRoom()
@@ -303,6 +304,49 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
         "events of its room could not be sent to 'subscriber'"
     ]
     assert [event.data["toolkit"]["name"] for event in unlucky.events] == ["good"]
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_a_superseded_definition_is_reported_to_those_that_were_sent_it() -> None:
+    """EVENT-2: once, after the event about its successor, whatever changed at the same time."""
+    room = BusyRoom()
+    one, two, higher, highest = (room.session("host") for _ in range(4))
+    room.host(one, "t", version="1")
+    early = room.subscriber("toolkits")
+    room.host(two, "t", version="1")
+    for host, version in ((higher, "2"), (highest, "3")):
+        room.host(host, "t", version=version)
+    late = room.subscriber("toolkits")
+    room.host(highest, "z")
+    await until_received(early, 3)
+    await until_received(late, 1)
+    names = ["toolkit_changed", "toolkit_superseded", "toolkit_added"]
+    assert [event.name for event in early.events] == names
+    superseded = early.events[1].data
+    assert superseded["superseded"]["version"] == "1"
+    assert superseded["toolkit"]["version"] == "3"
+    assert [event.name for event in late.events] == names[2:]
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_hosts_are_notified_in_slices_of_what_serves_when_the_notice_is_sent() -> None:
+    """REG-24: a host that has registered another definition gets no notice of its former one."""
+    room = BusyRoom()
+    hosts = [room.session("host") for _ in range(20)]
+    for host in hosts:
+        room.host(host, "t", version="1")
+    room.host(room.session("host"), "t", version="2")
+    assert [host.sent for host in hosts] == [[]] * 20
+    room.host(hosts[-1], "t", version="3")
+    for host in hosts[:-1]:
+        await until_received(host, 1)
+        (notice,) = map(decode_from_server, host.sent)
+        assert isinstance(notice, Notice)
+        assert (notice.name, notice.data["generation"]) == ("serving", 1)
+        assert (notice.data["serving"], notice.data["instead"]["version"]) == (False, "3")
+    while room.hub.scheduler.is_busy:  # noqa: ASYNC110 - a plain queue
+        await asyncio.sleep(0)
+    assert hosts[-1].sent == []
 
 
 async def test_private_toolkits_of_one_that_leaves_cost_other_subscribers_nothing(

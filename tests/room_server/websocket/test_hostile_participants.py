@@ -245,7 +245,7 @@ VALUE = st.recursive(
 )
 OPTION = st.sampled_from(
     "participant parent on_behalf_of pin attempt caller_context traceparent tracestate "
-    "public shared_with generation search limit cursor digest x".split()
+    "public shared_with generation base supersede search limit cursor digest x".split()
 )
 OPTIONS = st.dictionaries(OPTION, VALUE, max_size=4)
 WELL_FORMED = st.one_of(

@@ -26,7 +26,7 @@ async def replicas(
     async with AsyncExitStack() as stack:
         for instance in instances:
             host = await stack.enter_async_context(server.room("host", instance=instance))
-            await stack.enter_async_context(host.host(carts(instance, by)))
+            await stack.enter_async_context(host.host(carts(instance, by), supersede=True))
         yield stack
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from support.clients.ending_tokens import calling
+from support.nodes.tools import Holding
 from toolbus import ApiScope, ToolContext, Toolkit, tool
 from toolbus.errors import (
+    Cancelled,
     DeadlineExceeded,
     LoopDetected,
     PermissionDenied,
@@ -154,6 +156,42 @@ async def test_work_that_outlives_its_call_has_no_principal(server: TestServer) 
             await late[0]
 
 
+@pytest.mark.row(58)
+async def test_background_work_of_a_tool_gets_an_error_when_its_call_ends(
+    server: TestServer,
+) -> None:
+    """CALL-25: for calls and streams that are in flight then; their tools are cancelled."""
+    holding = [Holding(), Holding()]
+    late: list[asyncio.Task[Any]] = []
+
+    async def read(context: ToolContext) -> None:
+        async with context.room.stream("second.hold") as chunks:
+            async for _ in chunks:
+                pass
+
+    @tool
+    async def leave_behind(context: ToolContext) -> str:
+        late.append(asyncio.ensure_future(context.room.call("first.hold")))
+        late.append(asyncio.ensure_future(read(context)))
+        for each in holding:
+            await each.began.wait()
+        return "done"
+
+    async with (
+        server.room("one") as one,
+        one.host(Toolkit("a", [leave_behind])),
+        one.host(Toolkit("first", [holding[0].tool])),
+        one.host(Toolkit("second", [holding[1].tool])),
+        server.room("alice") as alice,
+    ):
+        assert await alice.call("a.leave_behind") == "done"
+        for task, held in zip(late, holding, strict=True):
+            with pytest.raises(Cancelled, match="nested in has ended") as caught:
+                await task
+            assert (caught.value.executed, caught.value.retryable) == ("maybe", False)
+            await held.ended.wait()
+
+
 HOST, PRINCIPAL = "the host that made a nested call", "the participant that the call is made for"
 HOSTING = {"register_public_toolkit": True, "register_private_toolkit": True}
 
@@ -222,6 +260,21 @@ async def test_the_name_of_a_refused_tool_is_not_sent_beyond_its_caller(server: 
             await alice.call("a.outer")
     assert "vault" not in f"{caught.value.message} {caught.value.details}"
     assert caught.value.details["refused"] == {"grant": "agents.call", "lacks": "host"}
+
+
+async def test_malformed_facts_about_a_refused_call_are_details_of_a_tool(
+    server: TestServer,
+) -> None:
+    details = {"refused": {"grant": "agents.call", "lacks": ["host"]}}
+
+    @tool
+    async def fail() -> None:
+        raise ToolFailed("out of stock", details=details)
+
+    async with server.room("host") as host, host.host(Toolkit("shop", [fail])):
+        with pytest.raises(ToolFailed, match="out of stock") as caught:
+            await host.call("shop.fail")
+    assert caught.value.details == details
 
 
 @pytest.mark.row(59)

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from support.clients.ending_tokens import calling
+from support.clients.raw_client import raw_participant
 from support.nodes.cluster import hosted, nodes, until_listed, until_present
 from support.nodes.tools import who
 from support.redis.server import RedisPlace, any_redis
+from support.rooms.delegation import LOSSES, delegation
 from toolbus import RoomClient, ToolContext, Toolkit, tool
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus_server.testing import TestServer
@@ -140,3 +142,35 @@ async def test_the_depth_of_calls_within_calls_counts_over_nodes(redis: RedisPla
             await until_present(second, "ann")
             for others in (["b", "a"], ["a", "b"]):
                 assert await ann.call(f"{others[1]}.sink", others=others) == [DEEPEST, "no"]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_calls_over_nodes_end_when_the_participant_that_they_are_made_for(
+    redis: RedisPlace, loss: str
+) -> None:
+    """CALL-26: it, both callers and both hosts are at nodes that are not the administrator's."""
+    async with asyncio.timeout(TIME_S), nodes(redis, 4) as (first, second, third, boss):
+        async with raw_participant(third, "ann") as ann, delegation(first, second, first) as made:
+            await LOSSES[loss](boss, ann)
+            await made.until_ended()
+            await made.is_refused()
+
+
+async def test_calls_over_nodes_end_with_the_last_connection_of_their_identity(
+    redis: RedisPlace,
+) -> None:
+    """CALL-27: its two connections are at different nodes."""
+    async with asyncio.timeout(TIME_S), nodes(redis, 3) as (first, second, third):
+        async with (
+            raw_participant(third, "ann", instance="one") as one,
+            raw_participant(first, "ann", instance="two") as two,
+            delegation(first, second, third) as made,
+        ):
+            one.abort()
+            async with second.room("observer") as observer:
+                async with observer.events(["participants"]) as events:
+                    while len([p for p in await observer.participants() if p.name == "ann"]) > 1:
+                        await anext(aiter(events))
+            assert await made.goes_on()
+            two.abort()
+            await made.until_ended()

@@ -22,6 +22,7 @@ from support.nodes.tools import Holding, add
 from support.processes.host_process import host_process
 from support.redis.relay import Fate, carries, redis_relay
 from support.redis.server import RedisServer
+from support.rooms.call_watching import until_refused
 from support.rooms.events import kits_of, names_of, until_hosts
 from support.rooms.replicas import Pair
 from toolbus import RoomClient, Toolkit, tool
@@ -61,6 +62,29 @@ async def test_a_host_that_is_killed_is_gone_from_both_nodes(
             assert isinstance(absent, NoHost)
             assert absent.executed == "no"
             assert await names_of(room) == ["far", "near"]
+
+
+async def test_a_call_waits_for_the_next_process_of_its_host_at_any_node(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """RETRY-4, REG-18."""
+    async with (
+        asyncio.timeout(TIME_S),
+        node_processes(tmp_path, redis.url, redis.url) as (here, there),
+        here.room("far") as far,
+        far.watch_calls() as reports,
+    ):
+        for number, (node, other) in enumerate(((there, here), (here, there))):
+            async with host_process(node, tmp_path / f"old{number}", hold=True) as host:
+                await until_hosts(far, "work", 1)
+                call = asyncio.ensure_future(far.invoke("work.wait_again", wait_for_host_s=90))
+                await host.wrote("began wait_again")
+                await host.kill()
+            await until_refused(reports, "no_host", 2)
+            async with host_process(other, tmp_path / f"new{number}") as host:
+                assert (await call).value == "free"
+                assert host.count("began wait_again") == 1
+            await until_hosts(far, "work", 0)
 
 
 @pytest.mark.row(42)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.clients.raw_client import RawClient, raw_participant
-from support.clients.raw_requests import ask, offer, toolkit_of
+from support.clients.raw_client import RawClient, details_of, raw_participant
+from support.clients.raw_requests import ask, next_of, offer, refusal, toolkit_of
 from support.nodes.cluster import nodes
 from support.nodes.relayed import node_of
 from support.nodes.reserved_names import TIME_S, kept_in, lost_name, until_published
@@ -18,7 +18,7 @@ from support.redis.server import RedisServer
 from support.rooms.events import listed, next_toolkit_event, until_hosts
 from toolbus import NoHost, RemoteToolkit, RoomClient, Toolkit
 from toolbus.errors import AlreadyExists
-from toolbus.wire import Unregister
+from toolbus.wire import Notice, Unregister
 from toolbus_server.registry import room_state
 
 MOST_KEPT = 3
@@ -139,15 +139,15 @@ async def until_served(room: RoomClient, number: int, hosts: int = 1) -> None:
             await next_toolkit_event(events)
 
 
-async def registered(host: RawClient, number: int, request_id: int = 1) -> int:
+async def registered(host: RawClient, number: int, request_id: int = 1, **options: Any) -> int:
     """Host a definition; return its generation."""
-    body = await ask(host, offer(version(number), request_id))
+    body = await ask(host, offer(version(number), request_id, **options))
     generation: int = body["generation"]
     return generation
 
 
 async def test_generations_are_counted_for_all_nodes(redis: RedisServer) -> None:
-    """REG-9: a newer one supersedes, an older one stays in reserve, a rollback is newer again."""
+    """REG-9: a higher version supersedes, a lower one is in reserve, a rollback supersedes."""
     async with (
         asyncio.timeout(TIME_S),
         nodes(redis) as (here, there),
@@ -172,6 +172,74 @@ async def test_generations_are_counted_for_all_nodes(redis: RedisServer) -> None
                 await bob.set_attributes(published="after it")
                 while (await anext(events)).name != "participant_changed":
                     pass  # then this node has received the last unregistration too
-            assert await registered(one, 1, request_id=10) == 4  # a rollback
+            assert await registered(one, 1, request_id=10, supersede=True) == 4  # a rollback
             for room in (ann, bob):
                 await until_served(room, 1)
+
+
+async def definitions_of(room: RoomClient) -> list[tuple[str, int]]:
+    """Return versions and hosts of `kit`: of the one that serves, then of those in reserve."""
+    [kit] = await listed(room)
+    reserve = [(each.version, each.hosts) for each in kit.reserve]
+    return [(kit.version, kit.hosts), *reserve]
+
+
+async def until_definitions(rooms: list[RoomClient], *definitions: tuple[str, int]) -> None:
+    """Wait until all these nodes have the definitions of `kit` in this order."""
+    for room in rooms:
+        async with room.events(["toolkits"]) as events:
+            while await definitions_of(room) != list(definitions):
+                await next_toolkit_event(events)
+
+
+@pytest.mark.redis
+async def test_nodes_agree_on_the_order_of_definitions(redis: RedisServer) -> None:
+    """REG-22 to REG-24: also one that enters later; hosts get the notices of their own node."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis, 3) as (here, there, later),
+        here.room("ann") as ann,
+        there.room("bob") as bob,
+        raw_participant(here, "host", instance="one") as one,
+        raw_participant(there, "host", instance="two") as two,
+        raw_participant(there, "host", instance="three") as three,
+    ):
+        await registered(one, 2)
+        await until_served(bob, 2)
+        assert await registered(two, 1) == 2
+        await until_definitions([ann, bob], ("2", 1), ("1", 1))
+        conflict = await refusal(three, offer(version(3), supersede=False))
+        assert (conflict.code, details_of(conflict)["version"]) == ("definition_conflict", "2")
+        # The generation in reserve gets a new number, and so does its first host.
+        body = await ask(three, offer(version(1), 2, supersede=True))
+        assert (body["generation"], body["base"], body["serving"]) == (3, 3, True)
+        raised = (await next_of(two, Notice)).data
+        assert (raised["serving"], raised["generation"], raised["base"]) == (True, 3, 3)
+        assert (await next_of(one, Notice)).data["instead"]["version"] == "1"
+        await until_definitions([ann, bob], ("1", 2), ("2", 1))
+        await ask(three, Unregister(3, "kit", True))
+        await until_definitions([ann, bob], ("1", 1), ("2", 1))
+        async with later.room("eve") as eve:  # all that this node knows comes from Redis
+            assert await definitions_of(eve) == [("1", 1), ("2", 1)]
+            assert await registered(three, 3, request_id=4) == 4
+            await until_definitions([ann, bob, eve], ("3", 1), ("1", 1), ("2", 1))
+            await ask(two, Unregister(5, "kit", True))
+            await until_definitions([ann, bob, eve], ("3", 1), ("2", 1))
+
+
+async def test_of_two_nodes_only_one_accepts_a_host_that_wants_to_be_the_only_one(
+    redis: RedisServer,
+) -> None:
+    """REG-23: both register at the same time."""
+    async with (
+        asyncio.timeout(TIME_S),
+        nodes(redis) as (here, there),
+        raw_participant(here, "host", instance="one") as one,
+        raw_participant(there, "host", instance="two") as two,
+    ):
+        replies = []
+        for host, number in ((one, 1), (two, 2)):
+            host.send_frame(offer(version(number), supersede=False))
+        for host in (one, two):
+            replies.append(await host.reply_to(1))
+        assert sorted(type(each).__name__ for each in replies) == ["Failed", "Result"]

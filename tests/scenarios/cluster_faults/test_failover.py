@@ -74,7 +74,8 @@ async def view_of(room: RoomClient) -> tuple[list[str], dict[str, tuple[int, int
 async def host_anew(stack: AsyncExitStack, server: TestServer, holding: Holding) -> None:
     """Register the generations 2 and 4 of the identity "host"; 3 is used by one that leaves."""
     second = await stack.enter_async_context(server.room("host", instance="second"))
-    await stack.enter_async_context(second.host(Toolkit("kit", [add, holding.tool])))
+    newer = Toolkit("kit", [add, holding.tool])
+    await stack.enter_async_context(second.host(newer, supersede=True))
     async with second.host(Toolkit("short-lived", [add])):
         pass
     await stack.enter_async_context(second.host(Toolkit("new", [add])))

@@ -247,6 +247,12 @@ def test_image_runs_as_an_unprivileged_user_and_uses_mounted_files() -> None:
             assert (ROOT / source).exists(), source
 
 
+def test_only_sections_that_tests_type_have_commands() -> None:
+    found = [each for each in re.split(r"^## ", GUIDE, flags=re.MULTILINE) if "```console" in each]
+    titles = [each.partition("\n")[0] for each in found]
+    assert titles == ["Docker Compose", "Three servers", "Without Docker", "Kubernetes"]
+
+
 def test_commands_of_the_guide_are_for_the_compose_files() -> None:
     choice, *others = TYPED_FOR_MANY
     assert choice == f"export COMPOSE_FILE={MANY.name}"

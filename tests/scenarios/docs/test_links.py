@@ -76,7 +76,6 @@ def _leaves(entry: Any) -> list[str]:
             return [leaf for each in entry for leaf in _leaves(each)]
 
 
-@pytest.mark.skipif(not CONFIG.exists(), reason="mkdocs.yml is not written yet")
 def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
     listed = [entry for entry in _nav() if entry.endswith(".md")]
     assert len(listed) == len(set(listed))

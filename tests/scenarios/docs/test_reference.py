@@ -80,6 +80,7 @@ def test_every_exit_code_is_explained() -> None:
     assert {exit_code(kind()) for kind in ERRORS.values()} == set(ExitCode) - {
         ExitCode.OK,
         ExitCode.READER_CLOSED,
+        ExitCode.TERMINATED,
     }
 
 

@@ -51,6 +51,6 @@ def test_each_step_of_the_tutorial_works_after_the_loss_of_each_service(
             for service in list(terminals.services):
                 reader.restart(service)
                 terminals.type(call)
-                wait_until_all_is_hosted(terminals, steps)
-                terminals.type(steps)
+            wait_until_all_is_hosted(terminals, steps)
+            terminals.type(steps)
         terminals.end_all()

@@ -112,7 +112,7 @@ async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more
             await host.drain()
             assert calling.done() or await calling == "held"
             with pytest.raises(NoHost):
-                await alice.call("work.hold", seconds=0)
+                await alice.invoke("work.hold", {"seconds": 0}, wait_for_host_s=0)
             link = _link_of(host)
             assert link.websocket is not None
             link.websocket.transport.abort()
@@ -122,7 +122,7 @@ async def test_program_that_drains_finishes_its_calls_and_hosts_nothing_any_more
                 async with host.host(Toolkit("more", [hold])):
                     pass
             with pytest.raises(NoHost):
-                await alice.call("work.hold", seconds=0)
+                await alice.invoke("work.hold", {"seconds": 0}, wait_for_host_s=0)
         async with server.room("host") as host, host.host(Toolkit("work", [hold])):
             assert await alice.call("work.hold", seconds=0) == "held"
 

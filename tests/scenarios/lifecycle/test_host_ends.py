@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from support.processes.launch import clean_environment
+from support.processes.logged_host import PATIENCE_S, Host, host_of
 from support.rooms.events import until_hosts
 from toolbus import RoomClient
 from toolbus.errors import DeadlineExceeded, HostLost
@@ -21,73 +20,6 @@ PROGRAM = Path(__file__).parents[2] / "support/processes/ending_host.py"
 COMMAND = ["-m", "toolbus", "host", "support.processes.ending_host:work"]
 RUN = [str(PROGRAM), "run"]
 AROUND = [str(PROGRAM), "around"]
-PATIENCE_S = 60.0
-
-
-class Host:
-    """A host process and its output."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.output = ""
-        """What stderr said until it ended."""
-
-    async def entered(self) -> None:
-        """Wait until one of its tools has begun."""
-        await self._wait_for_line(b"entered\n")
-
-    async def cancelled(self) -> None:
-        """Wait until one of its tools has swallowed its cancel."""
-        await self._wait_for_line(b"cancelled\n")
-
-    async def _wait_for_line(self, words: bytes) -> None:
-        assert self._process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            while (line := await self._process.stdout.readline()) != words:
-                assert line, await self.ended()
-
-    async def wait_for_log(self, words: str) -> None:
-        """Wait until stderr contains that."""
-        assert self._process.stderr is not None
-        async with asyncio.timeout(PATIENCE_S):
-            while words not in self.output:
-                line = await self._process.stderr.readline()
-                assert line, self.output
-                self.output += line.decode()
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    async def ended(self) -> int:
-        """Wait for its end; read its whole output, and return its exit code."""
-        assert self._process.stderr is not None
-        async with asyncio.timeout(PATIENCE_S):
-            self.output += (await self._process.stderr.read()).decode()
-            return await self._process.wait()
-
-
-@asynccontextmanager
-async def host_of(url: str, token: str, command: list[str], drain: str) -> AsyncIterator[Host]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        cwd=PROGRAM.parents[2],
-        env={
-            **clean_environment(),
-            "TOOLBUS_URL": url,
-            "TOOLBUS_ROOM": "lab",
-            "TOOLBUS_TOKEN": token,
-            "TOOLBUS_DRAIN": drain,
-        },
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Host(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 @asynccontextmanager
@@ -98,7 +30,7 @@ async def hosting(
     async with (
         running_server() as server,
         server.room("alice") as alice,
-        host_of(server.url, server.token("host"), command, drain) as host,
+        host_of(server.url, server.token("host"), command, TOOLBUS_DRAIN=drain) as host,
     ):
         await until_hosts(alice, "work", 1)
         yield server, alice, host
@@ -259,7 +191,7 @@ async def test_host_that_is_stopped_while_it_connects_stops_connecting(
     async with (
         silent,
         running_server() as server,
-        host_of(f"ws://127.0.0.1:{port}", server.token("host"), command, "60") as host,
+        host_of(f"ws://127.0.0.1:{port}", server.token("host"), command) as host,
     ):
         async with asyncio.timeout(PATIENCE_S):
             await connected.wait()

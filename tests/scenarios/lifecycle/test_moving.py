@@ -334,6 +334,7 @@ async def test_client_sends_drain_on_the_old_connection_after_the_new_one_is_com
         await old.send(LEAVING)
         new = await server.next_connection()
         assert (new.instance, new.epoch > old.epoch) == (old.instance, True)
+        assert not new.asks_elsewhere  # a server alone may have been restarted
         offered = await new.answer(Register, {"digest": "d" * 64, "generation": 3})
         assert offered.options["generation"] == 3
         await new.answer(Subscribe, {"topics": ["messages"]})
@@ -379,27 +380,31 @@ async def test_client_that_was_sent_away_while_it_moved_stays_away() -> None:
 
 
 async def test_client_that_is_asked_to_move_uses_its_connection_until_it_is_welcomed() -> None:
-    """LEAVE-11: one attempt for each notice; the first server that it reaches closes at once."""
+    """LEAVE-11: one attempt for each notice; the first server that it reaches sends no welcome."""
+    is_open = asyncio.Event()
 
-    async def close(connection: ServerConnection) -> None:
-        await connection.close(1012)
+    async def send_nothing(connection: ServerConnection) -> None:
+        await (await connection.ping())
+        is_open.set()
+        await connection.wait_closed()
 
     protocols = [Subprotocol(SUBPROTOCOL)]
     async with (
         asyncio.timeout(60),
         balancer() as address,
         scripted_server(ApiScope.full()) as server,
-        serve(close, "127.0.0.1", 0, subprotocols=protocols, compression=None) as closing,
+        serve(send_nothing, "127.0.0.1", 0, subprotocols=protocols, compression=None) as silent,
     ):
         address.lead_to(server.url)
         async with RoomClient(address.url, room="lab", token="t") as alice:
             first = await server.next_connection()
-            address.lead_to(f"ws://127.0.0.1:{next(iter(closing.sockets)).getsockname()[1]}")
+            address.lead_to(f"ws://127.0.0.1:{next(iter(silent.sockets)).getsockname()[1]}")
             await first.send(MOVE)
-            while address.connections < 2:  # noqa: ASYNC110 - a counter has no event
-                await asyncio.sleep(0.01)
+            await is_open.wait()
             calling = asyncio.create_task(alice.call("kit.run"))
             call = await first.next_of(Call)
+            (unwelcomed,) = silent.connections
+            await unwelcomed.close(1012)
 
             address.lead_to(server.url)
             await first.send(MOVE)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.clients.cuttable_relay import cuttable_relay
+from support.clients.other_services import NOT_FOUND, other_service
+from support.deploy.balancer import balancer
 from support.parts.scripted_server import scripted_server
 from support.processes.node_js_client import (
     NodeProgram,
@@ -19,9 +21,18 @@ from support.processes.node_js_client import (
     node_command,
     node_program,
 )
-from toolbus import Key, KeyRing, Toolkit, tool
+from toolbus import ApiScope, Key, KeyRing, Toolkit, tool
 from toolbus.errors import HostLost, InvalidArguments, ToolFailed
-from toolbus.wire import Call, Describe, pack_body
+from toolbus.wire import (
+    PROTOCOL_HEADER,
+    Call,
+    Describe,
+    Drain,
+    Notice,
+    Register,
+    Result,
+    pack_body,
+)
 from toolbus_server import ServerSettings
 from toolbus_server.calls.router import Connection
 from toolbus_server.testing import TestServer, running_server
@@ -292,12 +303,12 @@ async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_gene
     async with AsyncExitStack() as stack:
         settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.0)
         async with running_server(key=key, settings=settings) as first:
-            async with (
-                first.room("alice") as alice,
-                first.room("node-host") as older,
-                older.host(Toolkit("lines", description="an older definition")),
-            ):
-                host = await stack.enter_async_context(host_of(client, first))
+            async with first.room("alice") as alice:
+                async with (
+                    first.room("node-host") as older,
+                    older.host(Toolkit("lines", description="an older definition")),
+                ):
+                    host = await stack.enter_async_context(host_of(client, first))
                 before = (await alice.explain("lines.echo")).generation
                 assert before > 1
             port = int(first.url.rpartition(":")[2])
@@ -307,6 +318,83 @@ async def test_node_client_reconnects_to_a_restarted_server_and_repeats_its_gene
             async with second.room("alice") as alice:
                 assert (await alice.explain("lines.echo")).generation == before
                 assert await alice.call("lines.echo", value="again") == "again"
+
+
+@pytest.mark.parametrize("notice", ["leaving", "move"])
+async def test_node_client_that_is_asked_for_another_connection_moves_its_new_calls(
+    client: Path, notice: str
+) -> None:
+    """LEAVE-9, LEAVE-11: it stays until another server accepts it, and its calls end at the old."""
+    async with (
+        asyncio.timeout(60),
+        balancer() as address,
+        scripted_server(ApiScope.full()) as server,
+        other_service(NOT_FOUND) as other,
+    ):
+        address.lead_to(server.url)
+        async with node_program(client, "demo_caller.mjs", address.url, "no.token") as caller:
+            first = await server.next_connection()
+            await caller.wait_for(joined="alice")
+            before = caller.send_order("call", name="kit.run")
+            call = await first.next_of(Call)
+            address.lead_to(other)
+            await first.send(Notice(notice, {}))
+            while address.connections < 2:  # noqa: ASYNC110 - a counter has no event
+                await asyncio.sleep(0.01)
+            meanwhile = caller.send_order("call", name="kit.run")
+            if notice == "move":
+                await first.send(Result((await first.next_of(Call)).id, pack_body([1, "stayed"])))
+                assert (await caller.answer(meanwhile))["value"] == "stayed"
+            else:
+                refused = (await caller.answer(meanwhile))["error"]
+                assert (refused["code"], refused["executed"]) == ("unavailable", "no")
+
+            address.lead_to(server.url)
+            while server.connections.empty():
+                await first.send(Notice(notice, {}))  # as servers do
+                await asyncio.sleep(0.05)
+            second = await server.next_connection()
+            assert (second.instance, second.asks_elsewhere) == (first.instance, notice == "move")
+            assert second.epoch > first.epoch
+            await first.answer(Drain, {})
+            await caller.wait_for("returned")
+            after = caller.send_order("call", name="kit.run")
+            await second.send(Result((await second.next_of(Call)).id, pack_body([1, "moved"])))
+            assert (await caller.answer(after))["value"] == "moved"
+            await first.send(Result(call.id, pack_body([1, "done"])))
+            assert (await caller.answer(before))["value"] == "done"
+            await first.websocket.wait_closed()
+            assert first.websocket.close_code == 1000
+
+
+async def test_node_client_ends_for_a_refusal_and_not_for_that_of_another_service(
+    client: Path,
+) -> None:
+    """CONN-17, LEAVE-4: such as a proxy while the server is restarted."""
+    header = f"\r\n{PROTOCOL_HEADER}: toolbus.v1\r\n\r\n".encode()
+    async with (
+        asyncio.timeout(60),
+        balancer() as address,
+        scripted_server(ApiScope.full()) as server,
+        other_service(NOT_FOUND) as other,
+        other_service(NOT_FOUND.replace(b"\r\n\r\n", header)) as refusing,
+    ):
+        address.lead_to(server.url)
+        async with node_program(client, "demo_host.mjs", address.url, "no.token") as host:
+            connection = await server.next_connection()
+            await connection.answer(Register, {"digest": "d" * 64, "generation": 1})
+            await host.wait_for(hosting="lines")
+            address.lead_to(other)
+            connection.websocket.transport.abort()
+            while address.connections < 3:  # noqa: ASYNC110 - a counter has no event
+                await asyncio.sleep(0.01)
+            address.lead_to(server.url)
+            connection = await server.next_connection()
+            await connection.answer(Register, {"digest": "d" * 64, "generation": 1})
+            await host.wait_for("returned")
+            address.lead_to(refusing)
+            connection.websocket.transport.abort()
+            assert await host.wait_for("gone") == {"gone": "refused: HTTP 404"}
 
 
 def connections_of(server: TestServer, name: str) -> list[Connection]:

@@ -18,6 +18,7 @@ from toolbus.wire import (
     Call,
     Describe,
     Event,
+    Notice,
     Register,
     Result,
     Subscribe,
@@ -87,12 +88,14 @@ async def test_client_reconnects_with_a_higher_epoch_and_registers_and_subscribe
         await connection.send(Event(2, "toolkit_added", {"toolkit": _SUMMARY}))
         assert (await stream).name == "toolkit_added"
         hosting = asyncio.create_task(_host_until_cancelled(alice))
-        await connection.answer(Register, {"digest": "d" * 64, "generation": 9})
+        await connection.answer(Register, {"digest": "d" * 64, "generation": 9, "base": 0})
+        place = {"toolkit": "mine", "public": True, "serving": True, "generation": 12, "base": 12}
+        await connection.send(Notice("serving", place))
         await connection.websocket.close(1012)
         again = await server.next_connection()
         assert (again.instance, again.epoch > connection.epoch) == (connection.instance, True)
         offered = await again.answer(Register, {"digest": "d" * 64, "generation": 9})
-        assert offered.options["generation"] == 9
+        assert (offered.options["generation"], offered.options["base"]) == (12, 12)
         await again.answer(Subscribe, {"topics": ["toolkits"]})
         async with asyncio.timeout(60):
             assert (await anext(events)).name == "reconnected"

@@ -15,6 +15,7 @@ from support.clients.raw_requests import (
     call_of,
     call_through,
     failure_of,
+    next_of,
     offer,
     refusal,
     toolkit_of,
@@ -23,6 +24,7 @@ from toolbus import AgentsGrant, ApiScope, KeyRing, TooLarge
 from toolbus.wire import (
     Describe,
     ListToolkits,
+    Notice,
     Register,
     Result,
     Subscribe,
@@ -162,7 +164,7 @@ async def test_private_toolkit_is_visible_only_to_those_it_is_shared_with() -> N
 
 
 @pytest.mark.row(35, 36)
-async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() -> None:
+async def test_higher_version_serves_and_hosts_in_reserve_serve_when_it_is_gone() -> None:
     """REG-9, REG-12: calls in flight finish where they are."""
     async with (
         running_server() as server,
@@ -172,6 +174,7 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
         raw_participant(server, "alice") as alice,
     ):
         first = await ask(old, offer())
+        assert (first["base"], first["serving"]) == (0, True)
         assert await ask(same, offer()) == first
         await ask(same, Unregister(2, "echo", True))
         in_flight = await call_through(alice, old, call_of(request_id=1))
@@ -179,7 +182,9 @@ async def test_newest_definition_serves_and_older_hosts_serve_when_it_is_gone() 
         assert second["generation"] > first["generation"]
         assert second["digest"] != first["digest"]
         await call_through(alice, new, call_of(request_id=2))
-        assert await ask(same, offer(request_id=3)) == first
+        instead = {"version": "2", "digest": second["digest"]}
+        reserve = first | {"serving": False, "instead": instead}
+        assert await ask(same, offer(request_id=3)) == reserve
         await call_through(alice, new, call_of(request_id=3))
         answer(old, in_flight)
         assert isinstance(await alice.reply_to(1), Result)
@@ -201,6 +206,50 @@ async def test_generation_is_adopted_by_a_server_that_does_not_know_it() -> None
         assert received["generation"] == 40
         newer = await ask(host, offer(toolkit_of("echo", "say", version="2"), 2))
         assert newer["generation"] > 40
+
+
+async def test_host_that_returns_supersedes_nothing_that_came_while_it_was_away() -> None:
+    """REG-10, REG-24: it repeats what it said and received; the others get notices."""
+    lower, other, higher = (toolkit_of("echo", "say", version=each) for each in ("1", "2", "3"))
+    async with running_server() as server, raw_participant(server, "host") as old:
+        async with raw_participant(server, "host", instance="two") as gone:
+            await ask(old, offer(other))
+            place = await ask(gone, offer(lower, supersede=True))
+            assert (place["generation"], place["base"], place["serving"]) == (2, 2, True)
+            assert (await next_of(old, Notice)).data["instead"]["version"] == "1"
+            gone.abort()
+        served = await next_of(old, Notice)
+        assert (served.name, served.data["serving"], served.data["base"]) == ("serving", True, 0)
+        async with (
+            raw_participant(server, "host", instance="three") as new,
+            raw_participant(server, "host", instance="two", epoch=2) as back,
+        ):
+            assert (await ask(new, offer(higher)))["serving"]
+            again = await ask(back, offer(lower, supersede=True, generation=2, base=2))
+            assert (again["base"], again["serving"]) == (2, False)
+            assert again["instead"]["version"] == "3"
+
+
+async def test_private_definition_in_reserve_is_listed_to_those_it_is_shared_with() -> None:
+    """REG-14, REG-11, EVENT-2."""
+    closed, shared = (toolkit_of("echo", "say", version=each) for each in ("1", "2"))
+    async with (
+        running_server() as server,
+        raw_participant(server, "host") as one,
+        raw_participant(server, "host", instance="two") as two,
+        raw_participant(server, "bob") as bob,
+    ):
+        await ask(one, offer(closed, public=False))
+        await ask(two, offer(shared, public=False, shared_with=["name:bob"]))
+        for reader, versions in ((one, ["1"]), (bob, [])):
+            [kit] = (await ask(reader, ListToolkits(5, {})))["toolkits"]
+            assert [each["version"] for each in kit.get("reserve", ())] == versions
+        await ask(bob, Subscribe(6, ["toolkits"]))
+        await ask(one, offer(closed, 7, public=False, shared_with=["*"], supersede=True))
+        assert [(await bob.next_event()).name for _ in range(2)] == [
+            "toolkit_changed",
+            "toolkit_superseded",
+        ]
 
 
 async def test_host_drains_before_it_leaves() -> None:

@@ -283,6 +283,7 @@ async def test_a_message_that_cannot_be_read_is_passed_over(
         raw_participant(server, "mallory") as mallory,
         server.room("bob") as bob,
         bob.events() as events,
+        bob.events(),
         asyncio.timeout(60),
     ):
         for body in (b"", b"\xc1", pack_body({}) + b"\x00", b"\x91" * 40 + b"\x90", b"\xc4\x01x"):
@@ -291,7 +292,7 @@ async def test_a_message_that_cannot_be_read_is_passed_over(
         message = (await anext(events)).message
         assert message is not None
         assert message.name == "good"
-    assert caplog.text.count("a message named odd cannot be decoded") == 5
+    assert caplog.text.count("a message named odd cannot be decoded") == 1
 
 
 async def test_messages_arrive_again_after_a_reconnect() -> None:

@@ -293,6 +293,7 @@ GOOD = f'kid = "k1"\nalg = "HS256"\niss = "acme"\nsecret = "{SECRET}"\n'
         ('key = "x"', r"no \[\[key\]\]"),
         ("key = [1]", "key 1: must be"),
         ("[[key]\n", "line 1"),
+        (f"key = {'[' * 100_000}", "maximum recursion depth"),
         (f"[[keys]]\n{GOOD}", "unknown field 'keys'"),
         (f"[[key]]\n{GOOD}sceret = 1\n", r"key 1 \('k1'\): unknown field 'sceret'"),
         (f"[[key]]\n{GOOD}\n[[key]]\nalg = 'HS256'\niss = 'acme'\n", "key 2: kid is missing"),

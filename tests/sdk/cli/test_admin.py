@@ -84,6 +84,18 @@ def test_incomplete_revoke_is_refused(toolbus: CommandLine, arguments: list[str]
     assert "--jti" in outcome.err
 
 
+@pytest.mark.parametrize(("issuer", "is_known"), [("toolbus-dev", True), ("nope", False)])
+def test_revoke_warns_of_an_issuer_without_a_key(
+    toolbus: CommandLine, issuer: str, is_known: bool
+) -> None:
+    boss = toolbus.run_here("token", "create", "--name", "boss", "--preset", "full", "--room", "*")
+    outcome = toolbus.run_here(
+        "admin", "revoke", "ghost", "--issuer", issuer, "--token", boss.out.strip()
+    )
+    assert (outcome.code, outcome.out) == (0, "revoked; closed 0 connections\n")
+    assert ("no key of the server has the issuer 'nope'" in outcome.err) is not is_known
+
+
 def test_admin_without_the_grant_exits_with_3(toolbus: CommandLine) -> None:
     token = toolbus.run_here("token", "create", "--name", "ann", "--preset", "user").out.strip()
     for arguments in (["rooms"], ["kick", "bob"], ["revoke", "bob", "--issuer", "x"]):

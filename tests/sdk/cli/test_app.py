@@ -127,6 +127,8 @@ def test_unknown_command_is_refused_with_a_similar_one(typed: str, text: str) ->
     ("module", "extra"),
     [
         ("rfc8785", "server"),
+        ("redis", "server"),
+        ("hiredis", "server"),
         ("uvicorn", "otel"),
         ("opentelemetry.sdk.trace", "otel"),
         ("pytest", None),
@@ -137,34 +139,60 @@ def test_extra_is_found_by_its_missing_module(module: str, extra: str | None) ->
     assert missing_extra(ModuleNotFoundError(name=module)) == extra
 
 
-@pytest.fixture
-def without_server_extra(tmp_path: Path) -> CommandLine:
-    """Processes that do not find a package of the extra `server`."""
-    missing = "raise ModuleNotFoundError('No module', name='rfc8785')"
-    (tmp_path / "rfc8785.py").write_text(missing)
-    return CommandLine(tmp_path, {"PYTHONPATH": str(tmp_path)})
+def test_list_of_commands_names_the_extras_that_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.cli.app.find_spec", lambda _: None)
+    shown = CliRunner().invoke(make_app(), ["--help"], env={"COLUMNS": "200"}).stdout
+    missing = {line.split()[1]: line for line in shown.splitlines() if "extra is missing" in line}
+    assert missing.keys() == {"trace", "demo"}
+    assert "pip install 'toolbus[server,otel]'" in missing["demo"]
 
 
-def test_server_without_its_extra_names_the_extra(without_server_extra: CommandLine) -> None:
-    outcome = without_server_extra.run("serve", "--dev", "--port", "0")
+def without(package: str, folder: Path) -> CommandLine:
+    """Processes that do not find this package."""
+    missing = f"raise ModuleNotFoundError('No module', name={package!r})"
+    (folder / f"{package}.py").write_text(missing)
+    return CommandLine(folder, {"PYTHONPATH": str(folder)})
+
+
+@pytest.mark.parametrize("package", ["rfc8785", "redis", "hiredis"])
+def test_server_without_its_extra_names_the_extra(package: str, tmp_path: Path) -> None:
+    options = ["--dev", "--port", "0", "--redis", "redis://127.0.0.1:1"]
+    outcome = without(package, tmp_path).run("serve", *options)
     assert outcome.code == 2
-    assert outcome.err == "toolbus serve: rfc8785 is missing: pip install 'toolbus[server]'\n"
+    assert "Traceback" not in outcome.err
+    assert outcome.err.endswith(f": {package} is missing: pip install 'toolbus[server]'\n")
 
 
-@pytest.mark.parametrize("module", ["toolbus_server", "toolbus_server.testing"])
-def test_import_without_the_extra_names_the_extra(
-    without_server_extra: CommandLine, module: str
+NODE = """
+import asyncio, toolbus, toolbus_server
+keys = toolbus.KeyRing([toolbus.Key.generate(kid="a", iss="a")])
+settings = toolbus_server.ServerSettings(keys=keys, port=0, redis="redis://127.0.0.1:1")
+asyncio.run(toolbus_server.RoomServer(settings).start())
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "program"),
+    [
+        ("rfc8785", "import toolbus_server"),
+        ("rfc8785", "import toolbus_server.testing"),
+        ("redis", NODE),
+        ("hiredis", NODE),
+    ],
+)
+def test_program_without_the_extra_names_the_extra(
+    package: str, program: str, tmp_path: Path
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", f"import {module}"],
-        env=without_server_extra.environment(),
+        [sys.executable, "-c", program],
+        env=without(package, tmp_path).environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
     assert ended.stderr.count("Traceback") == 1
     assert ended.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: the server needs rfc8785, which is not installed: "
+        f"ModuleNotFoundError: the server needs {package}, which is not installed: "
         "pip install 'toolbus[server]'"
     )
 

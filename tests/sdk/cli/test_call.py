@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -288,20 +289,33 @@ def test_passed_deadline_exits_with_5(toolbus: CommandLine, tmp_path: Path) -> N
     assert outcome.error["executed"] == "maybe"
 
 
-def test_ctrl_c_cancels_the_tool_and_exits_with_5(toolbus: CommandLine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 5), (signal.SIGTERM, 143)])
+def test_signal_cancels_the_tool_and_reports_the_call(
+    toolbus: CommandLine, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with toolbus.start("call", "lab.wait", f"path={pipe}", "--json") as running:
         with pipe.open() as result:
             assert result.readline() == "entered\n"
-            running.process.send_signal(signal.SIGINT)
+            running.process.send_signal(number)
             assert result.readline() == "cancelled\n"
         outcome = running.ended()
-    assert (outcome.code, outcome.error["code"]) == (5, "cancelled")
+    assert (outcome.code, outcome.error["code"]) == (code, "cancelled")
+    assert outcome.error["executed"] == "maybe"
 
 
-def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("call", "lab.nothing", "--url", "ws://127.0.0.1:1")
+def test_connecting_counts_towards_the_timeout(toolbus: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        outcome = toolbus.run_here("call", "lab.nothing", "--url", url, "--timeout", "1")
+    assert outcome.code == 5
+    assert f"the deadline passed before {url} accepted the connection" in outcome.err
+
+
+@pytest.mark.parametrize("command", [("call", "lab.nothing"), ("host", "clock", "--no-wait")])
+def test_missing_server_exits_with_6(toolbus: CommandLine, command: tuple[str, ...]) -> None:
+    outcome = toolbus.run_here(*command, "--url", "ws://127.0.0.1:1")
     assert outcome.code == 6
     assert "toolbus doctor" in outcome.err
 
@@ -314,9 +328,21 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["shop", "find"], "'shop' is not a tool name: did you mean shop.find?"),
         (["shop", "find", "a=b"], "did you mean shop.find?"),
         (["lab.nothing", "--url", "http://x"], "'http://x' is not a server address"),
-        (["lab.nothing", "--url", "ws://x:99999"], "is not a server address"),
+        (
+            ["lab.nothing", "--url", "ws://x:99999"],
+            "address (a port is a number from 1 to 65535): ",
+        ),
         (["lab.nothing", "--url", "ws://[::1"], "is not a server address"),
-        (["lab.nothing", "--url", "ws://x?a=b"], "is not a server address"),
+        (
+            ["lab.nothing", "--url", "ws://x:7717/foo"],
+            "address (nothing may follow the port): write",
+        ),
+        (["lab.nothing", "--url", "ws://no such host"], "is not a server address: write ws://"),
+        (
+            ["lab.nothing", "--url", "ws://0.0.0.0:7717"],
+            "no token: the development key is only for a server on this machine: use "
+            "ws://127.0.0.1:7717, or set TOOLBUS_TOKEN",
+        ),
         (["lab.nothing", "--url", "ws://me:secret@x"], "this is not a server address"),
         (
             ["lab.nothing", "--token", "@nowhere"],
@@ -325,6 +351,10 @@ def test_missing_server_exits_with_6(toolbus: CommandLine) -> None:
         (["lab.nothing", "--token", "not a token"], "this is not a token"),
         (["lab.nothing", "--token", __file__], f"is a file: write --token @{__file__}"),
         (["lab.nothing", "--timeout", "0"], "--timeout"),
+        (
+            ["lab.nothing", "--wait-for-host", "-1"],
+            "--wait-for-host must be a number of seconds, 0",
+        ),
         (["lab.nothing", "--timeout", "inf"], "--timeout must be a number of seconds above 0 and"),
         (["lab.nothing", "--url", f"ws://{'a' * 64}:1"], "is not a server address"),
         (["n" * 100_000], "nn' is not a tool name"),

@@ -120,7 +120,7 @@ def test_endless_stdin_does_not_keep_the_command_running(toolbus: CommandLine) -
 @pytest.mark.parametrize(
     ("arguments", "text", "executed"),
     [
-        (["--input", "wrong"], "line 2 of wrong is not JSON", "maybe"),
+        (["--input", "wrong"], "next: write each line as JSON, a text in quotes", "maybe"),
         (["--input", "none"], "cannot read none: No such file", "no"),
         (["--attach", "none"], "cannot read none: No such file", "no"),
         (["--input", "numbers", "--attach", "numbers"], "input or an attachment, not both", "no"),

@@ -48,11 +48,19 @@ def test_every_check_is_ok(toolbus: CommandLine) -> None:
     assert lines == [["ok", name] for name in names]
 
 
+def test_misspelt_variable_is_a_warning(toolbus: CommandLine) -> None:
+    code, findings = doctor(toolbus, TOOLBUS_URLL="ws://127.0.0.1:1")
+    assert code == 0
+    assert findings["settings"]["status"] == "warn"
+    assert findings["settings"]["found"].endswith("; TOOLBUS_URLL has no effect")
+    assert findings["settings"]["repair"] == "did you mean TOOLBUS_URL?"
+
+
 def test_missing_server_is_found_with_the_command_to_start_it(toolbus: CommandLine) -> None:
     code, findings = doctor(toolbus, "--url", "ws://127.0.0.1:1")
     assert code == 6
     assert findings["port"]["status"] == "fail"
-    assert "`toolbus serve --dev` starts a server" in findings["port"]["repair"]
+    assert "`toolbus serve --dev --port 1` starts a server" in findings["port"]["repair"]
     assert findings["room"]["status"] == "skip"
     assert findings["grants"]["status"] == "ok"
     assert findings["grants"]["found"].startswith("no room was joined; by its token it may list")
@@ -202,7 +210,7 @@ async def test_clock_that_differs_too_much_is_found() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"SSH-2.0-x\r\n", "is not an HTTP server"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", "another service answers there (it does not speak HTTP/1.1)"),
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "another service answers there (HTTP 404)"),
     ],
 )

@@ -63,6 +63,7 @@ def misnamed():
 def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     folder = tmp_path_factory.mktemp("host")
     (folder / "kits.py").write_text(KITS, encoding="utf-8")
+    (folder / "exits.py").write_text("import sys\nsys.exit(3)\n", encoding="utf-8")
     here = CommandLine(folder)
     with here.serving() as (_, url):
         there = here.at(url)
@@ -154,10 +155,12 @@ def test_name_of_another_owner_exits_with_3(toolbus: CommandLine) -> None:
     [
         (["kits:broken"], "ZeroDivisionError"),
         (["kits:nothing"], "no attribute 'nothing': did you mean kits:ruler or kits:plain?"),
-        (["kits:number"], "is a int, not a toolkit"),
+        (["kits:number"], "is of type int, not a toolkit"),
         (["kits:broken"], "ZeroDivisionError: division by zero (kits.py:26)"),
         (["kits:sized"], "sized() missing 1 required positional argument"),
-        (["nokits:x"], "No module named 'nokits'"),
+        (["nokits:x"], "No module named 'nokits': modules are searched in the current folder ("),
+        (["../kits:ruler"], "'../kits' is not the name of a module: name a module of the current"),
+        (["exits:kit"], "cannot load exits:kit: SystemExit: 3 (exits.py:2)"),
         (["nobody"], "no installed toolkit is named 'nobody'"),
         (["kits:"], "write module:attribute"),
         (["kits:plain", "--share", "*"], "add --private"),

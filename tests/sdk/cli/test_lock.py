@@ -108,6 +108,7 @@ def test_check_and_locked_commands_refuse_a_changed_definition(toolbus: CommandL
         (("host", "clock", "--locked", "no.lock"), 2, "the lock file no.lock does not exist"),
         (("lock", "word"), 4, "toolkit word not found"),
         (("lock", "--file", "no/toolbus.lock"), 2, "cannot write no/toolbus.lock"),
+        (("lock", "--file", "a" * 300), 2, "File name too long"),
     ],
 )
 def test_wrong_file_or_name_is_refused(

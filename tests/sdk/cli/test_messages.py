@@ -44,6 +44,10 @@ def test_participants_are_listed_with_their_toolkits(toolbus: CommandLine) -> No
         "toolkits": ["sums"],
         "attributes": {},
     }
+    with toolbus.hosting("clock", "--name", "ann"):
+        repeated = toolbus.run_here("participants", "--name", "ann").out.splitlines()
+    assert repeated[0].split()[:3] == ["name", "id", "role"]
+    assert len({line.split()[1] for line in repeated}) == len(repeated)
     without = token(toolbus, "--grant", "presence")
     assert toolbus.value_here("participants", "--json", "--token", without)[0]["toolkits"] is None
 
@@ -84,8 +88,10 @@ def test_broadcast_reaches_every_listener_and_kinds_are_filtered(toolbus: Comman
     [
         (["nobody", "note"], 4, "no participant named 'nobody' is in room main"),
         (["bob"], 2, "write `toolbus send NAME KIND [BODY]`"),
-        (["bob", "note", "word"], 2, "'word' is not an argument: write name=value"),
-        (["bob", "no note"], 2, "must be 1 to 64 of A-Z"),
+        (["bob", "note", "word"], 2, "the body 'word' is not JSON: "),
+        (["bob", "note", '{"a":'], 2, """the body '{"a":' is not JSON: """),
+        (["--all", "bob", "hello"], 2, "; --all takes no NAME, so bob is the kind"),
+        (["bob", "no note"], 2, "'no note' is not a kind of message: write 1 to 64 of A-Z"),
         (["bob", "note"], 0, "no connection of 'bob' subscribes to messages now"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.processes.command_line import CommandLine
+from toolbus.cli.stubs.annotations import Names
 from toolbus.cli.stubs.module_text import stub_module
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.wire import ToolkitManifest, ToolManifest
@@ -302,6 +303,19 @@ def test_wide_and_deep_schemas_have_bounded_stubs() -> None:
         source = stub_of({"name": "go", **tool})
         compile(source, "kit.pyi", "exec")
         assert len(source) < limit
+
+
+def test_equal_names_of_classes_take_few_steps() -> None:
+    class CountingNames(Names):
+        asked = 0
+
+        def is_type(self, name: str) -> bool:
+            self.asked += 1
+            return super().is_type(name)
+
+    names = CountingNames(())
+    made = {names.add_class("order") for _ in range(1_000)}
+    assert (len(made), names.asked < 3_000) == (1_000, True)
 
 
 def test_order_of_schema_and_tools_does_not_change_the_stub() -> None:

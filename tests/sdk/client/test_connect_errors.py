@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from websockets.asyncio.server import serve
 from support.clients.certificates import make_pki
 from support.clients.other_services import other_service
 from support.clients.server_tls import tls_settings
+from support.parts.scripted_server import scripted_server
 from toolbus import RoomClient, RoomException, Unavailable
 from toolbus.diagnostics.exit_codes import ExitCode, exit_code, failure_lines
+from toolbus.errors import PermissionDenied
 from toolbus_server.testing import running_server
 
 HTML = b"Content-Type: text/html\r\nContent-Length: 12\r\n\r\n<html></html>"
@@ -38,6 +42,8 @@ def unused_url() -> str:
         (b"HTTP/1.1 200 OK\r\n" + HTML, "HTTP 200", 200),
         (b"HTTP/1.1 301 Moved\r\nLocation: https://x.test/\r\n" + HTML, "HTTP 301", 301),
         (b"HTTP/1.1 301 Moved\r\nLocation: /login\r\n" + HTML, "more than 10 redirects", None),
+        (b"HTTP/1.1 301 Moved\r\nLocation: ws://[x/\r\n" + HTML, "HTTP 301", 301),
+        (b"HTTP/1.1 301 Moved\r\nLocation: /a\r\nLocation: /b\r\n" + HTML, "HTTP 301", 301),
         (b"HTTP/1.1 401 Unauthorized\r\n" + HTML, "HTTP 401", 401),
         (b"HTTP/1.1 403 Forbidden\r\n" + HTML, "HTTP 403", 403),
         (b"HTTP/1.1 404 Not Found\r\n" + HTML, "HTTP 404", 404),
@@ -65,6 +71,14 @@ async def test_another_service_at_the_url_is_not_reported_as_a_refusal(
     assert failure_lines(error)[1].startswith("  next: set --url (TOOLBUS_URL) to a toolbus server")
 
 
+@pytest.mark.parametrize("token", ["a\nb.SECRET.c", "SECRET" * 1_200, "SECRET.\xe9.c"])
+async def test_malformed_token_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(PermissionDenied, match="the token is malformed") as caught:
+        async with RoomClient(unused_url(), room="lab", token=token):
+            pass
+    assert "SECRET" not in str(caught.value)
+
+
 async def test_a_websocket_of_another_protocol_is_not_a_toolbus_server() -> None:
     async with serve(lambda client: client.wait_closed(), "127.0.0.1", 0) as listening:
         port = next(iter(listening.sockets)).getsockname()[1]
@@ -80,6 +94,13 @@ async def test_a_proxy_without_a_server_is_retryable(status: int) -> None:
     assert f"(HTTP {status})" in error.message
 
 
+async def test_certificate_of_an_unknown_authority_is_in_the_details(tmp_path: Path) -> None:
+    async with running_server(settings=tls_settings(make_pki(tmp_path))) as server:
+        error = await join_error(server.url)
+    assert "certificate" in error.message
+    assert error.details["certificate"].startswith("unable to get local issuer certificate")
+
+
 @pytest.mark.parametrize("is_secure", [False, True])
 async def test_wrong_scheme_is_reported_with_the_right_url(tmp_path: Path, is_secure: bool) -> None:
     settings = tls_settings(make_pki(tmp_path)) if is_secure else None
@@ -93,6 +114,17 @@ async def test_wrong_scheme_is_reported_with_the_right_url(tmp_path: Path, is_se
     )
     assert (error.code, error.executed, error.retryable) == ("unavailable", "no", False)
     assert failure_lines(error)[1] == f"  next: use --url {right} (TOOLBUS_URL)"
+
+
+async def test_untrusted_certificate_is_reported_with_the_variable_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "nope.pem")
+    async with running_server(settings=tls_settings(make_pki(tmp_path))) as server:
+        error = await join_error(server.url)
+    assert "its certificate is not trusted: " in error.message
+    assert error.message.endswith("; SSL_CERT_FILE: nope.pem does not exist")
+    assert failure_lines(error)[1].startswith("  next: set SSL_CERT_FILE to a file")
 
 
 def test_program_without_a_server_ends_with_a_short_traceback_that_names_the_remedy(
@@ -111,5 +143,51 @@ def test_program_without_a_server_ends_with_a_short_traceback_that_names_the_rem
     assert ended.stderr.count("Traceback") == 1
     assert ended.stderr.splitlines()[-1] == (
         f"toolbus.errors.Unavailable: cannot connect to {url}: connection refused, so no server "
-        "runs there; `toolbus serve --dev` starts one"
+        f"runs there; `toolbus serve --dev --port {url.rpartition(':')[2]}` starts one"
     )
+
+
+@pytest.fixture
+def context_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put the context `lab`, for this URL and with a token, into use."""
+    monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path))
+    (tmp_path / "lab.jwt").write_text("a.b.c", encoding="ascii")
+
+    def use(url: str) -> None:
+        lab = f"url = '{url}'\nroom = 'lab'\ntoken_file = '{tmp_path / 'lab.jwt'}'\n"
+        text = f"in_use = 'lab'\n[context.lab]\n{lab}"
+        (tmp_path / "contexts.toml").write_text(text, encoding="utf-8")
+
+    return use
+
+
+async def test_program_that_cannot_join_reads_the_context_in_use(
+    context_in_use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context_in_use(url := unused_url())
+    with pytest.raises(Unavailable, match=f"^context lab: cannot connect to {url}: connection"):
+        await RoomClient().__aenter__()
+    assert (await join_error(url)).message.startswith("cannot connect to")  # by its arguments
+    async with running_server() as server:
+        context_in_use(server.url)
+        with pytest.raises(PermissionDenied, match=r"^context lab: the server refuses the token"):
+            await RoomClient().__aenter__()
+    async with other_service(b"SSH-2.0-OpenSSH_9.6\r\n") as url:
+        context_in_use(url)
+        with pytest.raises(Unavailable, match=r"^context lab: not a toolbus server"):
+            await RoomClient().__aenter__()
+        monkeypatch.setenv("TOOLBUS_URL", url := unused_url())
+        with pytest.raises(Unavailable, match=f"^context lab: cannot connect to {url}"):
+            await RoomClient().__aenter__()  # the room and the token are those of the context
+
+
+async def test_program_whose_connection_ends_for_good_reads_the_context_in_use(
+    context_in_use: Callable[[str], None],
+) -> None:
+    async with asyncio.timeout(60), scripted_server() as server:
+        context_in_use(server.url)
+        async with RoomClient() as room:
+            await (await server.next_connection()).websocket.close(4440)
+            for waiting in (room.closed(), room.call("kit.run")):
+                with pytest.raises(RoomException, match=r"context lab: an administrator removed"):
+                    await waiting

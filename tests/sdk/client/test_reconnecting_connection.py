@@ -12,6 +12,7 @@ import pytest
 from support.parts.isolated_host import echo
 from support.parts.scripted_server import ScriptedConnection, ScriptedServer, scripted_server
 from toolbus import RoomClient, Toolkit
+from toolbus.client.connection import Connection
 from toolbus.client.reconnecting_connection import (
     ReconnectingConnection,
     ReconnectingConnectionOwner,
@@ -154,6 +155,96 @@ async def test_token_source_without_a_token_is_called_again(odd: Any) -> None:
             lose(connection_of(alice))
             await _down(connection_of(alice))
             assert [each async for each in alice.toolkits()] == []
+
+
+# A move to another server that fails
+
+
+@asynccontextmanager
+async def failed_move(
+    code: int,
+) -> AsyncIterator[tuple[ReconnectingConnection, Connection, ScriptedConnection]]:
+    """Yield a connection whose other server closed with `code`, with its first connection."""
+    blocks, is_blocked = [False, True], asyncio.Event()
+
+    async def on_connected(_: Welcome) -> None:
+        if blocks and blocks.pop(0) and connection.websocket is not None:
+            is_blocked.set()
+            await connection.websocket.wait_closed()
+            raise ConnectionError
+
+    async with scripted_server() as server, asyncio.timeout(60):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        first, peer = connection._current, await server.next_connection()
+        assert first is not None
+        await peer.send(Notice("move", {}))
+        second = await server.next_connection()
+        await is_blocked.wait()
+        assert not connection.is_ready  # what it hosts is not registered yet
+        await second.websocket.close(code)
+        await connection.ready()
+        yield connection, first, peer
+        await connection.stop()
+
+
+@pytest.mark.parametrize("code", [1012, 4403])
+async def test_connection_that_could_not_move_stays_and_is_closed_at_the_end(code: int) -> None:
+    """LEAVE-11: a server that leaves, and one that refuses the room."""
+    async with failed_move(code) as (connection, first, peer):
+        assert connection.websocket is first.websocket
+        await connection.stop()
+        await peer.websocket.wait_closed()
+        assert peer.websocket.close_code == 1000
+
+
+async def test_connection_that_could_not_move_takes_no_calls_once_its_server_leaves() -> None:
+    """LEAVE-9, LEAVE-11."""
+    async with failed_move(1012) as (connection, first, _):
+        first.on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+        assert not connection.is_ready
+        await connection.ready()
+        assert connection.websocket is not first.websocket
+
+
+async def test_old_connection_that_is_replaced_during_a_move_does_not_end_the_new_one() -> None:
+    """LEAVE-11: as by a server that has joined the others of its bus again."""
+
+    async def on_connected(_: Welcome) -> None:
+        if peers:
+            await peers[0].websocket.close(4409)
+            await first.closed.wait()
+
+    peers: list[ScriptedConnection] = []
+    async with scripted_server() as server, asyncio.timeout(60):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        assert connection._current is not None
+        first = connection._current
+        peers.append(await server.next_connection())
+        first.on_message(encode(Notice("move", {})))
+        await first.closed.wait()
+        await connection.ready()
+        assert connection.websocket is not first.websocket
+        await connection.stop()
+
+
+async def test_connection_whose_server_leaves_during_the_replay_takes_no_calls() -> None:
+    """LEAVE-9."""
+
+    async def on_connected(_: Welcome) -> None:
+        if not seen:
+            seen.append(connection._current)
+            seen[0].on_message(encode(Notice("leaving", {"grace_ms": 10_000})))
+
+    seen: list[Any] = []
+    async with scripted_server() as server, asyncio.timeout(60):
+        connection = connection_to(server.url, on_connected)
+        await connection.start()
+        assert not connection.is_ready
+        await connection.ready()
+        assert connection.websocket is not seen[0].websocket
+        await connection.stop()
 
 
 # Hosted toolkits

@@ -27,6 +27,7 @@ from toolbus.errors import (
     InvalidArguments,
     NoHost,
     Overloaded,
+    RoomException,
     ToolFailed,
 )
 from toolbus.room.room import Room
@@ -207,15 +208,18 @@ async def brought(*rows: str) -> AsyncIterator[str]:
         yield row
 
 
-async def test_call_is_retried_if_no_input_was_taken() -> None:
-    """RETRY-2."""
+@pytest.mark.parametrize(("error", "attempt"), [(Overloaded(), 1), (NoHost(), None)], ids=repr)
+async def test_call_is_retried_if_no_input_was_taken(
+    error: RoomException, attempt: int | None
+) -> None:
+    """RETRY-2, RETRY-4."""
     rows = brought("a")
     async with scripted_room() as scripted, scripted.room.stream("rows.load", input=rows) as chunks:
         await scripted.call()
         reading = asyncio.create_task(anext(chunks))
-        await scripted.fail(Overloaded())
+        await scripted.fail(error)
         call = await scripted.call()
-        assert (call.options or {})["attempt"] == 1
+        assert (call.options or {}).get("attempt") == attempt
         await scripted.want(1)
         assert (await scripted.connection.next_of(Input)).body == pack_body([2, "a"])
         await scripted.end(json_body("done"))

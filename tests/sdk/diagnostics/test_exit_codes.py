@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines, printable
+from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import (
     ERRORS,
     DeadlineExceeded,
@@ -35,10 +35,6 @@ def test_unknown_error_code_exits_with_1() -> None:
     assert exit_code(RoomException()) == 1
 
 
-def test_control_characters_in_untrusted_text_are_escaped() -> None:
-    assert printable("a\x1b[2Jb\u202ec\n") == "a\\x1b[2Jb\\u202ec\n"
-
-
 def test_names_are_quoted_for_a_shell() -> None:
     target = CallTarget("words", "count", "bob & co")
     assert target.show_command == "toolbus tools words.count --participant 'bob & co'"
@@ -57,9 +53,12 @@ def test_missing_act_for_grant_differs_from_missing_call_grant() -> None:
 
 
 def test_refused_nested_call_suggests_a_token_with_the_grant() -> None:
-    details = {"cause": "PermissionDenied", "code": "permission_denied", "refused": {}}
-    step = next_of(ToolFailed("x", details=details))
+    refused = {"lacks": "principal"}
+    error = ToolFailed("x", details={"cause": "PermissionDenied", "refused": refused})
+    step = next_of(error)
+    assert step.startswith("you have no grant for it")
     assert "`toolbus token create --allow TOOL`" in step
+    assert next_of(error, CallTarget("a", "b", principal="ann")).startswith("that participant")
 
 
 def test_cause_that_is_not_an_identifier_is_not_repeated() -> None:

@@ -117,10 +117,19 @@ def assert_ends_as_the_command_does(
 @pytest.mark.parametrize(
     ("variables", "code", "message"),
     [
-        ({"TOOLBUS_URL": NOWHERE}, 6, "unavailable: cannot connect to ws://127.0.0.1:1"),
+        (
+            {"TOOLBUS_URL": NOWHERE, "TOOLBUS_WAIT": "off"},
+            6,
+            "unavailable: cannot connect to ws://127.0.0.1:1",
+        ),
         ({"TOOLBUS_URL": "http://x"}, 2, "'http://x' is not a server address"),
+        ({"TOOLBUS_WAIT": "no"}, 2, "TOOLBUS_WAIT must be 'on' or 'off'"),
         ({"TOOLBUS_ROOM": "A B"}, 2, "'A B' is not a room name"),
-        ({"TOOLBUS_HOME": "/nowhere"}, 2, "no token: set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
+        (
+            {"TOOLBUS_HOME": "/nowhere"},
+            2,
+            "no token: TOOLBUS_HOME is /nowhere, which has no dev-keys.toml: set TOOLBUS_TOKEN or",
+        ),
         (
             {"TOOLBUS_TOKEN": "a token"},
             2,
@@ -178,15 +187,20 @@ def test_room_closed_by_the_server_ends_run_with_one_line(toolbus: CommandLine) 
 # Everything else
 
 
-def test_bug_keeps_its_traceback(toolbus: CommandLine) -> None:
+def test_exception_of_a_start_ends_run_with_its_tool_and_line(toolbus: CommandLine) -> None:
     outcome = run(toolbus, "-c", "import words; words.broken.run()")
     assert outcome.code == 1
-    assert "Traceback" in outcome.err
-    assert "ValueError: a bug" in outcome.err
+    assert outcome.err.splitlines()[0] == (
+        "toolbus: tool_failed: toolkit broken cannot start: ValueError: a bug (words.py:20); "
+        "raised by the start of tool opened (executed: no)"
+    )
+    assert "Traceback" not in outcome.err
 
 
 def test_program_can_catch_the_exit(toolbus: CommandLine) -> None:
-    program = "import words\ntry: words.words.run()\nexcept SystemExit as end: print(end.code)"
+    program = (
+        "import words\ntry: words.words.run(wait=False)\nexcept SystemExit as end: print(end.code)"
+    )
     outcome = run(toolbus, "-c", program, TOOLBUS_URL=NOWHERE)
     assert (outcome.code, outcome.out) == (0, "6\n")
 

@@ -378,3 +378,4 @@ def test_refusal_has_no_traceback_of_pydantic() -> None:
         received = "".join(traceback.format_exception(refused.value))
         assert "pydantic/" not in received
         assert "errors.pydantic.dev" not in received
+        assert "\n" not in str(refused.value)

@@ -362,7 +362,7 @@ async def test_message_received_before_the_peer_closed_is_read() -> None:
 
 def test_log_for_websockets_hides_the_content(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    log = RedactingLogger(logging.getLogger("websockets.server"))
+    log = RedactingLogger("websockets.server")
     inner = logging.LoggerAdapter(log, {"websocket": "connection"})
 
     assert not inner.isEnabledFor(logging.DEBUG)

@@ -133,6 +133,8 @@ FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
             public=st.booleans(),
             shared_with=st.lists(st.sampled_from(["*", "name:trudy", "role:user", "x"])),
             generation=st.sampled_from([1, 7, 2**48]),
+            base=st.sampled_from([0, 1, 8]),
+            supersede=st.booleans(),
         ),
     ),
     Unregister: (_id, _kit, st.booleans()),

@@ -79,11 +79,15 @@ class Project:
         self.variables[name] = value
 
     def remove(self) -> None:
-        """Remove containers, volumes and networks of both files, and the image."""
+        """Remove all of it, and the image."""
+        self.down()
+        self.type(f"docker image rm --force {self.image} 2>&1")
+
+    def down(self) -> None:
+        """Remove containers, volumes and networks of both files."""
         for file in ("compose.yaml", "compose.nodes.yaml"):
             down = "docker compose --profile '*' down --volumes --timeout 1 --remove-orphans"
             self.type(down, COMPOSE_FILE=file)
-        self.type(f"docker image rm --force {self.image} 2>&1")
 
 
 def image_variables(what: str) -> dict[str, str]:

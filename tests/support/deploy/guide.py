@@ -12,6 +12,7 @@ __all__ = [
     "BY_HAND",
     "FOR_KUBERNETES",
     "GUIDE",
+    "HOSTS",
     "KEY_COMMAND",
     "TYPED",
     "TYPED_FOR_MANY",
@@ -23,6 +24,8 @@ __all__ = [
 
 _GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 GUIDE = (_GUIDES / "deploy.md").read_text(encoding="utf-8")
+HOSTS = {"clock": "1", "sql": "2"}
+"""The toolkits of both compose files, and the number of their hosts."""
 BY_HAND = "docker compose run --rm toolbus "
 
 
@@ -55,7 +58,7 @@ def hosts_in(table: str) -> dict[str, str]:
 
 def check_answers(table: str, clock: str, query: str) -> None:
     """Check the output of the three commands of the first section that look around and call."""
-    assert hosts_in(table) == {"clock": "1", "sql": "2"}
+    assert hosts_in(table) == HOSTS
     assert re.match(r"\d{4}-\d\d-\d\dT", clock)
     assert len(json.loads(query)["rows"]) == 3
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -69,8 +70,9 @@ def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         path = folder / "haproxy.cfg"
         path.write_text(_here(listener.fileno(), nodes), encoding="utf-8")
+        command = [program, "-db", "-f", str(path)]
         process = subprocess.Popen(
-            [program, "-db", "-f", str(path)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -78,7 +80,7 @@ def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]
             text=True,
         )
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-    service = Service(process)
+    service = Service(process, shlex.join(command), ())
     reader = threading.Thread(target=service.read, daemon=True)
     reader.start()
     with process:

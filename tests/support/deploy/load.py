@@ -11,24 +11,31 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 
 from support.deploy.containers import Project
 from support.rooms.events import until_hosts
 from support.storm.callers import Ledger, make_calls
-from support.storm.plan import PlannedCall
+from support.storm.plan import IDEMPOTENT, PlannedCall
 from support.storm.processes import StormProcess
-from support.storm.verdict import BETWEEN_NODES, NEVER, OK, problems
+from support.storm.verdict import BETWEEN_NODES, NEVER, OK, CallOutcome, problems
 from support.storm.witness import witness_of
 from toolbus import ApiScope, KeyRing, ParticipantToken, RoomClient
 
-__all__ = ["Load", "calls_through"]
+__all__ = ["CALLS_IN_FLIGHT", "Load", "calls_through"]
 
 _ROOM = "main"
 _HOSTS, _CALLERS, _TASKS = 2, 3, 2
+CALLS_IN_FLIGHT = _CALLERS * _TASKS
+"""How many short calls are in flight at any time."""
+_COUNTED = range(1, CALLS_IN_FLIGHT + 1)
+_LONG = range(_COUNTED.stop, _COUNTED.stop + _CALLERS)
+"""The tasks that make long calls."""
 _KEYS_PER_TASK = 10_000_000
-_DEADLINE_S = 30.0
+_LONG_S = 5.0
+_DEADLINE_S = 60.0
 _PATIENCE_S = 90.0
 
 
@@ -48,22 +55,21 @@ class Load:
         before = len(self.ledger.reports)
         await self._until(lambda: min(self._good_since(before)) >= count)
 
-    async def ends(self, count: int) -> None:
-        """Wait until this many more calls have ended, well or not."""
-        before = len(self.ledger.reports)
-        await self._until(lambda: len(self.ledger.reports) >= before + count)
-
     async def _until(self, is_true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(_PATIENCE_S):
-            while not is_true():
-                self.ledger.reported.clear()
-                await self.ledger.reported.wait()
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while not is_true():
+                    self.ledger.reported.clear()
+                    await self.ledger.reported.wait()
+        except TimeoutError:
+            failed = "\n".join(map(str, self.failed[:10]))
+            raise AssertionError(f"calls did not continue: {self.summary()}\n{failed}") from None
 
     def _good_since(self, before: int) -> list[int]:
         good = Counter(
             each.key // _KEYS_PER_TASK for each in self.ledger.reports[before:] if each.code == OK
         )
-        return [good[task] for task in range(1, _CALLERS * _TASKS + 1)]
+        return [good[task] for task in _COUNTED]
 
     def check(self) -> None:
         """Compare the reports of the callers with the witness."""
@@ -79,12 +85,34 @@ class Load:
         )
 
     @property
-    def failed(self) -> list[str]:
+    def failed(self) -> list[CallOutcome]:
         """The calls that did not end well."""
-        return [str(each) for each in self.ledger.reports if each.code != OK]
+        return [each for each in self.ledger.reports if each.code != OK]
+
+    @property
+    def unexplained(self) -> list[CallOutcome]:
+        """The failed calls that no fault explains.
+
+        They could be repeated, since they did not run or are idempotent, or they waited for their
+        deadline, which is later than the end of every fault.
+        """
+        asked = self.ledger.asked
+        return [
+            each
+            for each in self.failed
+            if each.executed == "no"
+            or each.code == "deadline_exceeded"
+            or asked[each.key].tool in IDEMPOTENT
+        ]
 
 
-def _planned(task: int) -> Iterator[PlannedCall]:
+def _long_calls(task: int) -> Iterator[PlannedCall]:
+    """Plan calls that end within the drain of a node, and must not be repeated."""
+    for key in count(task * _KEYS_PER_TASK + 1):
+        yield PlannedCall(key=key, tool="once", work_s=_LONG_S, timeout_s=_DEADLINE_S)
+
+
+def _short_calls(task: int) -> Iterator[PlannedCall]:
     """Draw calls of which none needs to fail."""
     random, key = Random(task), task * _KEYS_PER_TASK
     while True:
@@ -113,8 +141,16 @@ def _tokens(project: Project, folder: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def calls_through(project: Project, folder: Path) -> AsyncIterator[Load]:
-    """Call until the block ends; then all calls must have ended as the witness says."""
+async def calls_through(
+    project: Project, folder: Path, *, long: bool = False
+) -> AsyncIterator[Load]:
+    """Call until the block ends; then all calls must have ended as the witness says.
+
+    Args:
+        project: The nodes and their balancer.
+        folder: Where witness and error log are written.
+        long: Whether each caller also makes calls of 5 s; `Load.continues` does not count them.
+    """
     url = f"ws://127.0.0.1:{project.port}"
     tokens = await asyncio.to_thread(_tokens, project, folder)
     witness, log = folder / "witness", folder / "errors.log"
@@ -133,8 +169,8 @@ async def calls_through(project: Project, folder: Path) -> AsyncIterator[Load]:
         await until_hosts(callers[0], "storm", _HOSTS)
         pulse = asyncio.create_task(load.ledger.pulse.run())
         async with asyncio.TaskGroup() as group:
-            for task in range(_CALLERS * _TASKS):
-                planned = _planned(task + 1)
+            for task in chain(_COUNTED, _LONG if long else ()):
+                planned = _long_calls(task) if task in _LONG else _short_calls(task)
                 room = callers[task % _CALLERS]
                 group.create_task(make_calls(room, planned, load.ledger, is_over))
             yield load

@@ -43,6 +43,9 @@ class ManualClock:
         self._timers.append(timer)
         return timer
 
+    def call_soon(self, function: Callable[..., None], *args: Any) -> _Timer:
+        return self.call_at(self.now, function, *args)
+
     @property
     def waiting(self) -> int:
         """The number of timers that are set."""

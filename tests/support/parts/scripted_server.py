@@ -65,6 +65,7 @@ class ScriptedServer:
         self.connections: asyncio.Queue[ScriptedConnection] = asyncio.Queue()
         self.url = ""
         self.version = 1
+        self.limits: dict[str, Any] = {}
         self.more: list[Any] = []
         """Fields behind those of a welcome."""
 
@@ -75,8 +76,8 @@ class ScriptedServer:
 
     async def handle(self, connection: ServerConnection) -> None:
         client = ScriptedConnection(connection)
-        facts: dict[str, Any] = {"name": "alice", "issuer": "test", "role": "user", "limits": {}}
-        facts |= {"api": self.api, "heartbeat_ms": 0}
+        facts: dict[str, Any] = {"name": "alice", "issuer": "test", "role": "user"}
+        facts |= {"limits": self.limits, "api": self.api, "heartbeat_ms": 0}
         welcome = [1, self.version, "p1", "lab", "s1", facts]
         await connection.send(pack_body([*welcome, *self.more]))
         self.connections.put_nowait(client)

@@ -102,9 +102,15 @@ class CommandLine:
     @contextmanager
     def start(self, *arguments: str, **variables: str) -> Iterator[Running]:
         """Start a command; what still runs when the block ends is killed."""
+        with self.running("-m", "toolbus", *arguments, **variables) as running:
+            yield running
+
+    @contextmanager
+    def running(self, *arguments: str, **variables: str) -> Iterator[Running]:
+        """Start Python with these arguments, as `start` does."""
         with heard_interrupts():
             process = subprocess.Popen(
-                [sys.executable, "-m", "toolbus", *arguments],
+                [sys.executable, *arguments],
                 cwd=self.folder,
                 env=self.environment(variables),
                 stdin=subprocess.DEVNULL,

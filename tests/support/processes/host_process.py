@@ -74,6 +74,7 @@ async def host_process(
     hold: bool = False,
     token: str | None = None,
     via: FaultProxy | None = None,
+    **variables: str,
 ) -> AsyncIterator[HostProcess]:
     """Start a host and wait until its toolkit is registered; it is stopped when the block ends."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TOOLBUS_")}
@@ -84,6 +85,7 @@ async def host_process(
             "TOOLBUS_URL": server.url if via is None else via.url,
             "TOOLBUS_ROOM": "lab",
             "TOOLBUS_TOKEN": token or server.token("host"),
+            **variables,
         },
         stdout=asyncio.subprocess.PIPE,
     )

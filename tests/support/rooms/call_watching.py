@@ -14,6 +14,13 @@ from toolbus import (
 OBSERVER = ApiScope(observe=True)
 
 
+async def until_refused(reports: AsyncIterator[CallReport], code: str, times: int) -> None:
+    """Read on until this many attempts have ended with this error."""
+    async with asyncio.timeout(60):
+        while times > 0:
+            times -= sum(each.code == code for each in (await anext(reports)).calls)
+
+
 class Sum:
     """The sum of all reports that a watcher has received."""
 

@@ -30,7 +30,14 @@ from toolbus.hosting.input_receiver import InputReceiver
 from toolbus.hosting.output_stream import OutputStream
 from toolbus_server.calls.call_state import CallStreams, InFlightCall, StreamDirection
 
-__all__ = ["CALL_TYPES", "entries_of", "forget_ended", "holdings", "report_holdings"]
+__all__ = [
+    "CALL_TYPES",
+    "entries_of",
+    "forget_ended",
+    "holdings",
+    "report_holdings",
+    "settled_holdings",
+]
 
 CALL_TYPES: frozenset[type] = frozenset(
     {
@@ -72,6 +79,16 @@ def holdings() -> dict[str, Any]:
     }
 
 
+async def settled_holdings() -> dict[str, Any]:
+    """Count as `holdings` does, after each task whose wait is over has gone on to its next one.
+
+    Otherwise the number of futures depends on the moment: timers of many connections end together.
+    """
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return holdings()
+
+
 def _name_of(task: asyncio.Task[Any]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", task))
 
@@ -99,5 +116,5 @@ async def report_holdings(more: Callable[[], dict[str, Any]] = dict) -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.readline():
-        facts = more()
-        print(json.dumps({**holdings(), **facts}), flush=True)  # noqa: T201 - the parent reads it
+        facts = {**await settled_holdings(), **more()}
+        print(json.dumps(facts), flush=True)  # noqa: T201 - the parent reads it

@@ -24,6 +24,7 @@ NEVER = frozenset(
     {
         "already_exists",
         "definition_changed",
+        "definition_conflict",
         "duplicate_call_id",
         "internal",
         "invalid_arguments",

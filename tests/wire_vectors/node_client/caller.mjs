@@ -65,6 +65,10 @@ export class Caller {
     if (isMore && this.#connection.welcome.version < STREAMS_SINCE) {
       throw new RoomError("unavailable", "this server knows no streams", { executed: "no" });
     }
+    if (this.#connection.isLeaving && !settings.options?.parent) {
+      const facts = { executed: "no", retryable: true };
+      throw new RoomError("unavailable", "its server is leaving", facts); // LEAVE-9
+    }
     const [toolkit, tool] = name.split(".");
     const options = {
       ...settings.options,

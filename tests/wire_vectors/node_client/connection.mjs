@@ -7,6 +7,9 @@ import { decodeFrame, encodeFrame } from "./frames.mjs";
 import { unpack } from "./packing.mjs";
 
 const SILENT_MS = 15_000;
+const PROTOCOL_HEADER = "toolbus-protocol";
+// A proxy may send these, and all from 500 on, while its server does not run (CONN-17).
+const STATUSES_OF_PROXIES = [408, 414, 429, 431];
 
 export class Connection {
   #socket;
@@ -16,6 +19,7 @@ export class Connection {
   #maxBytes = 2 ** 20;
   #heard = Date.now();
   #beat = null;
+  #noticed = () => {};
 
   /** The content of the welcome: `participant`, `room`, `facts` and so on. */
   welcome = null;
@@ -23,9 +27,17 @@ export class Connection {
   /** Resolves to a Refused when the connection has ended; never rejects. */
   closed;
 
-  /** Join a room. `url` is `ws://HOST:PORT`. Throws Refused. */
-  static async join({ url, room, token, instance = "", epoch = 1 }) {
-    const query = new URLSearchParams({ epoch, chunks: 1, ...(instance && { instance }) });
+  /** Whether its server leaves: no new call is sent here (LEAVE-9). */
+  isLeaving = false;
+
+  /**
+   * Join a room. `url` is `ws://HOST:PORT`; `elsewhere` asks for another server than that of an
+   * open connection (LEAVE-11). Throws Refused.
+   */
+  static async join({ url, room, token, instance = "", epoch = 1, elsewhere = false }) {
+    const query = new URLSearchParams({
+      epoch, chunks: 1, ...(instance && { instance }), ...(elsewhere && { elsewhere: 1 }),
+    });
     const socket = new WebSocket(`${url}/rooms/${room}?${query}`, ["toolbus.v1"], {
       headers: { Authorization: `Bearer ${token}` },
       perMessageDeflate: false, // CONN-8
@@ -39,6 +51,10 @@ export class Connection {
     this.#socket = socket;
     this.on("result", (frame) => this.#settle(frame));
     this.on("failed", (frame) => this.#settle(frame));
+    this.on("notice", ({ name }) => {
+      if (name === "leaving") this.isLeaving = true;
+      if (name === "leaving" || name === "move") this.#noticed(name);
+    });
     this.closed = new Promise((resolve) => socket.once("close", (code, reason) => {
       clearInterval(this.#beat);
       const why = new Refused(`closed: ${code} ${reason}`, { closeCode: code });
@@ -69,8 +85,22 @@ export class Connection {
   open(kind, values) {
     const id = this.#nextId++;
     this.send(kind, { id, ...values });
-    const reply = new Promise((resolve, reject) => this.#pending.set(id, { resolve, reject }));
-    return { id, reply };
+    const request = {};
+    request.reply = new Promise((resolve, reject) => Object.assign(request, { resolve, reject }));
+    this.#pending.set(id, request);
+    return { id, reply: request.reply };
+  }
+
+  /** Wait for the next notice that asks for another connection: "leaving" or "move". */
+  noticed() {
+    return new Promise((resolve) => (this.#noticed = resolve));
+  }
+
+  /** Wait until each request has its reply. */
+  async settled() {
+    while (this.#pending.size) {
+      await Promise.allSettled([...this.#pending.values()].map(({ reply }) => reply));
+    }
   }
 
   /** Send a request that is not a call and return the decoded reply. */
@@ -93,8 +123,7 @@ export class Connection {
         resolve();
       });
       this.#socket.once("unexpected-response", (request, response) => {
-        const status = response.statusCode;
-        reject(new Refused(`refused: HTTP ${status}`, { status }));
+        reject(refusal(response));
         request.destroy();
       });
       this.#socket.on("error", (error) => reject(new Refused(String(error))));
@@ -130,6 +159,14 @@ export class Connection {
     if (frame.kind === "result") waiting.resolve(frame.body);
     else waiting.reject(errorOf(frame));
   }
+}
+
+// Without our header a status says nothing about the token or the room (CONN-17).
+function refusal({ statusCode: status, headers }) {
+  if (PROTOCOL_HEADER in headers) return new Refused(`refused: HTTP ${status}`, { status });
+  const isOfProxy = status >= 500 || STATUSES_OF_PROXIES.includes(status);
+  const why = isOfProxy ? "no server answers" : "another service answers there";
+  return new Refused(`${why}: HTTP ${status}`);
 }
 
 function lost(executed) {

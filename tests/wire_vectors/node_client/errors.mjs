@@ -32,7 +32,10 @@ export class BrokenFrame extends Error {
   }
 }
 
-/** The connection was refused or has ended. `status` is that of HTTP, `closeCode` of the websocket. */
+/**
+ * The connection was refused or has ended. `status` is that of a toolbus server's HTTP response,
+ * `closeCode` of the websocket.
+ */
 export class Refused extends Error {
   constructor(why, { status = null, closeCode = null } = {}) {
     super(why);

@@ -32,7 +32,10 @@ export class Host {
     connection.closed.then(() => [...this.#runs.keys()].forEach((id) => this.#stop(id, "lost")));
   }
 
-  /** Host a toolkit; returns its `digest` and `generation`. Send the latter after a reconnect. */
+  /**
+   * Host a toolkit; returns its `digest`, `generation` and `base`, and whether it is `serving`. Send generation and
+   * base after a reconnect.
+   */
   async register(toolkit, options = {}) {
     this.#toolkits.set(toolkit.name, toolkit);
     const tools = toolkit.tools.map(({ run, check, ...fields }) => fields);
@@ -43,6 +46,14 @@ export class Host {
   /** Accept no more calls; running ones continue. */
   async unregister(name, { isPublic = true } = {}) {
     return this.#connection.request("unregister", { toolkit: name, public: isPublic });
+  }
+
+  /** Accept no calls any more, and wait until those that run have ended (LEAVE-5). */
+  async drain() {
+    await this.#connection.request("drain", { options: {} });
+    while (this.#runs.size) {
+      await Promise.allSettled([...this.#runs.values()].map(({ ended }) => ended));
+    }
   }
 
   #begin(frame) {
@@ -60,7 +71,7 @@ export class Host {
     const { args, wrong } = argumentsOf(tool, frame.arguments);
     if (wrong) return refuse("invalid_arguments", wrong.message, wrong);
     this.#runs.set(frame.id, run);
-    run.go(tool, args).finally(() => this.#runs.delete(frame.id));
+    run.ended = run.go(tool, args).finally(() => this.#runs.delete(frame.id));
   }
 
   #stop(id, reason) {

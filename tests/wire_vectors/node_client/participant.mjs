@@ -1,4 +1,5 @@
-// A participant that reconnects: the same instance with a higher epoch (CONN-11, LEAVE-4).
+// A participant that reconnects: the same instance with a higher epoch (CONN-11, LEAVE-4). It moves
+// to another server when its own leaves (LEAVE-9), or has lost the others of its bus (LEAVE-11).
 
 import { randomBytes } from "node:crypto";
 import { setTimeout as pause } from "node:timers/promises";
@@ -10,12 +11,14 @@ import { Host } from "./host.mjs";
 const FINAL_STATUSES = [401, 403, 404, 426];
 // Close codes of section 2 after which a reconnect would be refused again.
 const FINAL_CODES = [1002, 1003, 1007, 4401, 4403, 4404, 4409, 4440];
+const REMOVED = 4440;
 
 export class Participant {
   #place;
   #epoch = 0;
   #hosted = [];
   #leaving = false;
+  #finishing = new Set();
 
   /** The current connection, with `caller` and `host`. All three change with a reconnect. */
   connection = null;
@@ -43,52 +46,87 @@ export class Participant {
   /** Host a toolkit, also after every reconnect. */
   async offer(toolkit, options = {}) {
     const offer = { toolkit, options };
-    await this.#register(offer);
+    let host;
+    do {
+      host = this.host;
+      await register(host, offer);
+    } while (host !== this.host); // it has moved meanwhile
     this.#hosted.push(offer);
   }
 
   async leave() {
     this.#leaving = true;
-    await this.connection.close();
+    await Promise.all([this.connection, ...this.#finishing].map((each) => each.close()));
     return this.gone;
   }
 
-  async #connect() {
+  async #connect(options = {}) {
     this.#epoch += 1;
-    this.connection = await Connection.join({ ...this.#place, epoch: this.#epoch });
-    this.caller = new Caller(this.connection);
-    this.host = new Host(this.connection);
+    const place = { ...this.#place, epoch: this.#epoch, ...options };
+    const connection = await Connection.join(place);
+    const host = new Host(connection);
     try {
-      for (const offer of this.#hosted) await this.#register(offer);
+      for (const offer of this.#hosted) await register(host, offer);
+      if (this.#leaving) throw new Error("it leaves");
     } catch (error) {
-      await this.connection.close();
+      await connection.close();
       throw error;
     }
-  }
-
-  async #register(offer) {
-    const { generation } = await this.host.register(offer.toolkit, offer.options);
-    offer.options = { ...offer.options, generation }; // REG-10
+    this.connection = connection;
+    this.caller = new Caller(connection);
+    this.host = host;
   }
 
   async #stay() {
-    for (let tries = 0; ; ) {
-      const why = await this.connection.closed;
+    for (;;) {
+      const { connection, host } = this;
+      const isAsked = connection.isLeaving ? "leaving" : connection.noticed();
+      const why = await Promise.race([connection.closed, isAsked]);
       if (this.#leaving || isFinal(why)) return why;
-      for (;;) {
-        await pause(Math.random() * Math.min(100 * 2 ** tries++, 5_000));
-        if (this.#leaving) return why;
-        try {
-          await this.#connect();
-          tries = 0;
-          this.onReturn();
-          break;
-        } catch (error) {
-          if (error instanceof Refused && isFinal(error)) return error;
-        }
+      if (why === "move") {
+        // Once for each notice; if it fails, the connection is used as before.
+        if (await this.#connect({ elsewhere: true }).catch(() => true)) continue;
+      } else {
+        const final = await this.#reconnect(connection);
+        if (final) return final;
+      }
+      this.#finish(connection, host);
+      this.onReturn();
+    }
+  }
+
+  // Connect again. Returns the reason if no further attempt can succeed.
+  async #reconnect(previous) {
+    let ended = null;
+    previous.closed.then((why) => (ended = why));
+    for (let tries = 0; ; tries++) {
+      await pause(Math.random() * Math.min(100 * 2 ** tries, 5_000));
+      if (this.#leaving || ended?.closeCode === REMOVED) return previous.closed;
+      try {
+        return await this.#connect();
+      } catch (error) {
+        if (error instanceof Refused && isFinal(error)) return error;
       }
     }
   }
+
+  // Close a connection that has a successor, when no call is under way on it any more.
+  async #finish(connection, host) {
+    this.#finishing.add(connection);
+    try {
+      await host.drain();
+      await connection.settled();
+    } catch {
+      // It was lost, and its calls with it.
+    }
+    await connection.close();
+    this.#finishing.delete(connection);
+  }
+}
+
+async function register(host, offer) {
+  const { generation, base } = await host.register(offer.toolkit, offer.options);
+  offer.options = { ...offer.options, generation, base }; // REG-10
 }
 
 function isFinal({ status, closeCode }) {

@@ -18,6 +18,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.demo.cluster_processes import ClusterProcesses
 from toolbus_toolkits.demo.cluster_scenes import cluster_scenes
 from toolbus_toolkits.demo.fault_scenes import fault_scenes
@@ -163,7 +164,7 @@ async def _run_demo(output: SceneOutput, *, keep: bool) -> int:
 
 async def _run_cluster(cluster: ClusterProcesses, output: SceneOutput) -> int:
     # The scenes report lost connections themselves.
-    logging.getLogger("toolbus.client.reconnecting_connection").setLevel(logging.ERROR)
+    bounded_logger("toolbus.client.reconnecting_connection").setLevel(logging.ERROR)
     async with cluster:
         if await run_scenes(cluster_scenes(cluster, output), output):
             return 0

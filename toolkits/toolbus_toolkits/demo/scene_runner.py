@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolbus import RoomException
-from toolbus.telemetry.viewer.trace_tree import sanitised
+from toolbus.untrusted_text import one_line
 
 __all__ = ["MAX_COLUMNS", "Scene", "SceneFailed", "SceneOutput", "run_scenes", "table"]
 
@@ -82,7 +82,7 @@ class SceneOutput:
     def print_list(self, title: str, points: Iterable[str]) -> None:
         """Print a list of short texts; untrusted text is made safe for a terminal."""
         self.verbatim([" " * _INDENT + title], "italic")
-        self.verbatim(f"{' ' * _INDENT}- {sanitised(point, 90)}" for point in points)
+        self.verbatim(f"{' ' * _INDENT}- {one_line(str(point), 90)}" for point in points)
 
     def open(self, number: int, scene: Scene) -> None:
         """Print what a scene does, before it runs."""
@@ -133,7 +133,7 @@ def table(
 def _cell(value: object, max_chars: int) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int | float) else sanitised(value, max_chars)
+    return f"{value:,}" if isinstance(value, int | float) else one_line(str(value), max_chars)
 
 
 async def run_scenes(
@@ -171,5 +171,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, SceneFailed):
         return str(error)
     if isinstance(error, RoomException):
-        return f"{error.code}, executed: {error.executed}: {sanitised(error.message, 200)}"
-    return f"{type(error).__name__}: {sanitised(error, 300)}"
+        return f"{error.code}, executed: {error.executed}: {one_line(error.message, 200)}"
+    return f"{type(error).__name__}: {one_line(str(error), 300)}"

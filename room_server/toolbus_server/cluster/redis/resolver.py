@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,8 @@ from typing import Any, TypeAlias
 
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.sentinel import SentinelManagedConnection
+
+from toolbus.bounded_logging import bounded_logger
 
 __all__ = [
     "LOOKUP_S",
@@ -33,7 +34,7 @@ __all__ = [
 LOOKUP_S = 1.0
 """Seconds that a connection waits for the lookup of its host."""
 _CONNECT_S = 5.0
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _Addresses: TypeAlias = tuple[str, ...]
 
 
@@ -98,7 +99,11 @@ class HostResolver:
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._end, host, lookup, outcome)
 
-        Thread(target=look_up, name=f"lookup of {host}", daemon=True).start()
+        try:
+            Thread(target=look_up, name=f"lookup of {host}", daemon=True).start()
+        except RuntimeError as error:  # the system allows no further thread
+            failure = socket.gaierror(socket.EAI_AGAIN, f"cannot look up {host}: {error}")
+            self._end(host, lookup, failure)
         return lookup
 
     def _end(self, host: str, lookup: _Lookup, outcome: _Addresses | OSError) -> None:

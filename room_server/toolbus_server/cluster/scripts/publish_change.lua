@@ -6,11 +6,12 @@
 --   {"in", slot, epoch, facts}              a participant joined or changed
 --   {"aside", slot, epoch, facts, slot}     it moves to another slot, with its toolkits
 --   {"out", slot, epoch, keep}              it left; its names are reserved for it or not
---   {"up", slot, epoch, name, owner, digest, claimed, facts}    it hosts a toolkit; 0 claims no generation
+--   {"up", slot, epoch, name, owner, digest, number, facts, base, supersede}    it hosts a toolkit; number 0 and
+--                                           base -1 claim nothing; to supersede is to precede all that are there
 --   {"down", slot, epoch, name, keep}       it no longer hosts a toolkit
--- Returns false if the writer has no lease: nothing is changed. Else {version, the result of each change}: a
--- number, which for "up" is the toolkit's generation; 0 if a newer connection has the slot; "taken" if the
--- name belongs to another identity. With an ended node as ARGV[1] and "purge" for changes, all that it
+-- Returns false if the writer has no lease: nothing is changed. Else {version, the result of each change}: 1, for
+-- "up" {number, base} of the generation; 0 if a newer connection has the slot; "taken" if the name belongs to
+-- another identity. With an ended node as ARGV[1] and "purge" for changes, all that it
 -- published is withdrawn.
 local writer, room, reserve_ms, max_reserved = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local is_purge = ARGV[4] == 'purge'
@@ -18,9 +19,9 @@ if not is_purge and not has_lease(writer) then return false end
 
 local function put(key, field, value) redis.call('HSET', key, field, cmsgpack.pack(value)) end
 
--- A name: {owner, reserved until, {digest, number, hosts, digest, number, hosts, ...}}
+-- A name: {owner, reserved until, {digest, number, hosts, base, digest, number, hosts, base, ...}}
 local function find_digest(record, digest)
-  for at = 1, #record[3], 3 do
+  for at = 1, #record[3], 4 do
     if record[3][at] == digest then return at end
   end
 end
@@ -44,7 +45,7 @@ local function release(name, fact, keep)
   if not at then return end
   record[3][at + 2] = record[3][at + 2] - 1
   if record[3][at + 2] <= 0 then
-    for _ = 1, 3 do table.remove(record[3], at) end
+    for _ = 1, 4 do table.remove(record[3], at) end
   end
   if #record[3] == 0 then
     if not keep then return redis.call('HDEL', names, name) end
@@ -53,29 +54,48 @@ local function release(name, fact, keep)
   put(names, name, record)
 end
 
-local function claim(name, owner, digest, claimed)
+-- The same rule as `place` in registry/generations.py.
+local function place(owner, generations, known, number, base, supersede)
+  if number == 0 then
+    if known and not supersede then return generations[known + 1], generations[known + 3] end
+    number = tonumber(redis.call('HGET', names, '=' .. owner) or 0)
+    for each = 2, #generations, 4 do number = math.max(number, generations[each]) end
+    number = number + 1
+  end
+  if supersede then base = number end
+  if known then
+    return math.max(number, generations[known + 1]), math.max(base, generations[known + 3])
+  end
+  if base < 0 then
+    base = 0
+    for each = 4, #generations, 4 do
+      if generations[each] <= number then base = math.max(base, generations[each]) end
+    end
+  end
+  return number, base
+end
+
+local function claim(name, owner, digest, number, base, supersede)
   local record = get(names, name)
   if record and record[1] ~= owner and (#record[3] > 0 or record[2] > now) then return nil end
   if record and record[2] > 0 then end_reservation(name, record[1]) end
   if record and record[1] ~= owner then record = nil end
   if not record then record = {owner, 0, {}} end
   record[2] = 0
-  local at = find_digest(record, digest)
-  if at then
-    record[3][at + 2] = record[3][at + 2] + 1
-    put(names, name, record)
-    return record[3][at + 1]
+  local generations, known = record[3], find_digest(record, digest)
+  number, base = place(owner, generations, known, number, base, supersede)
+  if known then
+    generations[known + 2] = generations[known + 2] + 1
+    generations[known + 1], generations[known + 3] = number, base
+  else
+    for _, each in ipairs({digest, number, 1, base}) do table.insert(generations, each) end
   end
   local last = tonumber(redis.call('HGET', names, '=' .. owner) or 0)
-  local highest = last
-  for each = 2, #record[3], 3 do highest = math.max(highest, record[3][each]) end
-  local number = claimed > 0 and claimed or highest + 1
   if number > last and number < 1099511627776 then
     redis.call('HSET', names, '=' .. owner, string.format('%.0f', number))
   end
-  for _, each in ipairs({digest, number, 1}) do table.insert(record[3], each) end
   put(names, name, record)
-  return number
+  return number, base
 end
 
 local function down(slot, name, keep)
@@ -150,20 +170,16 @@ apply['up'] = function(change)
   if not fact then return 0 end
   local field = 't' .. slot .. '\0' .. name
   local before = get(facts, field)
-  local number
-  if before and before[3] == digest then
-    number = before[4]
-  else
-    number = claim(name, owner, digest, change[7])
-    if not number then return 'taken' end
-    if before then release(name, before, true) end
-  end
+  -- The claim counts this host once more, so that its generation stays until its former offer is released.
+  local number, base = claim(name, owner, digest, change[7], change[9], change[10])
+  if not number then return 'taken' end
+  if before then release(name, before, true) end
   put(facts, field, {writer, epoch, digest, number, change[8]})
   if not index(fact[4], name) then
     table.insert(fact[4], name)
     put(facts, 'm' .. slot, fact)
   end
-  return number
+  return {number, base}
 end
 
 apply['down'] = function(change)
@@ -197,7 +213,7 @@ for at, change in ipairs(changes) do
   local result = apply[change[1]](change)
   results[at] = result
   if result ~= 0 and result ~= 'taken' then
-    if change[1] == 'up' then change[7] = result end
+    if change[1] == 'up' then change[7], change[9] = result[1], result[2] end
     table.insert(applied, change)
   end
 end

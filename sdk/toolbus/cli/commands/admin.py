@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +9,9 @@ import typer
 from toolbus.chunks.json_values import shown
 from toolbus.cli.columns import show_columns
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import NotFound
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["admin"]
 
@@ -42,7 +42,7 @@ def _rooms(options: RoomOptions) -> None:
     """List the rooms of your token with their numbers of participants, toolkits and calls."""
     rooms = in_room(options, _all_rooms)
     if options.as_json:
-        typer.echo(json.dumps(rooms, ensure_ascii=False))
+        typer.echo(json_text(rooms))
         return
     rows = [_COLUMNS, *([str(each[column]) for column in _COLUMNS] for each in rooms)]
     show_columns(rows)
@@ -71,7 +71,7 @@ def _kick(
     done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
     if not done["closed"]:
         raise NoSuchParticipant(f"no participant {shown(participant)} is in room {name}")
-    _print(options, done, f"closed {_connections(done)} of {printable(participant)}")
+    _print(options, done, f"closed {_connections(done)} of {one_line(participant)}")
 
 
 @admin.command("revoke")
@@ -93,6 +93,9 @@ def _revoke(
     selected = {"jti": jti} if jti is not None else {"name": participant, "issuer": issuer}
     done = in_room(options, lambda room: room.admin("revoke", **selected))
     _print(options, done, f"revoked; closed {_connections(done)}")
+    if done.get("unknown_issuer"):
+        text = f"no key of the server has the issuer {shown(issuer)}: is --issuer correct?"
+        typer.echo(text, err=True)
 
 
 def _connections(done: dict[str, Any]) -> str:
@@ -100,4 +103,4 @@ def _connections(done: dict[str, Any]) -> str:
 
 
 def _print(options: RoomOptions, facts: dict[str, Any], text: str) -> None:
-    typer.echo(json.dumps(facts) if options.as_json else text)
+    typer.echo(json_text(facts) if options.as_json else text)

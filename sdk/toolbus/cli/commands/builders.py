@@ -5,7 +5,6 @@ Descriptions are untrusted text: control characters are escaped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -16,9 +15,10 @@ from rich.text import Text
 from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import SchemaTree, node_lines
-from toolbus.diagnostics.exit_codes import grant_command, printable
+from toolbus.diagnostics.exit_codes import grant_command
 from toolbus.errors import NotFound
 from toolbus.room.participants import BuilderInfo
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["builders"]
 
@@ -45,10 +45,10 @@ def builders(
     """List the toolkits that a participant builds on request, with their configuration fields."""
     found = in_room(options, lambda room: _builders(room, participant))
     if options.as_json:
-        typer.echo(json.dumps([each.to_wire() for each in found], ensure_ascii=False))
+        typer.echo(json_text([each.to_wire() for each in found]))
     elif not found:
         text = (
-            f"{printable(cut(participant))} has no builders that your grant agents.builders "
+            f"{one_line(cut(participant))} has no builders that your grant agents.builders "
             f"covers\n  next: {_GRANT_STEP}"
         )
         typer.echo(text, err=True)
@@ -80,7 +80,7 @@ def _show(found: Sequence[BuilderInfo]) -> None:
     for each in found:
         for style, line in _lines(each):
             # Line ends are escaped, so that untrusted text cannot imitate other lines.
-            console.print(Text(printable(line).replace("\n", "\\n"), style=style))
+            console.print(Text(one_line(line), style=style))
 
 
 def _lines(offer: BuilderInfo) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.json_lines import json_lines
 from toolbus.cli.output import StreamOutput, ValueOutput, progress_printer, show_explanation
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
+from toolbus.cli.signals import cancel_on_sigterm
 from toolbus.cli.suggestions import suggest_name, suggest_tool
 from toolbus.client.call_options import MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
@@ -62,7 +64,18 @@ _Participant = Annotated[
 ]
 _Pin = Annotated[str | None, typer.Option(help="Call only if the toolkit has this digest.")]
 _NoRetry = Annotated[
-    bool, typer.Option("--no-retry", help="Do not retry, even if a retry is safe.")
+    bool,
+    typer.Option(
+        "--no-retry", help="Make one attempt and do not wait for a host, even if a retry is safe."
+    ),
+]
+_WaitForHost = Annotated[
+    float | None,
+    typer.Option(
+        "--wait-for-host",
+        metavar="SECONDS",
+        help="How long to wait if the toolkit has no host now; 0 does not wait. Default: 10.",
+    ),
 ]
 _OnBehalfOf = Annotated[str | None, typer.Option(help="Call on behalf of this participant.")]
 _Explain = Annotated[
@@ -101,6 +114,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     participant: _Participant = None,
     pin: _Pin = None,
     no_retry: _NoRetry = False,
+    wait_for_host: _WaitForHost = None,
     on_behalf_of: _OnBehalfOf = None,
     out: _Out = None,
     explain: _Explain = False,
@@ -112,18 +126,19 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     """Call a tool and print its result, or the values of a stream as they arrive.
 
     Exit codes: 0 success, 1 tool failed, 2 wrong flag or argument, 3 refused,
-    4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost.
+    4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost,
+    143 SIGTERM.
     """
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
         raise UsageError(_invalid_tool(tool, arguments or []))
-    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    _check_times(timeout, wait_for_host)
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,
         "pin": pin,
         "retry": not no_retry,
+        "wait_for_host_s": wait_for_host,
         "on_behalf_of": on_behalf_of,
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
@@ -134,11 +149,21 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
     with reporting(as_json=options.as_json, target=target), _reading(attach):
         if explain:
-            show_explanation(in_room(options, plan.explain, locked=locked), as_json=options.as_json)
+            found = in_room(options, plan.explain, join_timeout_s=timeout, locked=locked)
+            show_explanation(found, as_json=options.as_json)
         else:
-            value = in_room(options, plan.run, locked=locked)
+            value = in_room(options, plan.run, join_timeout_s=timeout, locked=locked)
             if value is not None:
                 output.write(value)
+
+
+def _check_times(timeout: float | None, wait_for_host: float | None) -> None:
+    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    if wait_for_host is not None and not 0 <= wait_for_host < MAX_TIMEOUT_S:
+        raise UsageError(
+            f"--wait-for-host must be a number of seconds, 0 or more and below {MAX_TIMEOUT_S}"
+        )
 
 
 def _attachment(path: Path | None) -> Path | FileChunk | None:
@@ -188,6 +213,8 @@ class _Plan:
     is_stream: bool = False
     input: Iterator[Any] | None = None
     """The values of the tool's input stream."""
+    started_at: float = field(default_factory=monotonic)
+    """When the time limit began."""
 
     async def explain(self, room: CommandRoom) -> Explanation:
         """Ask the server which host would run the call."""
@@ -197,22 +224,29 @@ class _Plan:
         return await room.explain(self.target.full_name, arguments, **named)
 
     async def run(self, room: CommandRoom) -> Chunk | None:
-        """Make the call; requesting the schema counts towards its time limit.
+        """Make the call; joining and requesting the schema count towards its time limit.
 
         Streams and files in pieces are written as they arrive; any other value is returned.
+
+        Raises:
+            Terminated: SIGTERM cancelled the call.
         """
-        ends_at = asyncio.get_running_loop().time() + (self.target.timeout_s or DEFAULT_TIMEOUT_S)
+        with cancel_on_sigterm():
+            return await self._call(room)
+
+    async def _call(self, room: CommandRoom) -> Chunk | None:
+        ends_at = self.started_at + (self.target.timeout_s or DEFAULT_TIMEOUT_S)
         proxy: ToolkitProxy | None = None
         if not self.is_stream or needs_schema(self.arguments):
             try:
-                async with asyncio.timeout_at(ends_at):
+                async with asyncio.timeout(ends_at - monotonic()):
                     proxy = await self._toolkit(room)
             except TimeoutError:
                 raise DeadlineExceeded(
                     "the deadline passed before the call", executed="no"
                 ) from None
         arguments = read_arguments(self.arguments, self._parameters(proxy))
-        left_s = ends_at - asyncio.get_running_loop().time()
+        left_s = ends_at - monotonic()
         try:
             is_unknown = proxy is None and self.input is not None
             if self.is_stream or is_unknown or self._streams(proxy):

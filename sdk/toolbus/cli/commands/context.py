@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_codec
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from toolbus.cli.error_report import reporting
 from toolbus.contexts import Contexts, is_context_name
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import check_room, check_url, home_of
+from toolbus.untrusted_text import json_text
 
 __all__ = ["context"]
 
@@ -111,7 +111,7 @@ def _list(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
                 {"context": name, "in_use": name == contexts.in_use, **settings}
                 for name, settings in contexts.named.items()
             ]
-            typer.echo(json_codec.dumps(facts, ensure_ascii=False))
+            typer.echo(json_text(facts))
         elif contexts.named:
             rows = (_row(contexts, name) for name in contexts.named)
             show_columns([_COLUMNS, *rows])

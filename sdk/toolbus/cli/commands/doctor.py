@@ -7,12 +7,13 @@ precondition failed are skipped. The checks of `--redis` come from the server pa
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import re
 import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
 from itertools import groupby
@@ -25,19 +26,22 @@ import typer
 from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import LEEWAY_S
-from toolbus.cli.import_errors import error_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
+    certificate_text,
     foreign_server_error,
+    serve_command,
     url_with_other_scheme,
     wrong_scheme_error,
 )
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
-from toolbus.diagnostics.exit_codes import ExitCode, UsageError, printable
+from toolbus.diagnostics.exit_codes import CERTIFICATE_STEP, ExitCode, UsageError
 from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
-from toolbus.settings import RoomSettings, is_loopback
+from toolbus.settings import VARIABLES, RoomSettings
+from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import PROTOCOL_HEADER
 
 __all__ = ["Finding", "check_room", "doctor"]
@@ -85,14 +89,14 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
             {"check": f.check, "status": f.status, "found": f.found, "repair": f.repair}
             for f in findings
         ]
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        typer.echo(json_text(facts))
     else:
         for (status, found), alike in groupby(findings, lambda each: (each.status, each.found)):
             same = list(alike)
             has_repair = any(each.repair for each in same)
             if status == "skip" and len(same) > _SKIPS_SHOWN and not has_repair:
                 names = ", ".join(each.check for each in same)
-                typer.echo(f"skip  {len(same)} more    {printable(found)}: {names}")
+                typer.echo(f"skip  {len(same)} more    {one_line(found)}: {names}")
             else:
                 typer.echo("\n".join(line for each in same for line in _lines(each)))
     failed = (finding.exit_code for finding in findings if finding.exit_code)
@@ -101,8 +105,9 @@ def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
 
 def _lines(finding: Finding) -> list[str]:
     """Return one finding and its repair as lines."""
-    line = f"{finding.status:<4}  {finding.check:<8}  {printable(finding.found)}"
-    return [line, *([f"                repair: {finding.repair}"] if finding.repair else [])]
+    line = f"{finding.status:<4}  {finding.check:<8}  {one_line(finding.found)}"
+    repair = f"                repair: {one_line(finding.repair)}"
+    return [line, *([repair] if finding.repair else [])]
 
 
 async def check_room(options: RoomOptions) -> list[Finding]:
@@ -135,9 +140,13 @@ async def _check_settings(context: _Context) -> str:
             mistake.message, "set it with a flag, a TOOLBUS_ variable or the settings file"
         ) from None
     text = f"{context.target.url}, room {context.target.room}"
-    if context.target.context is None:
-        return text
-    return f"{text}, context {context.target.context}"
+    if context.target.context is not None:
+        text = f"{text}, context {context.target.context}"
+    for name in sorted(os.environ.keys() - VARIABLES):
+        if name.startswith("TOOLBUS_") and (near := get_close_matches(name, VARIABLES, 1, 0.9)):
+            unknown = f"{text}; {name} has no effect"
+            raise CheckFailed(unknown, f"did you mean {near[0]}?", status="warn")
+    return text
 
 
 async def _check_key(context: _Context) -> str:
@@ -204,25 +213,21 @@ def _room_text(rooms: Sequence[str]) -> str:
 async def _check_port(context: _Context) -> str:
     assert context.target is not None
     url = context.target.url
-    serve = "toolbus serve --dev" if is_loopback(url) else "toolbus serve"
-    start = f"`{serve}` starts a server; is --url (TOOLBUS_URL) correct?"
+    start = f"`{serve_command(url)}` starts a server; is --url (TOOLBUS_URL) correct?"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head = await _http_response(url, f"/rooms/{context.target.room}")
     except TimeoutError:
         raise CheckFailed(f"{url} does not respond within {_TIMEOUT_S:g} s", start) from None
     except ssl.SSLCertVerificationError as error:
-        raise CheckFailed(
-            f"the certificate of {url} is not trusted: {error.verify_message}",
-            "set SSL_CERT_FILE to a file with the certificate of its authority",
-        ) from None
+        raise CheckFailed(f"{url}: {certificate_text(error)}", CERTIFICATE_STEP) from None
     except OSError as error:
         await _check_scheme(url)
         raise CheckFailed(f"no response from {url}: {error.strerror or error}", start) from None
     status, _, rest = head.partition("\r\n")
     if not status.startswith("HTTP/1.1 "):
         await _check_scheme(url)
-        raise CheckFailed(f"the process at {url} is not an HTTP server", start)
+        raise CheckFailed(foreign_server_error(url, "it does not speak HTTP/1.1").message, start)
     if f"\r\n{PROTOCOL_HEADER.lower()}:" not in head.lower():
         found = " ".join(status.split()[1:2])
         raise CheckFailed(foreign_server_error(url, f"HTTP {found}").message, start)

@@ -26,13 +26,13 @@ import typer
 from toolbus.auth.grants import is_participant_name, is_toolkit_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import LOG_FORMAT, report
-from toolbus.cli.import_errors import load_error_text
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
 from toolbus.cli.suggestions import suggest_references
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
+from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
 from toolbus.room.room_client import RoomClient
@@ -48,11 +48,12 @@ _TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
 
 
 @dataclass(frozen=True, slots=True)
-class _Visibility:
-    """Who can see the toolkits; None keeps the toolkit's own setting."""
+class _HostOptions:
+    """How the toolkits are hosted; None keeps the toolkit's own setting."""
 
     public: bool | None
     shared_with: tuple[str, ...] | None
+    supersede: bool | None
 
 
 class _HostingRoom(RoomClient):
@@ -61,13 +62,11 @@ class _HostingRoom(RoomClient):
     Not earlier: if one is refused, none is hosted.
     """
 
-    __slots__ = ("_as_json", "_count", "_hosted", "_visibility")
+    __slots__ = ("_as_json", "_chosen", "_count", "_hosted")
 
-    def __init__(
-        self, visibility: _Visibility, count: int, *, as_json: bool, **choices: Any
-    ) -> None:
+    def __init__(self, chosen: _HostOptions, count: int, *, as_json: bool, **choices: Any) -> None:
         super().__init__(**choices)
-        self._visibility = visibility
+        self._chosen = chosen
         self._count = count
         self._hosted: list[str] = []
         self._as_json = as_json
@@ -79,12 +78,14 @@ class _HostingRoom(RoomClient):
         *,
         public: bool | None = None,
         shared_with: Sequence[str] | None = None,
+        supersede: bool | None = None,
     ) -> AsyncIterator[Toolkit]:
-        chosen = self._visibility
+        chosen = self._chosen
         hosted = super().host(
             toolkit,
             public=chosen.public if public is None else public,
             shared_with=chosen.shared_with if shared_with is None else shared_with,
+            supersede=chosen.supersede if supersede is None else supersede,
         )
         async with AsyncExitStack() as stack:
             try:
@@ -92,6 +93,7 @@ class _HostingRoom(RoomClient):
             except PermissionDenied as error:
                 raise self._with_private_hint(error) from None
             self._hosted.append(toolkit.name)
+            stack.callback(self._hosted.remove, toolkit.name)
             if len(self._hosted) == self._count:
                 self._print_hosted()
             yield toolkit
@@ -151,12 +153,28 @@ def host(  # noqa: PLR0913 - a parameter for each flag
             help="Who else can see private toolkits: name:X, role:X or '*' for all. Repeatable."
         ),
     ] = None,
+    supersede: Annotated[
+        bool | None,
+        typer.Option(
+            "--supersede/--no-supersede",
+            help="Take over from hosts with another definition, or refuse to start beside them. "
+            "Default: take over from a lower version, else wait in reserve.",
+        ),
+    ] = None,
     drain_s: Annotated[
         float | None,
         typer.Option(
             "--drain",
             help="Seconds that running calls may take to finish at shutdown. Default: 10.",
             callback=check_drain,
+        ),
+    ] = None,
+    wait: Annotated[
+        bool | None,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Keep trying while the server cannot be reached. Default: --wait. [TOOLBUS_WAIT]",
+            show_default=False,
         ),
     ] = None,
     locked: Locked = None,
@@ -168,13 +186,14 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         _check_share(each)
     with _reporting_cancel(as_json=options.as_json):
         found = [find_toolkit(reference) for reference in toolkits]
-        visibility = _Visibility(False if private else None, tuple(share) if share else None)
+        shares = tuple(share) if share else None
+        chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
-        room = _HostingRoom(visibility, len(found), as_json=options.as_json, **choices)
+        room = _HostingRoom(chosen, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(configure(_service_name(found))) as end:
-            event_loop.run(_serve(options, room, end, found, drain_s))
+            event_loop.run(_serve(options, room, end, found, drain_s, wait))
 
 
 def _service_name(toolkits: Sequence[Toolkit]) -> str:
@@ -209,12 +228,13 @@ async def _serve(
     end: GracefulShutdown,
     toolkits: Sequence[Toolkit],
     drain_s: float | None,
+    wait: bool | None,
 ) -> None:
     settings = options.resolve()
     try:
         async with explain_refusal(settings):
             await read_token(settings)
-            await serve_toolkits(toolkits, room, drain_s, end=end)
+            await serve_toolkits(toolkits, room, drain_s, wait=wait, end=end)
     except InvalidOffer as error:
         raise UsageError(str(error)) from error
 
@@ -231,13 +251,15 @@ def find_toolkit(reference: str) -> Toolkit:
         toolkit = found if isinstance(found, Toolkit) or not callable(found) else found()
     except UsageError:
         raise
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         text = f"cannot load {reference}: {load_error_text(error)}"
-        suggestion = _suggestion(reference) if _is_missing(reference, error) else ""
+        suggestion = ""
+        if isinstance(error, Exception) and _is_missing(reference, error):
+            suggestion = _suggestion(reference) or _searched(error)
         raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
     if not isinstance(toolkit, Toolkit):
         raise UsageError(
-            f"{reference} is a {type(toolkit).__name__}, not a toolkit or a function that "
+            f"{reference} is of type {type(toolkit).__name__}, not a toolkit or a function that "
             "returns one"
         )
     return toolkit
@@ -249,6 +271,9 @@ def _load(reference: str) -> Any:
         return _load_installed(reference)
     if not module or not attribute:
         raise UsageError(f"{reference!r} is not a toolkit: write module:attribute")
+    if not all(module.split(".")) or "/" in module:
+        found = _suggestion(reference) or "name a module of the current folder, without a path"
+        raise UsageError(f"{module!r} is not the name of a module: {found}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return reduce(getattr, attribute.split("."), importlib.import_module(module))
@@ -269,6 +294,13 @@ def _is_missing(reference: str, error: Exception) -> bool:
         return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return name is not None and (module == name or module.startswith(f"{name}."))
+
+
+def _searched(error: Exception) -> str:
+    """Return where a missing module was searched; empty for a missing attribute."""
+    if isinstance(error, AttributeError):
+        return ""
+    return f"modules are searched in the current folder ({os.getcwd()}) and on PYTHONPATH"
 
 
 def _suggestion(reference: str) -> str:

@@ -7,7 +7,6 @@ messages that are sent while the connection is lost are not received.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from contextlib import suppress
@@ -18,8 +17,8 @@ import typer
 from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
-from toolbus.diagnostics.exit_codes import printable
 from toolbus.room.participants import Message
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["listen"]
 
@@ -61,8 +60,8 @@ async def _listen(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) ->
 
 async def _read(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) -> None:
     async with room.events(["messages"]) as events:
-        me = printable(room.name)
-        typer.echo(f"listening as {me} in room {room.room}  (Ctrl-C to stop)", err=True)
+        me = one_line(room.name)
+        typer.echo(f"listening as {me} in room {one_line(room.room)}  (Ctrl-C to stop)", err=True)
         async for event in events:
             if event.name in _GAPS:
                 typer.echo("some messages may be missing", err=True)
@@ -75,9 +74,9 @@ async def _read(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) -> N
 def _as_line(message: Message) -> str:
     clock = time.strftime("%H:%M:%S")
     to = "" if message.direct else " to all"
-    body = json.dumps(message.body, ensure_ascii=False)
+    body = json_text(message.body)
     text = f"{clock} {message.name} from {message.sender.name}{to}: {body}"
-    return printable(text).replace("\n", "\\n")
+    return one_line(text)
 
 
 def _as_json(message: Message) -> str:
@@ -89,4 +88,4 @@ def _as_json(message: Message) -> str:
         "direct": message.direct,
         "body": message.body,
     }
-    return json.dumps(facts, ensure_ascii=False)
+    return json_text(facts)

@@ -5,7 +5,6 @@ Definitions are untrusted text: control characters are escaped, and each differe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import suggest_name
-from toolbus.diagnostics.exit_codes import CallTarget, UsageError, printable
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import NotFound, PermissionDenied
 from toolbus.room.lock_file import (
     InvalidLockFile,
@@ -27,6 +26,7 @@ from toolbus.room.lock_file import (
     has_same_slot,
 )
 from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["lock"]
 
@@ -69,7 +69,7 @@ class _Changes:
 
 
 def _echo(line: str) -> None:
-    typer.echo(printable(line).replace("\n", "\\n"))
+    typer.echo(one_line(line))
 
 
 def _counted(toolkits: int) -> str:
@@ -116,7 +116,7 @@ def lock(
             f"{len(changes.changed)} changed, {len(changes.removed)} removed"
         )
     if options.as_json:
-        typer.echo(json.dumps({"file": str(path), **changes.facts()}, ensure_ascii=False))
+        typer.echo(json_text({"file": str(path), **changes.facts()}))
     else:
         changes.show()
         _echo(summary)
@@ -139,10 +139,10 @@ class _Chosen:
 
 def _load(path: Path, *, must_exist: bool) -> LockFile:
     try:
-        if not must_exist and not path.exists():
-            return LockFile(path=path)
         return LockFile.load(path)
     except InvalidLockFile as error:
+        if isinstance(error.__cause__, FileNotFoundError) and not must_exist:
+            return LockFile(path=path)
         raise UsageError(str(error)) from error
 
 

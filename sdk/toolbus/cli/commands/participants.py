@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from toolbus.cli.columns import show_columns
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.errors import PermissionDenied
 from toolbus.room.participants import ParticipantInfo
+from toolbus.untrusted_text import json_text
 
 __all__ = ["participants"]
 
@@ -27,14 +27,18 @@ def participants(options: RoomOptions) -> None:
     """List the participants of a room, with a line for each connection.
 
     Needs the grant presence; with agents.use_tools it also shows the toolkits that each name hosts,
-    as far as you can see them. The connection of this command is one of the lines.
+    as far as you can see them. The connection of this command is one of the lines. If a name
+    repeats, the ids of the connections are shown too.
     """
     listed, hosted = in_room(options, _list)
     if options.as_json:
         facts = [_facts(each, hosted) for each in listed]
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        typer.echo(json_text(facts))
     else:
-        show_columns([_COLUMNS, *(_row(each, hosted) for each in listed)])
+        rows = [_COLUMNS, *(_row(each, hosted) for each in listed)]
+        if len({each.name for each in listed}) < len(listed):
+            rows = _with_ids(rows, listed)
+        show_columns(rows)
 
 
 async def _list(room: CommandRoom) -> tuple[list[ParticipantInfo], _Hosted | None]:
@@ -54,10 +58,17 @@ def _row(each: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
     toolkits = "-" if hosted is None else ", ".join(hosted.get(each.name, ())) or "none"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.since))
     attributes = " ".join(
-        f"{cut(name)}={cut(json.dumps(value, ensure_ascii=False))}"
-        for name, value in each.attributes.items()
+        f"{cut(name)}={cut(json_text(value))}" for name, value in each.attributes.items()
     )
     return each.name, each.role, toolkits, since, attributes
+
+
+def _with_ids(
+    rows: Sequence[tuple[str, ...]], listed: Sequence[ParticipantInfo]
+) -> list[tuple[str, ...]]:
+    """Add the ids of the connections, which differ where names repeat, as the second column."""
+    ids = ("id", *(each.id for each in listed))
+    return [(name, own_id, *rest) for own_id, (name, *rest) in zip(ids, rows, strict=True)]
 
 
 def _facts(each: ParticipantInfo, hosted: _Hosted | None) -> dict[str, Any]:

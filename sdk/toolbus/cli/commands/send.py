@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -11,11 +12,13 @@ import typer
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_arguments, read_json
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import NotFound
+from toolbus.untrusted_text import one_line
 
 __all__ = ["send"]
 
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORM = "write `toolbus send NAME KIND [BODY]`, or `toolbus send --all KIND [BODY]`"
 
 
@@ -49,7 +52,17 @@ def send(
     if len(words) < before:
         raise UsageError(_FORM)
     to = None if to_all else words[0]
-    kind, body = words[before - 1], _read_body(words[before:])
+    kind = words[before - 1]
+    if _KIND.fullmatch(kind) is None:
+        raise UsageError(
+            f"{shown(kind)} is not a kind of message: write 1 to 64 of A-Z, a-z, 0-9, '_', '-' "
+            "and '.'"
+        )
+    try:
+        body = _read_body(words[before:])
+    except UsageError as error:
+        advice = f"; --all takes no NAME, so {kind} is the kind" if to_all else ""
+        raise UsageError(error.message + advice) from error
     delivered = in_room(options, lambda room: _send(room, to, kind, body))
     if options.as_json:
         typer.echo(json.dumps({"delivered": delivered}))
@@ -57,7 +70,7 @@ def send(
     typer.echo(f"sent to {delivered} connection{'' if delivered == 1 else 's'}")
     if not delivered:
         receiver = "no other participant" if to is None else f"no connection of {shown(to)}"
-        typer.echo(f"{printable(receiver)} subscribes to messages now", err=True)
+        typer.echo(f"{one_line(receiver)} subscribes to messages now", err=True)
 
 
 async def _send(room: CommandRoom, to: str | None, kind: str, body: Any) -> int:
@@ -77,6 +90,10 @@ def _read_body(typed: Sequence[str]) -> Any:
     if len(typed) == 1:
         try:
             return read_json(typed[0])
-        except (ValueError, RecursionError):
-            pass
+        except (ValueError, RecursionError) as error:
+            if "=" not in typed[0] or typed[0].lstrip().startswith(("{", "[", '"')):
+                raise UsageError(
+                    f"the body {shown(typed[0])} is not JSON: {error}; write a text in quotes, "
+                    "'\"text\"', or name=value"
+                ) from error
     return read_arguments(tuple(typed), {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from toolbus.cli.suggestions import suggest_name
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import NotFound
 from toolbus.room.toolkit_proxy import ToolkitProxy
+from toolbus.untrusted_text import json_text
 
 __all__ = ["stubs"]
 
@@ -49,7 +49,7 @@ def stubs(
     elif options.as_json:
         info = proxy.info
         facts = {"toolkit": info.name, "owner": info.owner, "digest": info.digest, "stub": text}
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        typer.echo(json_text(facts))
     else:
         typer.echo(text, nl=False)
 

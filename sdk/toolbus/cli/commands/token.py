@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_codec
 import os
 import re
 import shlex
@@ -28,11 +27,12 @@ from toolbus.auth.tokens import (
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting
 from toolbus.cli.grant_options import add_grants, read_grants
-from toolbus.cli.import_errors import error_text
-from toolbus.diagnostics.exit_codes import UsageError, printable
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of
+from toolbus.untrusted_text import json_text
 
 __all__ = ["read_duration_s", "token"]
 
@@ -167,7 +167,7 @@ def _inspect(
             typer.echo(f"not checked{expired}: --keys FILE checks the token", err=True)
         else:
             _check(text, _load(keys))
-        typer.echo(printable(json_codec.dumps(claims, ensure_ascii=False, indent=2)))
+        typer.echo(json_text(claims, indent=2))
 
 
 def _merge_patterns(

@@ -6,7 +6,6 @@ untrusted text: control characters are escaped.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,14 +17,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolbus.cli.columns import show_columns
 from toolbus.cli.completion import complete_name, complete_owner
+from toolbus.cli.definition_text import reserve_lines
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import MAX_STEPS, SchemaTree, node_lines
 from toolbus.cli.suggestions import suggest_name, suggest_tool
-from toolbus.diagnostics.exit_codes import CallTarget, printable
+from toolbus.diagnostics.exit_codes import CallTarget
 from toolbus.errors import NotFound
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import ToolManifest
 
 __all__ = ["tools"]
@@ -60,7 +62,7 @@ def tools(
             options, lambda room: _list_toolkits(room, search, participant), locked=locked
         )
         if options.as_json:
-            typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+            typer.echo(json_text([asdict(each) for each in found]))
         elif found:
             _show_list(found)
         else:
@@ -72,7 +74,7 @@ def tools(
         proxy = in_room(options, lambda room: _find_toolkit(room, target), locked=locked)
     chosen = [proxy.tool(tool)] if tool else list(proxy.manifest.tools)
     if options.as_json:
-        typer.echo(json.dumps(_facts(proxy, chosen), ensure_ascii=False))
+        typer.echo(json_text(_facts(proxy, chosen)))
     else:
         _show_lines(_toolkit_lines(proxy, chosen, is_nested=bool(tool)))
 
@@ -123,15 +125,18 @@ def _show_list(found: Sequence[ToolkitInfo]) -> None:
     if sys.stdout.isatty():
         _show_table(rows)
     else:
-        _show_columns([_COLUMNS, *rows])
+        show_columns([_COLUMNS, *rows])
+    for each in found:
+        for line in reserve_lines(each):
+            typer.echo(f"{one_line(each.name)}: {line}")
 
 
 def _row(each: ToolkitInfo) -> tuple[str, ...]:
-    description = " ".join(printable(each.description or each.title).split())
+    description = " ".join((each.description or each.title).split())
     return (
         each.name,
         ", ".join(each.tools),
-        printable(each.owner),
+        each.owner,
         str(each.hosts),
         "all" if each.public else "some",
         description,
@@ -141,15 +146,8 @@ def _row(each: ToolkitInfo) -> tuple[str, ...]:
 def _show_table(rows: Sequence[Sequence[str]]) -> None:
     table = Table(*_COLUMNS, header_style="bold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     Console().print(table)
-
-
-def _show_columns(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        typer.echo("  ".join([*cells, row[-1]]).rstrip())
 
 
 # One toolkit
@@ -160,14 +158,15 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
     manifest["tools"] = [each.model_dump(mode="json") for each in chosen]
     info = proxy.info
     facts = {"owner": info.owner, "public": info.public, "hosts": info.hosts}
-    return {**manifest, **facts, "digest": info.digest}
+    reserve = [asdict(each) for each in info.reserve]
+    return {**manifest, **facts, "digest": info.digest, "reserve": reserve}
 
 
 def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for style, line in lines:
         # Line ends are escaped, so that untrusted text cannot imitate other lines.
-        console.print(Text(printable(line).replace("\n", "\\n"), style=style))
+        console.print(Text(one_line(line), style=style))
 
 
 def _toolkit_lines(
@@ -181,6 +180,8 @@ def _toolkit_lines(
         f"  {visibility}, owner {info.owner}, hosts {info.hosts}, version {info.version or '-'}",
     )
     yield "dim", f"  digest {info.digest}"
+    for line in reserve_lines(info):
+        yield "dim", f"  {line}"
     yield from _paragraph(manifest.description, "  ")
     yield from _rules(manifest.rules, "  ")
     # The total work is bounded, however many tools an untrusted toolkit has.

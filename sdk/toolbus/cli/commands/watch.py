@@ -8,7 +8,6 @@ it would be counted among their receivers.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -21,21 +20,30 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.error_report import LOG_FORMAT
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
 from toolbus.cli.watch.rates import CallRates
-from toolbus.cli.watch.render import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
+from toolbus.cli.watch.render import (
+    RoomSnapshot,
+    as_json,
+    as_lines,
+    as_screen,
+    roster_lines,
+    superseded_lines,
+)
 from toolbus.cli.watch.roster import Roster
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.untrusted_text import json_text
 
 __all__ = ["watch"]
 
 T = TypeVar("T")
 _Show: TypeAlias = Callable[[RoomSnapshot], None]
-_logger = logging.getLogger(__name__)
+_logger = bounded_logger(__name__)
 _TOPICS = ("toolkits", "participants")
 _GAPS = frozenset({"reconnected", "missed"})
 _MIN_INTERVAL_S = 0.1
@@ -80,6 +88,8 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
         def show(snapshot: RoomSnapshot) -> None:
+            for line in superseded_lines(snapshot):  # above the table, where it stays
+                console.print(line, markup=False, highlight=False)
             width, height = console.size
             live.update(as_screen(snapshot, width=width, height=height), refresh=True)
 
@@ -87,7 +97,7 @@ def _display(*, as_json_lines: bool) -> Iterator[_Show]:
 
 
 def _show_json(snapshot: RoomSnapshot) -> None:
-    typer.echo(json.dumps(as_json(snapshot), ensure_ascii=False))
+    typer.echo(json_text(as_json(snapshot)))
 
 
 @dataclass(slots=True)
@@ -221,6 +231,7 @@ class _Watcher:
             rows=self.rates.rows(now),
             errors=[(error, now - error.at) for error in self.rates.errors],
             new_errors=self.rates.take_errors(),
+            superseded=self.roster.take_superseded(),
         )
 
 

@@ -80,6 +80,8 @@ class Names:
     def __init__(self, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)
         self._classes: set[str] = set()
+        self._last_numbers: dict[str, int] = {}
+        """The number behind the last name that was made of a text; 1 for none."""
         self.typed_dicts: list[TypedDictClass] = []
 
     def use(self, name: str) -> str:
@@ -89,11 +91,13 @@ class Names:
     def add_class(self, wanted: str) -> str:
         """Return a free name for a class, and take it."""
         base = camel_case(wanted)
-        name, number = base, 1
+        number = self._last_numbers.get(base, 1)
+        name = base if number == 1 else f"{base}{number}"
         while name in self._methods or self.is_type(name) or keyword.iskeyword(name):
             number += 1
             name = f"{base}{number}"
         self._classes.add(name)
+        self._last_numbers[base] = number
         return name
 
     def is_type(self, name: str) -> bool:

@@ -11,6 +11,8 @@ import re
 import unicodedata
 from math import isfinite
 
+from toolbus.untrusted_text import one_line
+
 __all__ = ["camel_case", "comment", "docstring", "is_name", "literal"]
 
 _MAX_TEXT_CHARS = 4_000
@@ -29,7 +31,7 @@ def literal(value: object) -> str | None:
 
 def comment(text: str) -> str:
     """Return text as one line for a comment."""
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return one_line(text)
 
 
 def docstring(text: str, indent: str) -> list[str]:
@@ -63,7 +65,3 @@ def camel_case(text: str) -> str:
     words = re.findall(r"[A-Za-z0-9]+", text)
     name = "".join(f"{word[0].upper()}{word[1:]}" for word in words)[:_MAX_NAME_CHARS]
     return name if name and not name[0].isdigit() else f"T{name}"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -15,10 +15,19 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from toolbus.cli.definition_text import definition_text
 from toolbus.cli.watch.rates import RateRow, SeenError
-from toolbus.diagnostics.exit_codes import printable
+from toolbus.cli.watch.roster import Superseded
+from toolbus.untrusted_text import one_line
 
-__all__ = ["RoomSnapshot", "as_json", "as_lines", "as_screen", "roster_lines"]
+__all__ = [
+    "RoomSnapshot",
+    "as_json",
+    "as_lines",
+    "as_screen",
+    "roster_lines",
+    "superseded_lines",
+]
 
 _COLUMNS = ("tool", "calls/s", "errors/s", "p50", "p99")
 _MAX_CHARS = 40
@@ -53,6 +62,8 @@ class RoomSnapshot:
     """The last errors with their age in seconds, the newest last."""
     new_errors: Sequence[SeenError]
     """The errors since the previous snapshot."""
+    superseded: Sequence[Superseded] = ()
+    """The definitions that took over since the previous snapshot."""
 
 
 # JSON
@@ -78,6 +89,17 @@ def as_json(snapshot: RoomSnapshot) -> dict[str, Any]:
         "failed_per_s": round(snapshot.total.failed_per_s, 3),
         "tools": [_json_row(row) for row in snapshot.rows],
         "errors": [asdict(error.call) for error in snapshot.new_errors],
+        "superseded": [_json_superseded(each) for each in snapshot.superseded],
+    }
+
+
+def _json_superseded(superseded: Superseded) -> dict[str, Any]:
+    toolkit, before = superseded
+    return {
+        "toolkit": toolkit.name,
+        "owner": toolkit.owner,
+        "from": {"version": before.version, "digest": before.digest},
+        "to": {"version": toolkit.version, "digest": toolkit.digest},
     }
 
 
@@ -100,8 +122,9 @@ def as_lines(snapshot: RoomSnapshot) -> Iterator[str]:
     for row in snapshot.rows:
         yield f"{clock} {_method(row.toolkit, row.tool)}  {_rates(row)}"
     for error in snapshot.new_errors:
-        trace = f"  trace {error.call.trace_id}" if error.call.trace_id else ""
+        trace = f"  trace {_escaped(error.call.trace_id)}" if error.call.trace_id else ""
         yield f"{clock} error {_error_text(error)}{trace}"
+    yield from superseded_lines(snapshot)
 
 
 def roster_lines(snapshot: RoomSnapshot) -> Iterator[str]:
@@ -109,6 +132,16 @@ def roster_lines(snapshot: RoomSnapshot) -> Iterator[str]:
     for text in (_participants_text(snapshot), _toolkits_text(snapshot)):
         if text is not None:
             yield f"{_clock(snapshot)} {text}"
+
+
+def superseded_lines(snapshot: RoomSnapshot) -> Iterator[str]:
+    """Return a line for each definition that took over."""
+    for toolkit, before in snapshot.superseded:
+        now = definition_text(toolkit)
+        yield (
+            f"{_clock(snapshot)} toolkit {_escaped(toolkit.name)}: {now} supersedes "
+            f"{definition_text(before)}"
+        )
 
 
 def _clock(snapshot: RoomSnapshot) -> str:
@@ -159,7 +192,8 @@ def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
     errors = [*_error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
     max_rows = max(_MIN_ROWS, height - _OTHER_LINES - len(errors))
     state = _clock(snapshot) if snapshot.connected else "connection lost, reconnecting"
-    heads = (f"room {snapshot.room}  {_summary(snapshot)}  {state}", _participants_text(snapshot))
+    head = f"room {_escaped(snapshot.room)}  {_summary(snapshot)}  {state}"
+    heads = (head, _participants_text(snapshot))
     return Group(
         *(_line(text, width) for text in (*heads, _toolkits_text(snapshot)) if text),
         _rate_table(snapshot.rows, max_rows),
@@ -193,7 +227,7 @@ def _error_lines(errors: Sequence[tuple[SeenError, float]]) -> Iterator[str]:
     for error, age_s in reversed(errors):
         yield f"  {_error_text(error)}  {age_s:.0f} s ago"
         if error.call.trace_id is not None:
-            yield f"    trace {error.call.trace_id}"
+            yield f"    trace {_escaped(error.call.trace_id)}"
 
 
 # Cells
@@ -216,8 +250,7 @@ def _method(toolkit: str, tool: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    safe = printable(text).replace("\n", "\\n").replace("\t", "\\t")
-    return safe if len(safe) <= _MAX_CHARS else f"{safe[: _MAX_CHARS - 1]}…"
+    return one_line(text, _MAX_CHARS)
 
 
 def _duration(seconds: float | None) -> str:

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from toolbus.room.events import RoomEvent
 from toolbus.room.participants import ParticipantInfo
-from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 
-__all__ = ["Roster"]
+__all__ = ["Roster", "Superseded"]
+
+_MAX_SUPERSEDED = 100
+"""How many are kept between two snapshots: the first ones."""
+
+
+class Superseded(NamedTuple):
+    """A definition that took over from another one."""
+
+    toolkit: ToolkitInfo
+    before: DefinitionInfo
 
 
 class Roster:
@@ -23,6 +34,7 @@ class Roster:
         """Names by connection id; None without permission."""
         self._toolkits: dict[tuple[str, str, bool], int] | None = None
         """Number of hosts by name, owner and visibility; None without permission."""
+        self._superseded: list[Superseded] = []
 
     def set_participants(self, listed: Iterable[ParticipantInfo] | None) -> None:
         """Replace all participants; None without permission."""
@@ -40,11 +52,19 @@ class Roster:
                 self._participants.pop(participant.id, None)
             else:
                 self._participants[participant.id] = participant.name
+        if toolkit is not None and event.superseded is not None:
+            if len(self._superseded) < _MAX_SUPERSEDED:
+                self._superseded.append(Superseded(toolkit, event.superseded))
         if toolkit is not None and self._toolkits is not None:
             if event.name == "toolkit_removed":
                 self._toolkits.pop(_key(toolkit), None)
             else:
                 self._toolkits[_key(toolkit)] = toolkit.hosts
+
+    def take_superseded(self) -> list[Superseded]:
+        """Return the definitions that took over since the last time."""
+        taken, self._superseded = self._superseded, []
+        return taken
 
     def participants(self) -> list[tuple[str, int]] | None:
         """Return names with the number of their connections; None without permission."""

@@ -19,6 +19,7 @@ from toolbus.telemetry.attributes import (
     SERVICE_NAME,
     SYSTEM,
 )
+from toolbus.untrusted_text import one_line
 
 __all__ = [
     "SpanLink",
@@ -28,7 +29,6 @@ __all__ = [
     "as_json",
     "build_tree",
     "render_lines",
-    "sanitised",
 ]
 
 SpanKindName: TypeAlias = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER", "?"]
@@ -183,18 +183,6 @@ def _walk(
             stack.append(SpanNode(span, node.depth + 1, (*is_last, last), False))
 
 
-def sanitised(text: object, max_chars: int = _MAX_TEXT_CHARS) -> str:
-    """Make untrusted text safe for one cell of one line: printable, escaped, truncated."""
-    # One more than is shown, to detect truncation.
-    raw = str(text)[: max_chars + 1]
-    shown = "".join(char if char.isprintable() else _escape(char) for char in raw)
-    return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "…"
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
-
-
 def render_lines(tree: TraceTree) -> list[str]:
     """Draw a tree: name, kind, service, duration, position in time, whether it ran, its error."""
     title = f"trace {tree.trace_id}  {_milliseconds(tree.duration_ms)}  {_spans(len(tree.nodes))}"
@@ -216,9 +204,9 @@ def render_lines(tree: TraceTree) -> list[str]:
 def _row(node: SpanNode, tree: TraceTree) -> tuple[str, ...]:
     span = node.span
     return (
-        _branches(node) + sanitised(span.name),
+        _branches(node) + one_line(span.name, _MAX_TEXT_CHARS),
         span.kind,
-        sanitised(span.service),
+        one_line(span.service, _MAX_TEXT_CHARS),
         _milliseconds(span.duration_ms),
         _bar(span, tree),
         _outcome(span),
@@ -261,13 +249,13 @@ def _column(share: float, last: int) -> int:
 def _outcome(span: SpanRecord) -> str:
     parts = []
     if EXECUTED in span.attributes:
-        parts.append(f"executed={sanitised(span.attributes[EXECUTED], 8)}")
+        parts.append(f"executed={one_line(str(span.attributes[EXECUTED]), 8)}")
     if ERROR_TYPE in span.attributes:
-        parts.append(f"error={sanitised(span.attributes[ERROR_TYPE], 40)}")
+        parts.append(f"error={one_line(str(span.attributes[ERROR_TYPE]), 40)}")
     elif span.status == "ERROR":
         parts.append("error")
     if span.status_message:
-        parts.append(f'"{sanitised(span.status_message)}"')
+        parts.append(f'"{one_line(span.status_message, _MAX_TEXT_CHARS)}"')
     if span.links:
         parts.append(f"link={span.links[0].trace_id}")
     return "  ".join(parts)

@@ -99,6 +99,20 @@ async def test_last_addresses_are_used_unless_the_name_is_gone(
     assert caplog.text.count("its last address 127.0.0.1 is used") == (expected is not None)
 
 
+async def test_lookup_without_a_thread_fails_and_the_next_one_succeeds(
+    names: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    resolver = HostResolver()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(socket.gaierror, match="can't start new thread"):
+            await resolver.addresses(NAME)
+    assert await resolver.addresses(NAME) == ("127.0.0.1",)
+
+
 async def test_each_address_of_a_name_is_tried(names: NameServer, redis: RedisServer) -> None:
     names.addresses = ["127.0.0.2", "127.0.0.1"]
     connection: Any = pool_of(redis.url.replace("127.0.0.1", NAME)).make_connection()  # type: ignore[no-untyped-call]

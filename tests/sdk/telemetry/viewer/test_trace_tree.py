@@ -15,7 +15,6 @@ from toolbus.telemetry.viewer.trace_tree import (
     as_json,
     build_tree,
     render_lines,
-    sanitised,
 )
 
 TRACE = "a" * 32
@@ -156,9 +155,7 @@ def test_span_that_ran_by_a_clock_of_its_own_stays_within_the_bar() -> None:
         "\n" * 1_000_000,
     ],
 )
-def test_hostile_text_becomes_one_short_printable_cell(text: str) -> None:
-    assert sanitised(text).isprintable()
-    assert len(sanitised(text)) <= 60
+def test_hostile_text_becomes_one_short_printable_line(text: str) -> None:
     hostile = span(
         "1",
         name=text,
@@ -170,10 +167,6 @@ def test_hostile_text_becomes_one_short_printable_cell(text: str) -> None:
     lines = render_lines(build_tree([hostile]))
     assert all(line.isprintable() and len(line) < 400 for line in lines)
     assert json.dumps(as_json(build_tree([hostile]))).isascii()
-
-
-def test_honest_text_is_left_alone() -> None:
-    assert sanitised("Wetter für Øslo 天気 🌧") == "Wetter für Øslo 天気 🌧"
 
 
 def test_json_has_no_values_that_json_lacks() -> None:

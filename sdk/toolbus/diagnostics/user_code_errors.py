@@ -36,16 +36,16 @@ def _problem_text(path: str, message: str) -> str:
     return own if own != message or not path else f"{path}: {message}"
 
 
-def load_error_text(error: Exception) -> str:
+def load_error_text(error: Exception | SystemExit) -> str:
     """Return why a user's module cannot be loaded, with the file and line in user code."""
-    text = error_text(error)
+    text = error_text(error) if isinstance(error, Exception) else str(error)
     if not isinstance(error, ValidationError):
         text = f"{type(error).__name__}: {text}"
     line = "" if isinstance(error, SyntaxError) else _user_line(error)  # a SyntaxError names it
     return f"{text} ({line})" if line else text
 
 
-def _user_line(error: Exception) -> str:
+def _user_line(error: BaseException) -> str:
     """Return the last `file:line` of user code, else of any code that is not toolbus."""
     paths = sysconfig.get_paths()
     frames = traceback.extract_tb(error.__traceback__)

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from toolbus.cli.commands.host import find_toolkit
-from toolbus.cli.import_errors import error_text
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.user_code_errors import error_text
 
 
 class Settings(BaseModel):

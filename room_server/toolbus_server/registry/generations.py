@@ -1,0 +1,136 @@
+"""The generations of a toolkit: the hosts of each definition, and the order in which they serve.
+
+Pure, and the same at every node: the order depends only on the generations that are present, not on
+how they arrived (PROTOCOL.md, REG-9 and REG-22).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from packaging.version import InvalidVersion, Version
+
+from toolbus.untrusted_text import one_line
+from toolbus_server.registry.host_choice import HostChoice
+from toolbus_server.registry.toolkit_definition import Definition
+
+if TYPE_CHECKING:
+    from toolbus_server.registry.models import Participant
+
+__all__ = ["NO_CLAIM", "Claim", "Generation", "ServingChange", "place", "ranked"]
+
+_VersionKey: TypeAlias = tuple[()] | tuple[Version]
+_Rank: TypeAlias = tuple[int, _VersionKey, int, str]
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Generation:
+    """The hosts of one definition of a toolkit. The highest generation that has hosts serves."""
+
+    number: int
+    """Its place in the order of arrival."""
+    definition: Definition
+    hosts: list[Participant] = field(default_factory=list)
+    shared_with: frozenset[str] = frozenset()
+    """Who else sees it while it serves, if it is private."""
+    base: int = 0
+    """It precedes all generations below this number; its own number if it superseded all others."""
+    last_call_at: float | None = None
+    """When a call last went to it, by the event loop's clock."""
+    _choice: HostChoice[Participant] | None = None
+
+    @property
+    def choice(self) -> HostChoice[Participant]:
+        """The choice among its hosts, of which there is at least one."""
+        if self._choice is None:
+            self._choice = HostChoice(self.hosts)
+        return self._choice
+
+    def hosts_changed(self) -> None:
+        """Choose anew: a host was added, removed or replaced, or its node drains."""
+        self._choice = None
+
+    def __str__(self) -> str:
+        """Its version and digest, for logs and messages."""
+        version = self.definition.version
+        text = f"version {one_line(version)}" if version else "no version"
+        return f"{text} (digest {self.definition.digest[:12]})"
+
+
+class Claim(NamedTuple):
+    """What a registration says about the place of its generation."""
+
+    number: int | None = None
+    """The number that an earlier registration of this definition returned."""
+    base: int | None = None
+    """The base that it returned."""
+    supersede: bool = False
+    """Whether it precedes all generations that are there."""
+
+
+NO_CLAIM = Claim()
+"""Of a host that registers a definition for the first time."""
+
+
+class ServingChange(NamedTuple):
+    """Another generation of a toolkit serves now."""
+
+    before: Generation
+    """The one that served; it has no hosts if it is gone."""
+    now: Generation
+    by: Participant | None
+    """The participant whose registration caused it; None if it was a host that left."""
+
+
+@lru_cache(maxsize=1024)
+def _version_key(text: str) -> _VersionKey:
+    """Return the sort key of a version: one that is not PEP 440 is lower than all others."""
+    try:
+        return (Version(text),)
+    except InvalidVersion:
+        return ()
+
+
+def ranked(generations: Sequence[Generation]) -> list[Generation]:
+    """Return the generations that have hosts, the one that serves last."""
+    present = [each for each in generations if each.hosts]
+    if len(present) < 2:
+        return present
+    bases = sorted(each.base for each in present)
+
+    def rank(each: Generation) -> _Rank:
+        at = bisect_right(bases, each.number)
+        floor = bases[at - 1] if at else 0
+        definition = each.definition
+        # Of equal versions the first serves. If two claim one number, the digest decides.
+        return floor, _version_key(definition.version), -each.number, definition.digest
+
+    return sorted(present, key=rank)
+
+
+def place(
+    generations: Sequence[Generation], known: Generation | None, claim: Claim, last: int
+) -> tuple[int, int]:
+    """Choose number and base of the generation that a host joins.
+
+    Args:
+        generations: All of the toolkit; those that have just lost their last host count too.
+        known: The one of the host's definition, if it is among them.
+        claim: What the host says.
+        last: The highest number that the owner has used.
+    """
+    number = claim.number
+    if number is None:
+        if known is not None and not claim.supersede:
+            return known.number, known.base
+        number = max([last, *(each.number for each in generations)]) + 1
+    base = number if claim.supersede else claim.base
+    if known is not None:
+        return max(number, known.number), max(base or 0, known.base)
+    if base is None:
+        base = max((each.base for each in generations if each.base <= number), default=0)
+    return number, base

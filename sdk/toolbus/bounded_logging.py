@@ -1,0 +1,109 @@
+"""Loggers whose records are safe to write: escaped, in one line, cut.
+
+Names, messages and exceptions in a record may come from other participants. It is the record that
+is changed, so that it is safe with every handler and formatter of `logging`. Records of other
+libraries and of tools are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from toolbus.untrusted_text import one_line, printable
+
+__all__ = ["bounded_logger", "traceback_text"]
+
+_MAX_MESSAGE_CHARS = 2_000
+_MAX_TRACEBACK_CHARS = 8_000
+_MAX_FRAMES = 50
+_MAX_RELATED = 16
+"""Exceptions that are formatted with their frames: causes, contexts, members of a group."""
+_MAX_LINE_CHARS = 500
+
+
+def bounded_logger(name: str) -> logging.Logger:
+    """Return the logger of this name, and make what it logs safe.
+
+    A message is one line of at most 2,000 characters. A traceback has at most 50 frames for each
+    exception and 8,000 characters; its lines are indented, so that none can be taken for a record.
+    """
+    logger = logging.getLogger(name)  # noqa: TID251 - here it is made safe
+    logger.addFilter(_make_safe)
+    return logger
+
+
+def _make_safe(record: logging.LogRecord) -> bool:
+    try:
+        text = record.getMessage()
+    except Exception as error:  # an argument cannot be formatted
+        text = f"{record.msg} (not formatted: {type(error).__name__})"
+    record.msg, record.args = one_line(text, _MAX_MESSAGE_CHARS), ()
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = traceback_text(record.exc_info[1])  # formatters use it as it is
+    return True
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the traceback of an exception, escaped, indented and cut.
+
+    With more than 16 causes, contexts and members of groups, or with long messages, only the
+    frames of the exception itself are shown, and one line for each of the first 16.
+    """
+    related = _related(error)
+    size = sum(len(part) for each in related for part in (_message(each), *_notes(each)))
+    if len(related) > _MAX_RELATED or size > _MAX_TRACEBACK_CHARS:
+        text = _short_form(error, related)
+    else:
+        text = _full_form(error, related)
+    half = _MAX_TRACEBACK_CHARS // 2
+    if len(text) > _MAX_TRACEBACK_CHARS:
+        text = f"{text[:half]}\n... cut ...\n{text[-half:]}"
+    text = printable(text.rstrip("\n"), _MAX_TRACEBACK_CHARS)
+    return "  " + text.replace("\n", "\n  ")
+
+
+def _full_form(error: BaseException, related: list[BaseException]) -> str:
+    try:
+        return "".join(
+            traceback.format_exception(type(error), error, error.__traceback__, limit=-_MAX_FRAMES)
+        )
+    except Exception:  # an attribute of the exception is not what Python expects there
+        return _short_form(error, related)
+
+
+def _short_form(error: BaseException, related: list[BaseException]) -> str:
+    frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES).format()
+    lines = [
+        one_line(f"{type(each).__qualname__}: {_message(each)[:_MAX_LINE_CHARS]}", _MAX_LINE_CHARS)
+        for each in related[:_MAX_RELATED]
+    ]
+    more = ["further exceptions are not shown"] if len(related) > _MAX_RELATED else []
+    return "".join(["Traceback (most recent call last):\n", *frames, "\n".join([*lines, *more])])
+
+
+def _related(error: BaseException) -> list[BaseException]:
+    """Return an exception, its causes and contexts and members; at most one more than are shown."""
+    found: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending and len(found) <= _MAX_RELATED:
+        each = pending.pop(0)
+        if each is None or any(each is known for known in found):
+            continue
+        found.append(each)
+        pending += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            pending += each.exceptions[: _MAX_RELATED + 1]
+    return found
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the class has an error
+        return "<no message>"
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = getattr(error, "__notes__", None)
+    return [each for each in notes if isinstance(each, str)] if isinstance(notes, list) else []

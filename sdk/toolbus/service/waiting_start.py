@@ -1,0 +1,76 @@
+"""Keeps trying to join a room and to host there, while the cause of a failure may end by itself.
+
+A server may start after its hosts, restart, drain, or be cut off from the other nodes. A refused
+token, room or name, and an address that is not that of a toolbus server, stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.errors import ConnectionLost, RoomException, Unavailable
+from toolbus.room.room_client import RoomClient
+
+__all__ = ["keep_trying", "may_end_by_itself"]
+
+T = TypeVar("T")
+
+_logger = bounded_logger(__name__)
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_BUSY_STATUSES = frozenset({408, 429})
+_SERVER_ERRORS = 500
+_NOT_YET = "cannot host at %s yet, trying again until it succeeds (%s)"
+_LASTING_CAUSES = frozenset({"token_from", "certificate"})
+
+
+async def keep_trying(
+    start: Callable[[], Awaitable[T]], room: RoomClient, wait: bool | None = None
+) -> T:
+    """Call a function until it succeeds, with pauses that grow as those of a reconnect do.
+
+    The first failure is logged as a warning with the server's address, further ones as information.
+
+    Args:
+        start: Joins the room and hosts there.
+        room: The room.
+        wait: False makes one attempt; None does what the room's settings say.
+
+    Raises:
+        RoomException: An error of the function that does not end by itself, or is not waited for.
+    """
+    pause_s, level = _FIRST_PAUSE_S, logging.WARNING
+    while True:
+        try:
+            started = await start()
+        except RoomException as error:
+            settings = room._settings
+            if settings is None or not may_end_by_itself(error):
+                raise
+            if not (settings.wait if wait is None else wait):
+                raise
+            _logger.log(level, _NOT_YET, settings.url, error)
+        else:
+            break
+        await asyncio.sleep(random.uniform(0, pause_s))
+        pause_s, level = min(2 * pause_s, _LONGEST_PAUSE_S), logging.INFO
+    if level == logging.INFO:
+        _logger.warning("hosting in room %s now", room.room)
+    return started
+
+
+def may_end_by_itself(error: RoomException) -> bool:
+    """Whether joining or hosting may succeed later although nothing is changed here."""
+    if isinstance(error, ConnectionLost):
+        return True
+    if not isinstance(error, Unavailable) or not error.retryable:
+        return False
+    status = error.details.get("status")
+    if isinstance(status, int):
+        return status in _BUSY_STATUSES or status >= _SERVER_ERRORS
+    return _LASTING_CAUSES.isdisjoint(error.details)
