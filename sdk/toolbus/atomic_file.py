@@ -107,8 +107,13 @@ def write_atomically(
     replace: bool = True,
 ) -> None:
     """Write `data` to a file in one step; arguments and errors are those of `AtomicFile`."""
-    with AtomicFile(path, mode=mode, sync=sync, replace=replace) as file:
-        file.write(data)
+    try:
+        with AtomicFile(path, mode=mode, sync=sync, replace=replace) as file:
+            file.write(data)
+    except OSError as error:
+        if error.filename is None:  # such as no space left on the device
+            error.filename = os.fspath(path)
+        raise
 
 
 def _create(draft: Path, target: Path, mode: int | None) -> BinaryIO:

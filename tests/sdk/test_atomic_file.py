@@ -80,3 +80,11 @@ def test_error_names_the_path_and_not_the_draft(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         write_atomically(path, b"data")
     assert caught.value.filename == str(path)
+
+
+def test_error_of_a_full_device_names_the_path() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomically("/dev/full", b"data")
+    assert caught.value.filename == "/dev/full"

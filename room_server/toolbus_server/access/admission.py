@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -74,6 +74,8 @@ class Admitted:
     """When the participant should renew it, after 80 % of its life: seconds since the epoch."""
     reads_chunks: bool = False
     """Whether it accepts large files in chunks from calls that are no streams."""
+    reads_parts: bool = False
+    """Whether it also accepts any other large result in parts."""
 
 
 class _Request(NamedTuple):
@@ -82,6 +84,7 @@ class _Request(NamedTuple):
     epoch: int
     token: str
     reads_chunks: bool
+    reads_parts: bool
     elsewhere: bool
     """Whether it is refused where this instance has a connection already."""
 
@@ -99,12 +102,10 @@ def _interned(scope: ApiScope) -> ApiScope:
     return scope
 
 
-def _admitted(
-    room: str, participant: Participant, token: VerifiedToken, *, reads_chunks: bool = False
-) -> Admitted:
+def _admitted(room: str, participant: Participant, token: VerifiedToken) -> Admitted:
     life_s = token.expires_at - token.issued_at
     renew_at = token.issued_at + _RENEWED_AFTER * life_s
-    return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at, reads_chunks)
+    return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at)
 
 
 def _participant_of(token: VerifiedToken, instance: str, epoch: int) -> Participant:
@@ -195,7 +196,11 @@ class Admission:
         if current is None:  # a newer connection of an instance replaces one that is counted
             self._check_quotas(identity, request)
         participant = _participant_of(token, request.instance, request.epoch)
-        return _admitted(request.room, participant, token, reads_chunks=request.reads_chunks)
+        return replace(
+            _admitted(request.room, participant, token),
+            reads_chunks=request.reads_chunks,
+            reads_parts=request.reads_parts,
+        )
 
     def _check_quotas(self, identity: Identity, request: _Request) -> None:
         if self.quotas.is_full(identity):
@@ -236,9 +241,10 @@ class Admission:
             raise _Refused(_BAD_TOKEN, "no_token")
         instance = query.get("instance", [""])[0] or secrets.token_hex(8)
         reads_chunks = query.get("chunks", [""])[0] == "1"
+        reads_parts = reads_chunks and query.get("parts", [""])[0] == "1"
         instance, epoch = _checked_instance(instance), _checked_epoch(query)
         elsewhere = query.get("elsewhere", [""])[0] == "1"
-        return _Request(parts[2], instance, epoch, token, reads_chunks, elsewhere)
+        return _Request(parts[2], instance, epoch, token, reads_chunks, reads_parts, elsewhere)
 
     def _verify(self, jwt: str) -> VerifiedToken:
         try:

@@ -12,7 +12,7 @@ from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, VerifiedToken
 from toolbus.bounded_logging import bounded_logger
 from toolbus_server.registry.models import Identity
 
-__all__ = ["Revocations"]
+__all__ = ["Revocations", "is_issued_before"]
 
 K = TypeVar("K")
 
@@ -20,6 +20,14 @@ _logger = bounded_logger(__name__)
 _KEPT_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
 _MAX_KEPT = 100_000
 """The maximum of revoked identities, and of revoked tokens."""
+
+
+def is_issued_before(issued_at: float, revoked_at: float) -> bool:
+    """Whether a token counts as issued before a revocation of all that its holder had until then.
+
+    Its issuer's clock may be ahead by `LEEWAY_S`, so one issued up to that time later counts too.
+    """
+    return issued_at <= revoked_at + LEEWAY_S
 
 
 class Revocations:
@@ -34,7 +42,7 @@ class Revocations:
         return len(self._identities) + len(self._tokens)
 
     def revoke_identity(self, identity: Identity, now: float) -> None:
-        """Revoke all tokens that were issued to an identity until now."""
+        """Revoke all tokens issued to an identity until now, as `is_issued_before` decides."""
         _keep(self._identities, identity, now)
 
     def revoke_token(self, jti: str, now: float) -> None:
@@ -42,10 +50,7 @@ class Revocations:
         _keep(self._tokens, jti, now)
 
     def covers(self, token: VerifiedToken) -> bool:
-        """Whether a valid token was revoked.
-
-        A token issued in the same second as the revocation counts as older.
-        """
+        """Whether a valid token was revoked."""
         if not self._identities and not self._tokens:
             return False
         return self.is_revoked(Identity(token.issuer, token.name), token.jti, token.issued_at)
@@ -53,7 +58,7 @@ class Revocations:
     def is_revoked(self, identity: Identity, jti: str, issued_at: float) -> bool:
         """Whether a token with this holder, id and time of issue was revoked."""
         revoked_at = self._identities.get(identity)
-        if revoked_at is not None and issued_at <= revoked_at:
+        if revoked_at is not None and is_issued_before(issued_at, revoked_at):
             return True
         return bool(jti) and jti in self._tokens
 

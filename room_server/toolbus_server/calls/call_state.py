@@ -24,6 +24,7 @@ from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = [
+    "MAX_PARTICIPANT_COST",
     "CallMonitor",
     "CallStreams",
     "Connection",
@@ -41,6 +42,8 @@ _MESSAGES = 1_000
 _CHANGES = 2_000
 # Half of the time there is: other participants need the rest to stay within CONN-7.
 _WORK_S = 5.0
+MAX_PARTICIPANT_COST = 1_000_000
+"""What the registrations of one connection may cost within 10 s, in units of a microsecond."""
 _WINDOW_S = 10.0
 
 
@@ -140,12 +143,22 @@ class Connection:
     """Changes it makes to its toolkits, attributes and offers."""
     reads_chunks: bool = True
     """Whether it accepts a large file in chunks from a call that is no stream."""
+    reads_parts: bool = True
+    """Whether it also accepts any other large result in parts."""
     stream_count: int = 0
     """Its calls in flight that are streams or have input."""
+    waiting_streams: dict[CallStreams, None] = field(default_factory=dict)
+    """Its calls whose results in parts wait for another stream to end, in order."""
+    waiting_reply_bytes: int = 0
+    """Bytes of replies from hosts that wait in its send queue."""
     outstanding_bytes: int = 0
     """Bytes of streams that are on the way to it, or that their senders have credit for."""
     work: RateLimiter = field(default_factory=partial(RateLimiter, _WORK_S, _WINDOW_S))
     """Seconds that the server worked on its requests, without calls (PROTOCOL.md, REG-20)."""
+    compiling: RateLimiter = field(
+        default_factory=lambda: RateLimiter(MAX_PARTICIPANT_COST, _WINDOW_S)
+    )
+    """Estimated cost of the schemas that it registers (PROTOCOL.md, REG-25)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -254,6 +267,8 @@ class CallStreams(Struct, eq=False):
     idle_s: float = 0.0
     """How long the host may be silent; 0 for no limit."""
     active_at: float = 0.0
+    is_waiting: bool = False
+    """Whether it is one of `Connection.waiting_streams`."""
 
     @property
     def ended(self) -> bool:

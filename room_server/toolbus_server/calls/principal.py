@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toolbus.auth.grants import MAX_NAME_CHARS
+from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus.wire import Call
 from toolbus_server.calls.call_state import Connection, Delegation, RoutedRoom

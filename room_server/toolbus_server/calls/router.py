@@ -57,6 +57,7 @@ from toolbus_server.calls.principal import (
     call_context,
     complete_refusal,
 )
+from toolbus_server.calls.replies import forward_error, forward_late, undelivered_error
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -154,7 +155,7 @@ class Router:
             timeout_s = self._default_s(options) if timeout_ms is None else timeout_ms / 1000
             call = self.open_call(caller, request, decision, timeout_s)
             header: dict[str, Any] = {"caller": caller.participant.packed_info}
-            if options or not toolkit.public or not caller.reads_chunks:
+            if options or not toolkit.public or not caller.reads_parts:
                 _fill_header(header, call, toolkit, options)
                 if not STREAM_OPTION_TYPES.keys().isdisjoint(options):
                     self.streams.open(call, options, header)
@@ -365,7 +366,12 @@ class Router:
             # id. Sent first, so that the caller can go on while the tables are updated; the span
             # ends before that, or it would end after the caller's.
             ended_ns = None if call.span is None else time_ns()
-            call.caller.port.send_message(encode(Result(call.request_id, reply.body)))
+            caller, data = call.caller, encode(Result(call.request_id, reply.body))
+            if not caller.port.is_behind:
+                caller.port.send_message(data)
+            elif not forward_late(caller, data):
+                self._fail(call, undelivered_error())
+                return
             self.succeeded += 1
             self._end(call)
             if call.monitor is not None:
@@ -441,7 +447,7 @@ class Router:
         self._end(call)
         if call.span is not None:  # before the reply, as in `answer`
             call.span.end(error)
-        call.caller.port.send_message(encode(failed(call.request_id, error)))
+        forward_error(call, error)
         if call.monitor is not None:
             call.monitor.call_ended(call, error)
 
@@ -477,8 +483,8 @@ def _fill_header(
 ) -> None:
     if not toolkit.public:
         header["private"] = True
-    if not call.caller.reads_chunks and not is_stream(options):
-        header["whole"] = True
+    if not call.caller.reads_parts and not is_stream(options):
+        header["files_only" if call.caller.reads_chunks else "whole"] = True
     if call.principal is not None:
         header["on_behalf_of"] = call.principal.packed_info
     for name in _FORWARDED & options.keys():

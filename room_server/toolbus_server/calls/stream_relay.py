@@ -39,6 +39,8 @@ _MAX_AHEAD_CHUNKS = 1_024
 _MAX_PROGRESS_BYTES = 16 * 1024
 _RETRY_AFTER_S = 0.05
 _MAX_CREDIT = 2**53
+_MAX_WAITING_BYTES = 64
+"""The most bytes of the first chunk of a result that waits for other streams (STREAM-10)."""
 _UNREAD_S = 300.0
 """How long a host waits for a caller that gives no credit."""
 _CHECK_S = 1.0
@@ -107,12 +109,29 @@ class StreamRelay:
 
     def close(self, streams: CallStreams) -> None:
         """Close the streams of a call that has ended; queued chunks may still be written."""
-        self._stalls.forget(streams)
-        streams.call.caller.stream_count -= 1
+        caller = streams.call.caller
+        if streams.is_waiting:
+            del caller.waiting_streams[streams]
+        else:
+            self._stalls.forget(streams)
+            caller.stream_count -= 1
         for direction in (streams.results, streams.inputs):
             if direction is not None:
                 direction.window.bytes = 0
                 _account(direction)
+        if caller.waiting_streams:
+            self._begin_waiting(caller)
+
+    def _begin_waiting(self, caller: Connection) -> None:
+        """Give credit to the next result in parts that waits for another stream to end."""
+        if self._is_full(caller):
+            return
+        streams = next(iter(caller.waiting_streams))
+        del caller.waiting_streams[streams]
+        streams.is_waiting = False
+        self.begin(streams)
+        if streams.results is not None:
+            self._grant(streams.results)
 
     def has_sent(self, streams: CallStreams) -> bool:
         """Whether the host has sent a chunk or a progress, so that its tool has begun."""
@@ -125,25 +144,33 @@ class StreamRelay:
     def chunk(self, host: Connection, frame: StreamChunk) -> None:
         """Forward a chunk to the caller."""
         call = host.dispatched.get(frame.id)
-        direction = None if call is None else self._result_direction(call)
+        direction = None if call is None else self._result_direction(call, len(frame.body))
         if direction is None:
             self.dropped += 1
             return
         onward = StreamChunk(direction.reader_id, frame.number, frame.body)
         self._forward(direction, frame.number, len(frame.body), onward)
 
-    def _result_direction(self, call: InFlightCall) -> StreamDirection | None:
-        """Find the direction of a call's chunks; that of a file begins with its first chunk."""
+    def _result_direction(self, call: InFlightCall, size: int) -> StreamDirection | None:
+        """Find the direction of a call's chunks; without a stream it begins with the first chunk.
+
+        If the caller has too many streams, a result whose first chunk is small waits for credit.
+        """
         streams = call.streams
         if streams is None:
             if not call.caller.reads_chunks:
                 return None
-            if self._is_full(call.caller):
+            is_waiting = self._is_full(call.caller)
+            if is_waiting and size > _MAX_WAITING_BYTES:
                 self._abort(call, StreamBroken("the caller has too many streams"), "broken")
                 return None
-            call.streams = streams = CallStreams(call)
-            streams.results = _results_of(call, FIRST_CHUNKS, FIRST_BYTES)
-            self.begin(streams)
+            call.streams = streams = CallStreams(call, is_waiting=is_waiting)
+            first_bytes = _MAX_WAITING_BYTES if is_waiting else FIRST_BYTES
+            streams.results = _results_of(call, FIRST_CHUNKS, first_bytes)
+            if is_waiting:
+                call.caller.waiting_streams[streams] = None
+            else:
+                self.begin(streams)
         elif streams.results is None and call.caller.reads_chunks:
             streams.results = _results_of(call, FIRST_CHUNKS, FIRST_BYTES)
             _account(streams.results)
@@ -233,6 +260,9 @@ class StreamRelay:
 
     def _grant(self, direction: StreamDirection) -> None:
         """Pass the reader's credit on to the sender, as far as the budget allows."""
+        streams = direction.call.streams
+        if streams is not None and streams.is_waiting:
+            return
         window, before = direction.window, (direction.window.chunks, direction.window.bytes)
         was_open = window.is_open
         if window.chunks - direction.sent_chunks <= _MAX_AHEAD_CHUNKS // 2:
@@ -246,7 +276,6 @@ class StreamRelay:
             return
         if window.arrived:
             direction.window_bytes = min(2 * direction.window_bytes, WINDOW_BYTES)
-        streams = direction.call.streams
         if streams is not None and not was_open:
             streams.active_at = self._loop.time()  # from now on the sender is the one that is idle
         self._send_credit(direction)

@@ -297,6 +297,9 @@ class PeerLink:
 
     def _drop_waiting(self) -> list[Entry]:
         dropped = list(self._waiting)
+        for entry in dropped:
+            if isinstance(entry.ticket, NotifyingTicket) and entry.ticket.on_dropped is not None:
+                entry.ticket.on_dropped()
         self._waiting.clear()
         self.waiting_bytes = 0
         self._has_probed = False

@@ -196,7 +196,7 @@ def pack_hosted(toolkit: RegisteredToolkit, generation: Generation) -> bytes:
 def pack_offer(owner: Identity, offer: Offer) -> bytes:
     """Pack a toolkit that a participant offers to host."""
     definition = offer.definition
-    manifest = pack_body(definition.manifest.model_dump(mode="json", exclude_defaults=True))
+    manifest = definition.packed
     shared = sorted(offer.shared_with)
     packed = [offer.name, offer.public, shared, definition.digest, manifest, *owner]
     return pack_body([*packed, definition.version])

@@ -1,12 +1,15 @@
-"""Key files: readable by their owner only, and never overwritten.
+"""Key files: readable and changed by their owner only, and never overwritten.
 
 If two processes create the development key at once, both get the first one.
 """
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import secrets
+import shlex
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +17,7 @@ from pathlib import Path
 from toolbus.atomic_file import write_atomically
 from toolbus.auth.keys import Key, KeyRing
 
-__all__ = ["add_key", "dev_keys", "private_to_owner"]
+__all__ = ["add_key", "check_writers", "dev_keys", "private_to_owner"]
 
 
 def dev_keys(path: Path) -> KeyRing:
@@ -57,3 +60,46 @@ def add_key(path: Path, key: Key) -> KeyRing:
 def private_to_owner(path: Path) -> bool:
     """Whether only its owner may read a file."""
     return not stat.S_IMODE(path.stat().st_mode) & 0o077
+
+
+def check_writers(path: Path) -> None:
+    """Check that only its owner, who is this user or root, can change a key file.
+
+    A user who can change it, or replace it in its folder, could add a key and join every room.
+    Links are followed. A folder with the sticky bit may be writable, as other users cannot replace
+    a file in it. A pipe is not checked: it has no place where another one could be put.
+
+    Raises:
+        ValueError: Others can change it; the message has the command that ends this.
+        OSError: It does not exist, or its folder cannot be read.
+    """
+    if stat.S_ISFIFO(path.stat().st_mode):
+        return
+    real = Path(os.path.realpath(path))
+    for place in (real, real.parent):
+        found = place.stat()
+        quoted = shlex.quote(str(place))
+        if found.st_uid not in (0, os.getuid()):
+            raise ValueError(
+                f"{place} belongs to another user, who could add keys: chown {os.getuid()} {quoted}"
+            )
+        if found.st_mode & _writable_bits(found) and not found.st_mode & stat.S_ISVTX:
+            raise ValueError(f"other users can change {place}: chmod go-w {quoted}")
+
+
+def _writable_bits(found: os.stat_result) -> int:
+    """Return the mode bits by which others could write: not those of the owner's private group."""
+    return stat.S_IWOTH if _is_private_group(found) else stat.S_IWGRP | stat.S_IWOTH
+
+
+def _is_private_group(found: os.stat_result) -> bool:
+    """Whether a file's group is its owner's own, which many systems make for each user."""
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    return (
+        owner.pw_gid == group.gr_gid
+        and group.gr_name == owner.pw_name
+        and set(group.gr_mem) <= {owner.pw_name}
+    )

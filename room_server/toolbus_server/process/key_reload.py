@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from toolbus.auth.keys import KeyRing
 from toolbus.bounded_logging import bounded_logger
+from toolbus_server.process.key_files import check_writers
 
 __all__ = ["KeyFiles", "KeyReloader", "read_key_files"]
 
@@ -39,8 +40,12 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
 
     Raises:
         OSError: A file cannot be read.
-        ValueError: A file is not a valid `keys.toml`, or two keys have the same id.
+        ValueError: A file is not a valid `keys.toml`, or other users can change it, or two keys
+            have the same id.
     """
+    paths = list(paths)
+    for path in paths:
+        check_writers(path)
     return KeyRing([key for path in paths for key in KeyRing.load(path)])
 
 

@@ -13,9 +13,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.telemetry.tracing import recorded
+from toolbus_server.access.descriptor_reserve import raise_descriptor_limit
 from toolbus_server.process.key_reload import KeyFiles, KeyReloader
 from toolbus_server.process.serve_options import ServeOptions
 from toolbus_server.settings import ServerSettings
@@ -29,6 +31,7 @@ __all__ = [
     "run_until_stopped",
 ]
 
+_logger = bounded_logger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -55,6 +58,7 @@ def run(
         NameTaken: Another living node has the name in the settings.
         KeyboardInterrupt: A second Ctrl-C came.
     """
+    _logger.info("file descriptors: at most %d", raise_descriptor_limit())
     with recorded("toolbus-server"):
         event_loop.run(_serve(options, settings, variables, announce, supervisor))
 

@@ -22,7 +22,7 @@ from toolbus.settings import DEV_KEYS_FILE, home_of
 from toolbus.untrusted_text import one_line
 from toolbus_server.access.trusted_proxies import network_of
 from toolbus_server.cluster.node_name import check_node_name
-from toolbus_server.process.key_files import dev_keys, private_to_owner
+from toolbus_server.process.key_files import check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 
 __all__ = ["ServeOptions", "Switch", "load_keys"]
@@ -75,7 +75,7 @@ class ServeOptions:
             UsageError: The options are not valid.
         """
         host = self.host
-        trusted = [] if self.keys is None else list(load_keys(self.keys))
+        trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
         if self.dev:
             host = _loopback(host)
             trusted = [*_dev_keys(_dev_keys_file(variables), warn), *trusted]
@@ -158,6 +158,7 @@ def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:
         if not private_to_owner(path):
             path.chmod(0o600)
             warn(f"{path} was readable by other users; only you can read it now")
+        check_writers(path)
     except OSError as error:
         text = "TOOLBUS_HOME must name a folder in which this process can write"
         raise UsageError(f"no development key: {error}; {text}") from error
@@ -167,6 +168,15 @@ def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:
         f"DEVELOPMENT SERVER - loopback only, never for production: everyone who can read {path} "
         "has all rights in every room"
     )
+    return keys
+
+
+def _trusted_keys(path: Path) -> KeyRing:
+    keys = load_keys(path)
+    try:
+        check_writers(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the keys cannot be trusted: {error}") from error
     return keys
 
 

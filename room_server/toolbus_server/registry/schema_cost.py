@@ -26,14 +26,15 @@ class _LimitExceeded(Exception):
     """There are more visits than the limit, or a reference that cannot be followed."""
 
 
-def exceeds_cost(limit: int, schema: dict[str, Any]) -> bool:
+def exceeds_cost(limit: int, schema: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
     """Whether a compiler would visit more than `limit` subschemas, repeated visits included.
+
+    `parts` are all maps in the schema, including those that only a reference makes a subschema.
 
     A schema without the two keywords costs nothing. In one that has them, a reference exceeds the
     limit unless it is a JSON pointer or an anchor within this schema; so does a subschema with an
     `$id` of its own, which would change the meaning of a pointer.
     """
-    parts = list(_all_objects(schema))
     starts = [part for part in parts if not _KEYWORDS.isdisjoint(part)]
     if not starts:
         return False
@@ -106,14 +107,3 @@ def _at(value: Any, names: list[str]) -> Any:
         else:
             return None
     return value
-
-
-def _all_objects(value: Any) -> Iterator[dict[str, Any]]:
-    """Iterate over all objects, including those that only a reference makes a subschema."""
-    if isinstance(value, dict):
-        yield value
-        value = value.values()
-    elif not isinstance(value, list):
-        return
-    for part in value:
-        yield from _all_objects(part)

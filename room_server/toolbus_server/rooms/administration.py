@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from toolbus.auth.grants import matches_room
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Admin
-from toolbus_server.access.revocations import Revocations
+from toolbus_server.access.revocations import Revocations, is_issued_before
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.registry.request_options import (
@@ -209,7 +209,7 @@ def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant
     if "jti" in options:
         return lambda _, each: each.jti == options["jti"]
     identity, at = Identity(options["issuer"], options["name"]), options["at"]
-    return lambda _, each: each.identity == identity and each.issued_at <= at
+    return lambda _, each: each.identity == identity and is_issued_before(each.issued_at, at)
 
 
 def _summary(open_room: OpenRoom) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from toolbus_server.registry.tool_visibility import ToolVisibility
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 from toolbus_server.rooms.participant_requests import ParticipantRequests
+from toolbus_server.rooms.registration_queue import RegistrationQueue
 from toolbus_server.rooms.toolkit_requests import ToolkitRequests
 
 __all__ = ["MAX_PARKED_NAMES", "ConnectedSession", "Hub", "OpenRoom"]
@@ -97,6 +98,8 @@ class Hub:
         self.scheduler: FairScheduler = FairScheduler(loop)
         """Sends the events of all rooms, and runs the walks of all participants."""
         self._visibility = ToolVisibility()
+        self.registrations = RegistrationQueue(loop)
+        """Reads the manifests of all rooms."""
         self.denied = 0
         """Registrations without the grant for them, in rooms that have ended."""
         self._random = random or Random()
@@ -139,8 +142,8 @@ class Hub:
     def _open(self, name: str) -> OpenRoom:
         room = RoutedRoom(RoomState(name, self._random, self._visibility))
         feeds = EventFeeds(room, self._loop, self.scheduler)
-        toolkit_requests = ToolkitRequests(room, self.limits, feeds)
-        participant_requests = ParticipantRequests(room, feeds, self._loop.time)
+        toolkit_requests = ToolkitRequests(room, self.limits, feeds, self.registrations)
+        participant_requests = ParticipantRequests(room, feeds, self._loop.time, self.registrations)
         return OpenRoom(room, toolkit_requests, participant_requests, feeds)
 
     def _replace(

@@ -8,6 +8,7 @@ state is in `room_state`; here are the grants, the limits and the shape of the r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -35,6 +36,7 @@ from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
+from toolbus_server.registry.packed_manifest import toolkit_name_of
 from toolbus_server.registry.request_options import (
     MAX_PAGE_BYTES,
     bad_option,
@@ -44,13 +46,11 @@ from toolbus_server.registry.request_options import (
     read_option,
 )
 from toolbus_server.registry.tool_visibility import Listing, Steps
-from toolbus_server.registry.toolkit_definition import (
-    Definition,
-    read_definition,
-    toolkit_name_of,
-)
+from toolbus_server.registry.toolkit_definition import Definition
 from toolbus_server.rooms.event_feed import TOPIC_GRANTS, TOPICS, EventFeeds, toolkit_summary
 from toolbus_server.rooms.fair_scheduler import pack_once
+from toolbus_server.rooms.manifest_quota import ManifestQuota
+from toolbus_server.rooms.registration_queue import RegistrationQueue
 from toolbus_server.rooms.serving_notices import definition_summary, log_registration
 from toolbus_server.rooms.walks import Walk
 
@@ -73,10 +73,15 @@ class ToolkitRequests:
         room: The room.
         limits: How many toolkits one participant may host, and one room may have.
         feeds: The room's subscribers.
+        queue: Reads the manifests.
     """
 
-    def __init__(self, room: RoutedRoom, limits: Limits, feeds: EventFeeds) -> None:
+    def __init__(
+        self, room: RoutedRoom, limits: Limits, feeds: EventFeeds, queue: RegistrationQueue
+    ) -> None:
         self._room = room
+        self._queue = queue
+        self._manifests = ManifestQuota()
         self._limits = limits
         self._feeds = feeds
         self.denied = 0
@@ -92,18 +97,32 @@ class ToolkitRequests:
         """Register a toolkit; where nodes share the room, after claiming its name with them."""
         public, shared_with = _read_visibility(request.options)
         claim, must_be_only = _read_claim(request.options)
-        participant = connection.participant
+        participant, packed = connection.participant, request.manifest
+        self._check_participant(participant, toolkit_name_of(packed), public)
+
+        def accept(definition: Definition) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+            offer = Offer(definition.manifest.name, public, shared_with, definition)
+            return self._register(participant, offer, claim, must_be_only)
+
+        return self._queue.register(connection, packed, accept)
+
+    def _check_participant(self, participant: Participant, name: str, public: bool) -> None:
+        """Check who registers. Raises Unavailable or PermissionDenied."""
+        if not participant.is_present:
+            raise Unavailable("the connection has ended", executed="no")
         if participant.is_draining:
             raise Unavailable("this connection is draining: register on another", executed="no")
         grant = participant.scope.agents
         if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
-            raise self._denied(participant, public, toolkit_name_of(request.manifest))
-        definition = read_definition(request.manifest)
-        name = definition.manifest.name
-        if not participant.rights.may_register(name, public):
             raise self._denied(participant, public, name)
-        self._check_quotas(participant, name, public)
-        offer = Offer(name, public, shared_with, definition)
+        if name and not participant.rights.may_register(name, public):
+            raise self._denied(participant, public, name)
+
+    def _register(
+        self, participant: Participant, offer: Offer, claim: Claim, must_be_only: bool
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Register a toolkit whose definition was read, which may have taken a while."""
+        self._check_still(participant, offer)
         if must_be_only:
             self._check_conflict(participant, offer)
         if self._room.replication is not None:
@@ -131,12 +150,11 @@ class ToolkitRequests:
             )  # publishes the toolkit, or withdraws the claim
 
     def _check_still(self, participant: Participant, offer: Offer) -> None:
-        """Check once more what may have changed while the name was claimed."""
-        if participant.is_draining:
-            raise Unavailable("this connection is draining: register on another", executed="no")
-        if not participant.rights.may_register(offer.name, offer.public):
-            raise self._denied(participant, offer.public, offer.name)
+        """Check what may have changed while the manifest was read or the name was claimed."""
+        self._check_participant(participant, offer.name, offer.public)
         self._check_quotas(participant, offer.name, offer.public)
+        existing = self._room.state.existing(participant.identity, offer.name, offer.public)
+        self._manifests.check(participant, offer, existing)
 
     def _check_conflict(self, participant: Participant, offer: Offer, below: float = inf) -> None:
         """Refuse a definition beside another one. Raises DefinitionConflict."""
@@ -170,6 +188,7 @@ class ToolkitRequests:
             shared_with=offer.shared_with,
             claim=self._reduced(participant, offer, claim),
         )
+        self._manifests.add(participant.identity, done.generation)
         self._feeds.publish(done.changes)
         serving, joined = done.toolkit.serving, done.generation
         reply: dict[str, Any] = {
@@ -207,8 +226,14 @@ class ToolkitRequests:
         text = f"{message} ({grant.partition('=')[0]})"
         return PermissionDenied(text, details={"grant": grant})
 
-    def unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
-        """Unregister a toolkit."""
+    def unregister(
+        self, connection: Connection, request: Unregister
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Unregister a toolkit, after what the participant registered before."""
+        act = partial(self._unregister, connection, request)
+        return self._queue.after_registrations(connection.participant, act)
+
+    def _unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
         changes = self._room.state.unregister(
             connection.participant, request.toolkit, public=request.public
         )
@@ -216,8 +241,12 @@ class ToolkitRequests:
         self._publish_change(connection.participant)
         return {}
 
-    def drain(self, connection: Connection) -> dict[str, Any]:
+    def drain(self, connection: Connection) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Send a participant no more calls; it finishes those that it runs."""
+        act = partial(self._drain, connection)
+        return self._queue.after_registrations(connection.participant, act)
+
+    def _drain(self, connection: Connection) -> dict[str, Any]:
         self._feeds.publish(self._room.state.drain(connection.participant))
         self._publish_change(connection.participant)
         return {}

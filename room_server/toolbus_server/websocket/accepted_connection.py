@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from asyncio import BaseTransport
 from collections.abc import Hashable
+from http import HTTPStatus
 from typing import Any
 
 from websockets.datastructures import Headers
+from websockets.protocol import State
 
 from toolbus.transport.websocket import ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
+from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.trusted_proxies import TrustedProxies
-from toolbus_server.websocket.session import Session
+from toolbus_server.websocket.request_limits import MAX_REQUEST_BYTES, TOO_LARGE
 
 __all__ = ["AcceptedConnection"]
 
@@ -23,7 +26,16 @@ class AcceptedConnection(ServerTransport):
     """A connection that counts against the quotas from the moment it is accepted."""
 
     # Slots: with these in its dict it would have too many attributes for a key-sharing dict.
-    __slots__ = ("_counted", "_counts", "_proxies", "_quotas", "address", "decision")
+    __slots__ = (
+        "_counted",
+        "_counts",
+        "_descriptors",
+        "_proxies",
+        "_quotas",
+        "_request_bytes",
+        "address",
+        "decision",
+    )
 
     def __init__(
         self,
@@ -31,14 +43,17 @@ class AcceptedConnection(ServerTransport):
         quotas: ConnectionQuotas,
         counts: ConnectionCounts,
         proxies: TrustedProxies,
+        descriptors: DescriptorReserve,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._proxies = proxies
+        self._descriptors = descriptors
         self.decision: Admitted | Refusal | None = None
         self._quotas = quotas
         self._counts = counts
         self._counted: list[Hashable] = []
+        self._request_bytes = 0
         self.address = ""
 
     def count(self, key: Hashable) -> None:
@@ -47,8 +62,14 @@ class AcceptedConnection(ServerTransport):
         self._counted.append(key)
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Count the connection; if its address floods the server, drop it without an answer."""
+        """Count the connection, or drop it without an answer.
+
+        It is dropped if its address floods the server, or if descriptors run out.
+        """
         super().connection_made(transport)
+        if self._descriptors.is_reserved(transport.get_extra_info("socket").fileno()):
+            self.transport.abort()
+            return
         if self._proxies.include(self._peer):
             return  # the request names the client's address
         self.address = address_of((self._peer,))
@@ -57,6 +78,19 @@ class AcceptedConnection(ServerTransport):
         if self._quotas.is_flooded(self.address):
             self._quotas.dropped += 1
             self.transport.abort()
+
+    def accepts_early(self, data: bytes) -> bool:
+        """Whether to read on; a request that is too large is answered before it is complete."""
+        if self.request is None and self.protocol.state is State.CONNECTING:
+            self._request_bytes += len(data)
+            if self.protocol.eof_sent:
+                return False
+            if self._request_bytes > MAX_REQUEST_BYTES:
+                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self.protocol.send_response(self.protocol.reject(status, TOO_LARGE))
+                self.send_data()
+                return False
+        return True
 
     @property
     def _peer(self) -> str:
@@ -79,7 +113,9 @@ class AcceptedConnection(ServerTransport):
 
     def closing(self) -> None:
         """Remove the participant now, as its socket may take another 2 s to close."""
-        if isinstance(self.receiver, Session):  # a no-op if the session closed the connection
+        # Its calls and toolkits end by this, whichever side closes and why. It is called later, as
+        # a slow participant may be closed in the middle of a change to its room.
+        if self.receiver is not None:
             self.loop.call_soon(self.receiver.on_close)
 
     async def drop(self) -> None:

@@ -30,6 +30,7 @@ from toolbus.transport.websocket import (
 from toolbus.wire import PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
 from toolbus_server.access.connection_quotas import ConnectionCounts
+from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.join_rate_limiter import JoinRateLimiter
 from toolbus_server.access.trusted_proxies import TrustedProxies
 from toolbus_server.calls.telemetry import ServerTelemetry
@@ -40,6 +41,7 @@ from toolbus_server.websocket.accepted_connection import AcceptedConnection
 from toolbus_server.websocket.drain import drain, stop_accepting
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
 from toolbus_server.websocket.relocation import Relocation
+from toolbus_server.websocket.request_limits import TOO_LARGE, has_fitting
 from toolbus_server.websocket.session import Session, SessionServices
 
 if TYPE_CHECKING:
@@ -179,7 +181,11 @@ class RoomServer:
         self._join_rate_limiter = JoinRateLimiter(asyncio.get_running_loop())
         proxies = TrustedProxies(self._settings.trusted_proxies)
         self._make_connection = partial(
-            AcceptedConnection, quotas=self.admission.quotas, counts=counts, proxies=proxies
+            AcceptedConnection,
+            quotas=self.admission.quotas,
+            counts=counts,
+            proxies=proxies,
+            descriptors=DescriptorReserve(self.admission.refused, time.monotonic),
         )
         make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
         self._endpoints = HttpEndpoints(
@@ -243,6 +249,8 @@ class RoomServer:
         assert isinstance(connection, AcceptedConnection)
         if connection.protocol.eof_sent:
             return connection.drop()
+        if not has_fitting(request.headers):
+            return connection.respond(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LARGE)
         connection.find_address(request.headers)
         answer = self._endpoints.answer(request)
         if answer is not None:
@@ -350,8 +358,9 @@ def _make_metrics(
 
 
 def _name_protocol(_connection: Any, _request: Request, response: Response) -> None:
-    """Mark the response as one of a toolbus server (CONN-17)."""
-    response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
+    """Mark the response as one of a toolbus server (CONN-17), as far as it says more than HTTP."""
+    if response.status_code != HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+        response.headers[PROTOCOL_HEADER] = SUBPROTOCOL
 
 
 def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:

@@ -118,7 +118,10 @@ class Session:
         services: SessionServices,
     ) -> None:
         self.connection = Connection(
-            admitted.participant, transport, reads_chunks=admitted.reads_chunks
+            admitted.participant,
+            transport,
+            reads_chunks=admitted.reads_chunks,
+            reads_parts=admitted.reads_parts,
         )
         self._transport = transport
         self._hub = hub

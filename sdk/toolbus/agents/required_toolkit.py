@@ -12,7 +12,8 @@ from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
-from toolbus.auth.grants import ToolRights, is_participant_name, is_tool_name, is_toolkit_name
+from toolbus.auth.grants import ToolRights, is_tool_name, is_toolkit_name
+from toolbus.auth.participant_names import name_fault
 from toolbus.chunks.json_values import shown
 from toolbus.client.call_options import is_time
 from toolbus.diagnostics.exit_codes import grant_command
@@ -72,8 +73,9 @@ class RequiredToolkit:
                 if not is_tool_name(tool):
                     raise ValueError(f"toolkit {self.name}: {shown(tool)} is not a tool name")
             object.__setattr__(self, "tools", tuple(self.tools))
-        if self.participant is not None and not is_participant_name(self.participant):
-            raise ValueError(f"{shown(self.participant)} is not a participant name")
+        owner = self.participant
+        if owner is not None and (fault := name_fault(owner)) is not None:
+            raise ValueError(f"{shown(owner)} is not a participant name: it {fault}")
         if self.timeout_s is not None and not is_time(self.timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
 

@@ -20,9 +20,10 @@ from typing import Annotated, Any, NamedTuple, TypeGuard
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from toolbus.auth.participant_names import is_participant_name
+
 __all__ = [
     "GRANTS",
-    "MAX_NAME_CHARS",
     "ROOM_NAME",
     "TOOLKIT_NAME",
     "TOOL_NAME",
@@ -33,15 +34,11 @@ __all__ = [
     "ToolPatterns",
     "ToolRights",
     "check_room_pattern",
-    "is_participant_name",
     "is_room_name",
     "is_tool_name",
     "is_toolkit_name",
     "matches_room",
 ]
-
-MAX_NAME_CHARS = 128
-"""The longest name or role of a participant, in characters."""
 
 # \A and \Z, not ^ and $: `$` also matches before a newline at the end.
 ROOM_NAME = re.compile(r"\A[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -69,11 +66,6 @@ def is_toolkit_name(value: object) -> TypeGuard[str]:
 def is_tool_name(value: object) -> TypeGuard[str]:
     """Whether this is the name of a tool."""
     return isinstance(value, str) and TOOL_NAME.fullmatch(value) is not None
-
-
-def is_participant_name(value: object) -> TypeGuard[str]:
-    """Whether this can name a participant or a role: printable text of 1 to 128 characters."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS and value.isprintable()
 
 
 def _is_part(grammar: re.Pattern[str], part: object) -> TypeGuard[str]:

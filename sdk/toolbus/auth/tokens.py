@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
 
-from toolbus.auth.grants import ApiScope, check_room_pattern, is_participant_name, matches_room
+from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
 from toolbus.auth.keys import Algorithm, Key, KeyRing
+from toolbus.auth.participant_names import is_participant_name, name_fault
 from toolbus.errors import PermissionDenied
 
 __all__ = [
@@ -87,7 +88,7 @@ class ParticipantToken:
     """A participant's name, rooms, role and grants; ValueError for what no server would accept."""
 
     name: str
-    """The participant's name, printable text of 1 to 128 characters; unique to its issuer."""
+    """The participant's name, 1 to 128 characters (PROTOCOL.md, TOKEN-7); unique to its issuer."""
     room: Sequence[str]
     """The rooms it may join: up to 64 names, or patterns with `*`. A string is one pattern."""
     role: str = "user"
@@ -98,8 +99,9 @@ class ParticipantToken:
     def __post_init__(self) -> None:
         object.__setattr__(self, "room", _as_patterns(self.room))
         for label in ("name", "role"):
-            if not is_participant_name(getattr(self, label)):
-                raise ValueError(f"{label} must be printable text of 1 to 128 characters")
+            fault = name_fault(getattr(self, label))
+            if fault is not None:
+                raise ValueError(f"{label} {fault}")
         if not 0 < len(self.room) <= _MAX_ROOM_PATTERNS:
             raise ValueError(f"a token has 1 to {_MAX_ROOM_PATTERNS} rooms or patterns of rooms")
         for pattern in self.room:

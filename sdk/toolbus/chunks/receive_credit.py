@@ -118,6 +118,11 @@ class ReceiveBuffer:
         """The number of the last body received."""
         return self._window.number
 
+    @property
+    def first(self) -> bytes | None:
+        """The next body to be read, which stays in the buffer; None if it is empty."""
+        return self._bodies[0] if self._bodies else None
+
     def grant_credit(self) -> tuple[int, int]:
         """Extend the window as far as the budget allows; return the credit, which must be sent."""
         window = self._window

@@ -1,8 +1,13 @@
-"""Shell completion of names; errors and timeouts give no suggestions."""
+"""Shell completion of names; errors and timeouts give no suggestions.
+
+Names come from other participants, and shells put them into the command line as they are. So only
+those are suggested that mean nothing to a shell, and that no command takes for an option.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Any
@@ -30,6 +35,7 @@ __all__ = [
 TOOLKITS = "toolbus.toolkits"
 """The entry point group of toolkits."""
 _TIMEOUT_S = 2.0
+_PLAIN = re.compile(r"[\w@%+:.,/][\w@%+=:.,/-]*\Z")
 _ROOM_FLAGS = ("url", "room", "token", "name", "context")
 
 
@@ -102,5 +108,5 @@ def _visible_toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
 
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     return [
-        name for name in dict.fromkeys(names) if name.startswith(incomplete) and name.isprintable()
+        name for name in dict.fromkeys(names) if name.startswith(incomplete) and _PLAIN.match(name)
     ]

@@ -19,7 +19,7 @@ from toolbus.chunks.chunk_types import read_chunk
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.client.affinity import AffinityCache
 from toolbus.client.connection import Connection
-from toolbus.client.inbound_stream import InboundStream, read_file
+from toolbus.client.inbound_stream import InboundStream, read_file, read_parts
 from toolbus.client.local_errors import (
     decode_reply,
     recorded_end,
@@ -191,6 +191,8 @@ class Caller:
             await self._wait_until_ready(plan.deadline_at)
         try:
             result: Result | InboundStream = await request.future
+            if isinstance(result, InboundStream) and result.is_in_parts:
+                result = await read_parts(result)
             return result
         except asyncio.CancelledError:
             self._cancel(request)

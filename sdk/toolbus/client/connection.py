@@ -25,6 +25,12 @@ Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]
 """Handlers by frame type; other frames are ignored. A handler must not raise."""
 
 
+def _has_identity(facts: dict[str, Any]) -> bool:
+    """Whether the facts of a welcome have what every server sends, in the right types."""
+    texts = (facts.get(each) for each in ("name", "issuer", "role"))
+    return all(isinstance(each, str) for each in texts) and isinstance(facts.get("api"), dict)
+
+
 class ConnectionOwner(Protocol):
     """Owns connections and is notified of their events."""
 
@@ -61,6 +67,8 @@ class Connection:
         """Set when `needs_replacement` or `should_move` is."""
         self.websocket: ClientTransport | None = None
         """Set when the websocket is created; kept after it is closed."""
+        self.version: int = 0
+        """The version of the protocol that the server speaks; 0 before the welcome."""
         self.is_ready: bool = False
         """Whether nested calls can be sent, unless the websocket is closing."""
 
@@ -84,6 +92,11 @@ class Connection:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         if not self.welcome.done() and self.websocket is not None:
+            if not _has_identity(welcome.facts):
+                _logger.error("the server sent a welcome without the identity of its participant")
+                self.websocket.close_with(1002, "a welcome without an identity")
+                return
+            self.version = welcome.version
             # At once: frames right after the welcome may need their handlers.
             handlers = self._owner.on_welcomed(self)
             self._notice_handler = handlers.get(Notice)

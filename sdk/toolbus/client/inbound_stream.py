@@ -14,6 +14,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk, chunk_from_wire
 from toolbus.chunks.receive_credit import BufferBudget, ReceiveBuffer, ReceivedChunk
+from toolbus.chunks.result_parts import JoinedParts, part_data
 from toolbus.client.local_errors import recorded_end
 from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, StreamBroken
 from toolbus.telemetry.tracing import CallSpan
@@ -31,7 +32,14 @@ from toolbus.wire import (
 )
 from toolbus.wire.flow_control import FIRST_BYTES, FIRST_CHUNKS
 
-__all__ = ["InboundStream", "InputSource", "StreamRequest", "read_file", "unreadable_result"]
+__all__ = [
+    "InboundStream",
+    "InputSource",
+    "StreamRequest",
+    "read_file",
+    "read_parts",
+    "unreadable_result",
+]
 
 _logger = bounded_logger(__name__)
 
@@ -111,6 +119,11 @@ class InboundStream:
         if self._input is not None:
             self._input.attach(request.id, request.websocket, self.abort)
 
+    @property
+    def request_id(self) -> RequestId:
+        """The id of its request; 0 before `attach`."""
+        return RequestId(0 if self._request is None else self._request.id)
+
     def initial_credit(self) -> dict[str, int]:
         """Prepare for a stream; return the call options with the initial credit."""
         chunks, total_bytes = self._buffer.grant_credit()
@@ -183,6 +196,12 @@ class InboundStream:
 
     # For the reader
 
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether the result of the call has begun to arrive in parts."""
+        first = self._buffer.first
+        return first is not None and part_data(first) is not None
+
     async def next(self) -> ReceivedChunk | None:
         """Wait for the next chunk; None after the last one. Cancelling loses nothing.
 
@@ -243,6 +262,17 @@ def unreadable_result(received: ReceivedChunk, _path: str, _reason: str) -> Inva
     """Make the error for an invalid chunk of a host; for a `ChunkReader`."""
     executed: Executed = "yes" if received.last else "maybe"
     return InvalidResult("the host sent data that is not a chunk", executed=executed)
+
+
+async def read_parts(stream: InboundStream) -> Result:
+    """Wait for all parts of a result whose first part has arrived.
+
+    Raises:
+        RoomException: The error that ended the call, or `StreamBroken` for an invalid part.
+    """
+    received = await JoinedParts(stream).next()
+    assert received is not None, "the first part has arrived"
+    return Result(stream.request_id, received.body)
 
 
 async def read_file(stream: InboundStream, span: CallSpan | None) -> Chunk:

@@ -381,7 +381,7 @@ class ReconnectingConnection:
     async def _open(self, connection: Connection, *, elsewhere: bool) -> ClientTransport:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
-        query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1"
+        query = f"instance={quote(settings.instance, safe='')}&epoch={self._epoch}&chunks=1&parts=1"
         query += "&elsewhere=1" if elsewhere else ""
         try:
             token = self.token = await settings.token()

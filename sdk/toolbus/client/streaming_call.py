@@ -13,6 +13,7 @@ from typing import Any
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.receive_credit import ReceivedChunk
+from toolbus.chunks.result_parts import JoinedParts
 from toolbus.client.caller import Caller
 from toolbus.client.inbound_stream import InboundStream, unreadable_result
 from toolbus.client.input_sender import InputSender
@@ -79,7 +80,7 @@ class StreamingCall:
         """
         try:
             await self.begin()
-            chunk = await ChunkReader(self, unreadable_result, self.cancel).next()
+            chunk = await ChunkReader(JoinedParts(self), unreadable_result, self.cancel).next()
         except BaseException:
             self.cancel()
             raise

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-from toolbus.auth.grants import GRANTS, MAX_NAME_CHARS
+from toolbus.auth.grants import GRANTS
+from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
 from toolbus.untrusted_text import one_line, printable
 

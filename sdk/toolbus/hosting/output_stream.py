@@ -15,6 +15,7 @@ from toolbus.chunks.chunk_sender import ChunkSender, OutgoingConnection, drain_i
 from toolbus.chunks.chunk_sequences import file_bodies
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.receive_credit import BufferBudget
+from toolbus.chunks.result_parts import part_bodies
 from toolbus.errors import InvalidResult, TooLarge
 from toolbus.hosting.input_receiver import InputReceiver
 from toolbus.tools.tool_run import ToolRun, progress_chunk
@@ -141,6 +142,23 @@ class OutputStream:
         if len(body) > MAX_RESULT_BYTES:
             raise too_large(self._run, body)
         return body
+
+    async def send_all_but_last_part(self, body: bytes) -> bytes:
+        """Send all parts of a packed result but the last one; return that, the body of the result.
+
+        The last part waits for credit too, although the protocol does not ask for it: so the
+        caller decides how much of its results is on the way. Raises CancelledError if the call has
+        ended.
+        """
+        last: bytes | None = None
+        async with self._lock:
+            for part in part_bodies(body):
+                if last is not None:
+                    self._sender.send(last)
+                await self._sender.ready()
+                last = part
+        assert last is not None, "the first part is always there"
+        return last
 
     def _head_bytes(self, file: FileChunk) -> int:
         """Return the greatest difference in size between a file's body and the file."""

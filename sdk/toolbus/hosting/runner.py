@@ -22,6 +22,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.receive_credit import BufferBudget
+from toolbus.chunks.result_parts import LARGE_RESULT_BYTES
 from toolbus.concurrency.tasks import start_task
 from toolbus.errors import (
     Cancelled,
@@ -33,6 +34,7 @@ from toolbus.errors import (
 )
 from toolbus.hosting.hosted_call import HostedCall, describe_calls
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, InvalidOffer, ToolLimits
+from toolbus.hosting.unread_results import UnreadResults
 from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
 from toolbus.telemetry.tracing import (
     HostCall,
@@ -85,8 +87,10 @@ class Runner:
         "_max_in_flight",
         "_room_name",
         "_running",
+        "_sends_parts",
         "_threads",
         "_tracing",
+        "_unread",
         "connection",
         "input_budget",
         "loop",
@@ -116,6 +120,8 @@ class Runner:
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._calls: dict[int, HostedCall] = {}
         self._running: set[HostedCall] = set()
+        self._sends_parts = False
+        self._unread = UnreadResults()
         self._abandoned: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(max_in_flight, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
@@ -124,17 +130,23 @@ class Runner:
         self._context.run(attach, Context())
 
     def for_connection(
-        self, connection: OutgoingConnection | None, room_of: Callable[[int, float | None], Any]
+        self,
+        connection: OutgoingConnection | None,
+        room_of: Callable[[int, float | None], Any],
+        *,
+        sends_parts: bool,
     ) -> Runner:
         """Make a runner for another connection that hosts the same toolkits within the same limits.
 
         Args:
             connection: The other connection.
             room_of: Like that of the first runner, for rooms that use the other connection.
+            sends_parts: Whether its server says which callers read a result in parts.
         """
         other = copy(self)
         other.connection, other.room_of = connection, room_of
         other._calls, other.input_budget = {}, BufferBudget()
+        other._sends_parts = sends_parts
         return other
 
     @property
@@ -175,8 +187,12 @@ class Runner:
         if hosted is None:
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
-        if len(self._running) >= self._max_in_flight:
+        if len(self._running) - self._unread.count >= self._max_in_flight:
             message = f"the host runs {self._max_in_flight} calls"
+            self._refuse(dispatch, Overloaded(message, retry_after_s=_RETRY_AFTER_S))
+            return
+        if self._unread.count and self._unread.is_full(dispatch.header["caller"]):
+            message = "too many bytes of results wait at the host for you to read"
             self._refuse(dispatch, Overloaded(message, retry_after_s=_RETRY_AFTER_S))
             return
         call = HostedCall(self, dispatch, hosted)
@@ -334,6 +350,8 @@ class Runner:
                 body = await call.open_stream().send_all_but_last(chunk)
             else:
                 body = packed_result(call, chunk)
+                if len(body) > LARGE_RESULT_BYTES and self._sends_parts:
+                    body = await self._send_parts(call, body)
         except BaseException as error:
             reason = self._call_error(call, error)
             if reason is error:
@@ -342,6 +360,15 @@ class Runner:
         if call.timed_out:
             raise call.timeout_error()
         return body
+
+    async def _send_parts(self, call: HostedCall, body: bytes) -> bytes:
+        """Send all but the last part of a large result, if its caller reads parts; return that."""
+        header = call.dispatch.header
+        if call.streams or "whole" in header or "files_only" in header:
+            return body
+        call.free_slot()  # the function has ended: the caller may read at its own pace
+        with self._unread.waiting(header["caller"], len(body)):
+            return await call.open_stream().send_all_but_last_part(body)
 
     def _call_error(self, call: HostedCall, error: BaseException) -> BaseException:
         """Return the error that a call ends with; a tool's SystemExit does not end the host."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from toolbus.chunks.result_parts import PARTS_VERSION
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.pending_requests import PendingRequests
 from toolbus.errors import RoomException
@@ -53,7 +54,11 @@ class ConnectionCalls:
     def begin(self, connection: Connection) -> Handlers:
         """Serve a new connection; return the handlers of its frames."""
         core = replace(self._core, caller=self._core.caller.bound_to(connection))
-        runner = self._runner.for_connection(connection.websocket, partial(Room, core))
+        runner = self._runner.for_connection(
+            connection.websocket,
+            partial(Room, core),
+            sends_parts=connection.version >= PARTS_VERSION,
+        )
         self._runners[connection] = runner
 
         def credit(frame: Credit) -> None:

@@ -30,6 +30,8 @@ class NotifyingTicket(Struct, eq=False):
     """To be called once the message is passed to the transport."""
     written: bool = False
     ended: bool = False
+    on_dropped: Callable[[], None] | None = None
+    """To be called if it is dropped, on a connection that stays."""
 
 
 class SendQueue:

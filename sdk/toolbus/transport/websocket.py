@@ -95,8 +95,8 @@ _MAX_QUEUE_BYTES = 8 * 1024 * 1024
 _MAX_FRAGMENTS = 1_024
 # Pings that a peer may send while it reads nothing, not even our pongs.
 _MAX_UNREAD_PONGS = 1_024
-# A peer that reads nothing for this time is lost: its pings wait behind the other messages.
-_STALL_TIMEOUT_S = 12.0
+# A peer that reads less than this within this time is lost: its pings wait behind the messages.
+_STALL_TIMEOUT_S, _STALL_BYTES = 12.0, 192 * 1024
 _SLOW_CONSUMER = 4430
 _OPEN = State.OPEN
 
@@ -166,11 +166,15 @@ class MessageConnection(Connection):
                     super().data_received(part.data)
                     if not self._is_cutting:  # websockets drops the rest
                         break
-        else:
+        elif self.accepts_early(data):
             held = self._cutter.release()
             self._cutter.skip(data)
             super().data_received(held + data if held else data)
         self._is_busy = self._received > 1
+
+    def accepts_early(self, data: bytes) -> bool:
+        """Whether to read data that arrives before the first message or after the last one."""
+        return True
 
     def _start_cutting(self) -> bool:
         # Not if the handshake failed: after a refusal its body follows, not frames.
@@ -300,11 +304,20 @@ class MessageConnection(Connection):
         return self.send_message(data, ticket)
 
     def pause_writing(self) -> None:
-        """Queue messages from now on; a peer that reads nothing for too long is disconnected."""
+        """Queue messages from now on; a peer that reads too little is disconnected."""
         super().pause_writing()
-        self._stall_timer = self.loop.call_later(
-            _STALL_TIMEOUT_S, self.close_with, _SLOW_CONSUMER, "slow consumer"
-        )
+        self._watch_drain()
+
+    def _watch_drain(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(_STALL_TIMEOUT_S, self._check_drain, waiting)
+
+    def _check_drain(self, waiting: int) -> None:
+        """Disconnect the peer unless it read enough: a large message may take several rounds."""
+        if waiting - self.transport.get_write_buffer_size() < _STALL_BYTES:
+            self.close_with(_SLOW_CONSUMER, "slow consumer")
+        else:
+            self._watch_drain()
 
     def _cancel_stall_timer(self) -> None:
         if self._stall_timer is not None:

@@ -315,7 +315,7 @@ def test_a_call_that_is_no_stream_accepts_the_chunks_of_a_file(harness: RouterHa
 def test_a_caller_that_reads_no_chunks_gets_none_and_its_host_knows(harness: RouterHarness) -> None:
     """STREAM-8, CONN-4."""
     host, alice = harness.host("host", "t"), harness.connection("alice")
-    alice.reads_chunks = False
+    alice.reads_chunks = alice.reads_parts = False
     harness.call(alice, 1)
     dispatch = port_of(host).take_dispatch()
     assert dispatch.header["whole"] is True
@@ -513,7 +513,7 @@ def test_files_count_among_the_streams_of_a_caller(harness: RouterHarness) -> No
     for number in (1, 2):
         few.call(alice, number)
         dispatches.append(port_of(host).take_dispatch())
-        few.router.streams.chunk(host, StreamChunk(dispatches[-1].id, 1, BODY))
+        few.router.streams.chunk(host, StreamChunk(dispatches[-1].id, 1, bytes(65)))
     assert port_of(alice).take(StreamChunk).id == 1
     failed = port_of(alice).take_failed()
     assert (failed.id, phase(failed)) == (2, ("stream_broken", "maybe"))

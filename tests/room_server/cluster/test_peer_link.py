@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from toolbus.transport.websocket import NotifyingTicket
 from toolbus_server.cluster.peer_link import Entry, PeerLink, ReceivedBatch, SentBatch, decode_batch
 
 WINDOW_BYTES = 64 * 1024
@@ -248,3 +249,16 @@ def _take(step: str, here: Side, there: Side, number: int) -> None:
 def test_invalid_batch_is_refused(data: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_batch(data)
+
+
+def test_waiting_entries_that_are_dropped_are_reported_to_their_tickets() -> None:
+    """CALL-28: what they took of a caller's limit is free again."""
+    side, dropped = Side("here"), list[str]()
+    ticket = NotifyingTicket(
+        lambda: dropped.append("written"), on_dropped=lambda: dropped.append("x")
+    )
+    side.link.put(Entry(msgspec.msgpack.encode(1), ticket))
+    side.link.put(Entry(msgspec.msgpack.encode(2), NotifyingTicket(lambda: None)))
+    side.link.reset()
+    side.link.reset()
+    assert dropped == ["x"]

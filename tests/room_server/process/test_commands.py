@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import stat
@@ -10,12 +11,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from support.processes.command_line import CommandLine, Running
 from toolbus.auth.keys import Key, KeyRing
-from toolbus_server.process.key_files import add_key, dev_keys
+from toolbus_server.process.key_files import add_key, check_writers, dev_keys
 
 
 @pytest.fixture
@@ -125,6 +127,52 @@ def test_missing_or_invalid_key_file_ends_with_2(toolbus: CommandLine) -> None:
     broken = toolbus.run_here("serve", "--keys", str(toolbus.folder / "k.toml"))
     assert broken.code == 2
     assert "k.toml" in broken.err
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "owner", "advice"),
+    [
+        ("keys/k.toml", 0o666, None, "chmod go-w "),
+        ("keys", 0o777, None, "chmod go-w "),
+        ("keys/k.toml", 0o640, 12_345, f"chown {os.getuid()} "),
+        ("keys", 0o755, 12_345, f"chown {os.getuid()} "),
+    ],
+)
+def test_key_file_that_others_can_change_is_refused(
+    toolbus: CommandLine, place: str, mode: int, owner: int | None, advice: str
+) -> None:
+    keys = toolbus.folder / "keys/k.toml"
+    keys.parent.mkdir()
+    add_key(keys, Key.generate(kid="a", iss="b"))
+    (toolbus.folder / "link.toml").symlink_to(keys)
+    changed = toolbus.folder / place
+    changed.chmod(mode)
+    if owner is not None:
+        if os.getuid() != 0:
+            pytest.skip("only root can give a file to another user")
+        os.chown(changed, owner, -1)
+
+    refused = toolbus.run_here("serve", "--keys", "link.toml")
+
+    assert refused.code == 2
+    assert f"{advice}{changed}" in refused.err
+
+
+def test_group_that_only_its_owner_has_may_write_the_keys(
+    toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = toolbus.folder / "k.toml"
+    add_key(keys, Key.generate(kid="a", iss="b"))
+    keys.chmod(0o660)
+    found = keys.stat()
+    owner = SimpleNamespace(pw_name="ann", pw_gid=found.st_gid)
+    group = SimpleNamespace(gr_name="ann", gr_gid=found.st_gid, gr_mem=list[str]())
+    monkeypatch.setattr("pwd.getpwuid", lambda _: owner)
+    monkeypatch.setattr("grp.getgrgid", lambda _: group)
+    check_writers(keys)
+    group.gr_mem = ["bob"]
+    with pytest.raises(ValueError, match="other users can change"):
+        check_writers(keys)
 
 
 def test_flags_override_variables_and_those_the_file(toolbus: CommandLine) -> None:

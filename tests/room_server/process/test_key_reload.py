@@ -136,6 +136,17 @@ async def test_an_invalid_key_file_leaves_the_old_keys_trusted(
 
 
 @pytest.mark.row(14)
+async def test_keys_that_other_users_can_change_are_not_reloaded(tmp_path: Path) -> None:
+    async with served(tmp_path, OLD) as server:
+        draft = tmp_path / "draft.toml"
+        KeyRing([OLD, NEW]).save(draft)
+        draft.chmod(0o666)
+        draft.replace(server.keys)
+        assert f"other users can change {server.keys}" in await server.next_log_line()
+        assert (await server.accepts(OLD), await server.accepts(NEW)) == (True, False)
+
+
+@pytest.mark.row(14)
 async def test_sighup_reloads_the_file_at_once_and_logs_it(tmp_path: Path) -> None:
     async with served(tmp_path, OLD) as server:
         server.process.process.send_signal(signal.SIGHUP)

@@ -85,6 +85,9 @@ REFUSED = [
     row(6, "crit-b64", with_header(crit=["b64"], b64=True), "bad_header"),
     row(7, "wrong-aud", with_claims(aud="other"), "wrong_audience"),
     row(8, "iss-longer", with_claims(iss="acme2"), "wrong_issuer"),
+    row(8, "name-with-a-space", with_claims(sub="alice "), "bad_name"),
+    row(8, "name-of-two-scripts", with_claims(sub="\u0430lice"), "bad_name"),
+    row(8, "role-of-a-space", with_claims(role=" "), "bad_role"),
     row(9, "expired", aged(3600, 3600 - 61), "expired"),
     row(9, "not-yet", lambda: with_claims(nbf=time.time() + 120)(), "not_yet_valid"),
     row(9, "issued-in-future", aged(-120, 3600), "issued_in_future"),
@@ -250,6 +253,32 @@ async def test_thousands_of_headers_are_refused() -> None:
         headers = [*bearer(server.token("mallory", room="*")), *[("X-A", "b")] * 5_000]
 
         assert (await ask(server, "/rooms/den", headers)).status == 431
+
+
+@pytest.mark.row(17)
+@pytest.mark.parametrize(
+    ("count", "size", "status"),
+    [(58, 1, 401), (59, 1, 431), (2, 7_500, 401), (3, 7_500, 431)],
+)
+async def test_headers_are_refused_by_their_number_and_their_size_in_all(
+    count: int, size: int, status: int
+) -> None:
+    """CONN-5: with those of the handshake, which are six and small."""
+    async with handshake_server() as server:
+        headers = bearer("x")[:1] + [("X-A", "b" * size)] * count
+
+        head = await ask(server, "/rooms/den", headers)
+
+        assert head.status == status
+        assert ("toolbus-protocol" in head.headers) is (status != 431)
+
+
+@pytest.mark.row(17)
+async def test_request_that_is_too_large_is_refused_before_it_is_complete() -> None:
+    async with handshake_server() as server, raw_connection(server.url) as client:
+        client.send(upgrade_request("/rooms/den", [("X-A", "b" * 7_500)] * 4)[:-2])
+
+        assert (await client.read_head()).status == 431
 
 
 @pytest.mark.row(18)

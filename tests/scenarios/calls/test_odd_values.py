@@ -203,7 +203,7 @@ async def test_a_definition_that_is_accepted_can_be_described(alice: RoomClient)
 def test_a_schema_of_thousands_of_resources_is_refused_before_it_is_compiled(
     name: str, parts: str, draft: str
 ) -> None:
-    count = 8_000
+    count = 1_000
     ring = {
         str(n): {name: f"http://a/{n}", "$ref": f"http://a/{(n + 1) % count}"} for n in range(count)
     }

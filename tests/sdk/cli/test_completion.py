@@ -83,6 +83,30 @@ def test_nothing_is_completed_without_a_server(toolbus: CommandLine, typed: str,
     assert offered(toolbus, typed, TOOLBUS_URL=url) == []
 
 
+def test_names_that_mean_something_to_a_shell_are_not_completed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Participants choose them; zsh evaluates what a completion prints."""
+    names = ["a-b.c_1", "ann@example.org", "Zoë"]
+    bad = [
+        "$(id)",
+        "`id`",
+        "a;id",
+        "a b",
+        "a'b",
+        'a"b',
+        "a\nb",
+        "--token",
+        "~root",
+        "a|b",
+        "a\\b",
+        "*",
+    ]
+    found = [EntryPoint(name, "kits:lab", "toolbus.toolkits") for name in (*names, *bad)]
+    monkeypatch.setattr(completion, "entry_points", lambda group: found)
+    assert complete_installed("") == sorted(names)
+
+
 def test_nothing_is_completed_if_packages_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(group: str) -> list[EntryPoint]:
         raise OSError(group)

@@ -128,8 +128,19 @@ def test_expired_token_is_ok_within_the_leeway_only(
     assert re.fullmatch(r"the token expired \d+ s ago", late["token"]["found"])
 
 
+def test_name_that_no_server_accepts_is_reported_with_its_fault(toolbus: CommandLine) -> None:
+    token = pyjwt.encode({"sub": "ann ", "exp": time.time() + 60, "room": ["main"]}, "x" * 32)
+    _, findings = doctor(toolbus, "--token", token, "--url", "ws://127.0.0.1:1")
+    assert findings["token"]["found"].startswith("the name in the token must not begin or end with")
+    shown = toolbus.run_here("token", "inspect", token)
+    assert "no server accepts this token: the name (sub) must not begin" in shown.err
+    refused = toolbus.run_here("token", "create", "--name", "ann ", "--preset", "user")
+    assert (refused.code, "name must not begin" in refused.err) == (2, True)
+
+
 def test_invalid_grants_are_reported(toolbus: CommandLine) -> None:
-    claims = {"exp": time.time() + 60, "room": ["main"], "api": {"agents": {"allow": ["a.b.c"]}}}
+    grants = {"agents": {"allow": ["a.b.c"]}}
+    claims = {"sub": "ann", "exp": time.time() + 60, "room": ["main"], "api": grants}
     odd = pyjwt.encode(claims, "x" * 32)
     _, findings = doctor(toolbus, "--token", odd, "--url", "ws://127.0.0.1:1")
     assert findings["grants"]["found"].startswith("the grants are not valid: 'a.b.c' is not")

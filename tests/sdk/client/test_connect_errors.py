@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import serve
@@ -191,3 +192,12 @@ async def test_program_whose_connection_ends_for_good_reads_the_context_in_use(
             for waiting in (room.closed(), room.call("kit.run")):
                 with pytest.raises(RoomException, match=r"context lab: an administrator removed"):
                     await waiting
+
+
+@pytest.mark.parametrize("facts", [{"name": 5}, {"issuer": None}, {"role": []}, {"api": [1]}])
+async def test_a_welcome_without_an_identity_is_no_welcome(facts: dict[str, Any]) -> None:
+    async with scripted_server() as server:
+        server.facts = facts
+        with pytest.raises(Unavailable, match="did not send a welcome"):
+            async with RoomClient(server.url, room="lab", token="a.b.c"):
+                pass

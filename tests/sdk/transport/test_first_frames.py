@@ -42,7 +42,8 @@ async def test_call_in_one_packet_with_the_handshake_is_answered() -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         lines = dict(line.split(b": ", 1) for line in request.split(b"\r\n")[1:] if b": " in line)
         accept = base64.b64encode(hashlib.sha1(lines[b"Sec-WebSocket-Key"] + _GUID).digest())
-        welcome = Welcome(1, ParticipantId("p"), "lab", "s", {})
+        facts = {"name": "bob", "issuer": "acme", "role": "user", "api": {}}
+        welcome = Welcome(1, ParticipantId("p"), "lab", "s", facts)
         header = {"caller": ["p", "alice", "user", "acme"]}
         call = Dispatch(RequestId(5), CallId("c"), "t", "run", 1_000, pack_body({}), header)
         writer.write(

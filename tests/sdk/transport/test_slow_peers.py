@@ -119,6 +119,21 @@ async def test_peer_that_reads_nothing_for_long_is_closed(
         await reader.gone()
 
 
+async def test_peer_is_closed_by_how_much_it_reads_not_by_how_much_waits() -> None:
+    """CONN-14: a large message may take longer than a round."""
+    async with transport_server() as there, there.raw_pair() as (client, connection, reader):
+        client.stop_reading()
+        fill(connection)
+        waiting = connection.transport.get_write_buffer_size()
+        for _ in range(2):
+            connection._check_drain(waiting + 192 * KIB)
+            assert connection.is_open
+            assert connection._stall_timer is not None
+        connection._check_drain(waiting + 192 * KIB - 1)
+        assert not connection.is_open
+        await reader.gone()
+
+
 async def test_peer_that_reads_again_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_STALL_TIMEOUT_S", 3_600.0)
     async with transport_server() as there, there.raw_pair() as (client, connection, reader):

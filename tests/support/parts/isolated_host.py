@@ -69,7 +69,7 @@ class Wire:
 class ScriptedPeer:
     """The server side: it dispatches calls and receives the answers and the chunks before them."""
 
-    def __init__(self, max_in_flight: int, tracing: Tracing) -> None:
+    def __init__(self, max_in_flight: int, tracing: Tracing, *, reads_parts: bool) -> None:
         self.answers: asyncio.Queue[Result | Failed] = asyncio.Queue()
         self.unread: asyncio.Queue[StreamChunk | Progress | Credit] = asyncio.Queue()
         self.wire = Wire(self._take)
@@ -80,7 +80,7 @@ class ScriptedPeer:
             tracing=tracing,
             connection=self.wire,
             max_in_flight=max_in_flight,
-        )
+        ).for_connection(self.wire, self._room_of, sends_parts=reads_parts)
 
     def _room_of(self, call: int, deadline_at: float | None) -> Any:
         self.rooms.append((call, deadline_at))
@@ -175,8 +175,9 @@ class HostStage:
         kit: type[Toolkit] = Toolkit,
         max_in_flight: int = 256,
         tracing: Tracing | None = None,
+        reads_parts: bool = False,
     ) -> ScriptedPeer:
-        server = ScriptedPeer(max_in_flight, tracing or Tracing())
+        server = ScriptedPeer(max_in_flight, tracing or Tracing(), reads_parts=reads_parts)
         server.runner.host(kit("t", tools), public=True)
         self._servers.append(server)
         return server

@@ -66,6 +66,8 @@ class ScriptedServer:
         self.url = ""
         self.version = 1
         self.limits: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
+        """Facts of the welcome that differ."""
         self.more: list[Any] = []
         """Fields behind those of a welcome."""
 
@@ -77,7 +79,7 @@ class ScriptedServer:
     async def handle(self, connection: ServerConnection) -> None:
         client = ScriptedConnection(connection)
         facts: dict[str, Any] = {"name": "alice", "issuer": "test", "role": "user"}
-        facts |= {"limits": self.limits, "api": self.api, "heartbeat_ms": 0}
+        facts |= {"limits": self.limits, "api": self.api, "heartbeat_ms": 0} | self.facts
         welcome = [1, self.version, "p1", "lab", "s1", facts]
         await connection.send(pack_body([*welcome, *self.more]))
         self.connections.put_nowait(client)

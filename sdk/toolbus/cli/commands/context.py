@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from toolbus.auth.grants import is_participant_name
+from toolbus.auth.participant_names import name_fault
 from toolbus.chunks.json_values import cut
 from toolbus.cli.columns import show_columns
 from toolbus.cli.completion import complete_context
@@ -170,8 +170,8 @@ def _check(settings: Mapping[str, str]) -> None:
         check_url(url)
     if room is not None:
         check_room(room)
-    if name is not None and not is_participant_name(name):
-        raise UsageError(f"{cut(name)!r} is not a participant name: 1 to 128 printable characters")
+    if name is not None and (fault := name_fault(name)) is not None:
+        raise UsageError(f"{cut(name)!r} is not a participant name: it {fault}")
     if "token_file" in settings and not {"keys", "name"}.isdisjoint(settings):
         raise UsageError("a token contains a name: give either --token-file, or --name with --keys")
     if "keys" in settings and name is None:

@@ -25,6 +25,7 @@ import typer
 
 from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
+from toolbus.auth.participant_names import name_fault
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
@@ -182,6 +183,11 @@ async def _check_token(context: _Context) -> str:
         claims = context.claims = read_claims(await read_token(context.settings))
     except UsageError as mistake:
         raise CheckFailed(mistake.message, "`toolbus token create` creates one") from None
+    fault = name_fault(claims.get("sub"))
+    if fault is not None:
+        raise CheckFailed(
+            f"the name in the token {fault}", "`toolbus token create --name NAME` creates a new one"
+        )
     expires_at = claims.get("exp")
     if not isinstance(expires_at, int | float) or not 0 < expires_at <= _LATEST_TIME:
         raise CheckFailed(

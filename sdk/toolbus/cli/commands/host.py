@@ -23,7 +23,8 @@ from typing import Annotated, Any
 
 import typer
 
-from toolbus.auth.grants import is_participant_name, is_toolkit_name
+from toolbus.auth.grants import is_toolkit_name
+from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import LOG_FORMAT, report
 from toolbus.cli.option_values import check_drain

@@ -17,6 +17,7 @@ import typer
 
 from toolbus.auth.grants import ApiScope
 from toolbus.auth.keys import KeyRing
+from toolbus.auth.participant_names import name_fault
 from toolbus.auth.tokens import (
     MAX_JWT_BYTES,
     MAX_TOKEN_LIFE_S,
@@ -57,8 +58,8 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "not_yet_valid": "it is not valid yet",
         "expired": "it has expired",
         "bad_jti": "its id is not valid",
-        "bad_name": "its participant name is not valid",
-        "bad_role": "its role is not valid",
+        "bad_name": "its participant name is not valid (PROTOCOL.md, TOKEN-7)",
+        "bad_role": "its role is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_room": "its rooms are not valid",
         "bad_grants": "its grants are not valid",
     }
@@ -165,6 +166,9 @@ def _inspect(
             ago_s = expired_for_s(claims)
             expired = "" if ago_s is None else f", expired {round(ago_s)} s ago"
             typer.echo(f"not checked{expired}: --keys FILE checks the token", err=True)
+            fault = name_fault(claims.get("sub"))
+            if fault is not None:
+                typer.echo(f"no server accepts this token: the name (sub) {fault}", err=True)
         else:
             _check(text, _load(keys))
         typer.echo(json_text(claims, indent=2))

@@ -1,0 +1,169 @@
+"""Reads the manifests of registrations in steps, so that no registration stops the event loop.
+
+A small manifest is read at once. The others take turns, for a millisecond of each event-loop
+iteration, whatever room they belong to. What one participant sends to register, unregister and
+drain takes effect in the order in which it was sent. What compiling costs is known before it is
+done, and limited for each participant and for each identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import isawaitable
+from time import thread_time
+from typing import Any, TypeAlias
+
+from toolbus.errors import QuotaExceeded, Unavailable
+from toolbus.wire import ParticipantId
+from toolbus_server.calls.router import Connection
+from toolbus_server.limits import RateLimiter
+from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.toolkit_definition import (
+    Definition,
+    ParsedManifest,
+    Steps,
+    ValidSchemas,
+    compile_manifest,
+    parse_manifest,
+    run_steps,
+)
+from toolbus_server.rooms.fair_scheduler import FairScheduler
+from toolbus_server.rooms.manifest_quota import MAX_PARTICIPANT_BYTES
+
+__all__ = ["RegistrationQueue"]
+
+SMALL_MANIFEST_BYTES = 4 * 1024
+"""A manifest of at most so many bytes is parsed when it arrives."""
+SMALL_COST = 1_000
+"""Schemas of a small manifest that cost at most this are compiled when it arrives."""
+MAX_IDENTITY_COST = 2_000_000
+"""What the registrations of all connections of one identity may cost at one server in 10 s."""
+_WINDOW_S = 10.0
+_RETRY_AFTER_S = 1.0
+Reply: TypeAlias = dict[str, Any]
+_Outcome: TypeAlias = "Reply | Awaitable[Reply]"
+
+
+class RegistrationQueue:
+    """Reads the manifests of one server.
+
+    Args:
+        loop: Runs one step or more in each iteration while something is waiting.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._scheduler = FairScheduler(loop)
+        self._valid_schemas = ValidSchemas()
+        self._last: dict[ParticipantId, asyncio.Future[None]] = {}
+        self._waiting_bytes: dict[ParticipantId, int] = {}
+        self._limiters: dict[Identity, RateLimiter] = {}
+        self.steps = 0
+        """How many steps were run in turns."""
+
+    def waiting_bytes(self, participant: Participant) -> int:
+        """Return the size of a participant's manifests that are not read yet."""
+        return self._waiting_bytes.get(participant.id, 0)
+
+    def register(
+        self, connection: Connection, packed: bytes, accept: Callable[[Definition], _Outcome]
+    ) -> _Outcome:
+        """Read a manifest, then call `accept`; at once if it is small and none is waiting.
+
+        Raises, now or when awaited: TooLarge or InvalidArguments for the manifest; QuotaExceeded if
+        too much was compiled; Unavailable if the participant has left meanwhile.
+        """
+        participant = connection.participant
+        if self.waiting_bytes(participant) + len(packed) > MAX_PARTICIPANT_BYTES:
+            raise QuotaExceeded("too many registrations are waiting", retry_after_s=_RETRY_AFTER_S)
+        parsed: ParsedManifest | None = None
+        if participant.id not in self._last and len(packed) <= SMALL_MANIFEST_BYTES:
+            parsed = run_steps(parse_manifest(packed, self._valid_schemas))
+            if parsed.cost <= SMALL_COST:
+                self.charge(connection, parsed.cost + parsed.values)
+                return accept(run_steps(compile_manifest(parsed, self._valid_schemas)))
+
+        def start() -> asyncio.Future[Definition]:
+            ready: asyncio.Future[Definition] = self._loop.create_future()
+            self._scheduler.add(self._job(connection, self._steps(connection, packed), ready))
+            return ready
+
+        return self._in_order(participant, start, accept, len(packed))
+
+    def after_registrations(self, participant: Participant, act: Callable[[], Reply]) -> _Outcome:
+        """Call `act` when the participant's earlier registrations have taken effect."""
+        if participant.id not in self._last:
+            return act()
+        return self._in_order(participant, None, lambda _: act(), 0)
+
+    def _in_order(
+        self,
+        participant: Participant,
+        start: Callable[[], asyncio.Future[Definition]] | None,
+        act: Callable[[Any], _Outcome],
+        size: int,
+    ) -> Awaitable[Reply]:
+        previous, done = self._last.get(participant.id), self._loop.create_future()
+        self._last[participant.id] = done
+        self._waiting_bytes[participant.id] = self.waiting_bytes(participant) + size
+
+        async def run() -> Reply:
+            try:
+                if previous is not None:
+                    await asyncio.shield(previous)
+                result = act(None if start is None else await start())
+            finally:
+                self._end(participant, done, size)
+            # A claim at other nodes began when it was awaited, before later requests go on.
+            return await result if isawaitable(result) else result
+
+        return run()
+
+    def _end(self, participant: Participant, done: asyncio.Future[None], size: int) -> None:
+        done.set_result(None)
+        self._waiting_bytes[participant.id] -= size
+        if self._last.get(participant.id) is done:
+            del self._last[participant.id], self._waiting_bytes[participant.id]
+
+    def _steps(self, connection: Connection, packed: bytes) -> Steps[Definition]:
+        parsed = yield from parse_manifest(packed, self._valid_schemas)
+        self.charge(connection, parsed.cost + parsed.values)
+        return (yield from compile_manifest(parsed, self._valid_schemas))
+
+    def _job(
+        self, connection: Connection, steps: Steps[Definition], ready: asyncio.Future[Definition]
+    ) -> Iterator[None]:
+        """Run the steps for the scheduler; it never raises."""
+        while not ready.done():
+            began = thread_time()
+            self.steps += 1
+            try:
+                if not connection.participant.is_present:
+                    raise Unavailable("the connection has ended", executed="no")
+                next(steps)
+            except StopIteration as end:
+                ready.set_result(end.value)
+            except Exception as error:
+                ready.set_exception(error)
+            connection.work.exceeded(self._loop.time(), thread_time() - began)
+            yield
+
+    def charge(self, connection: Connection, cost: int) -> None:
+        """Count what a request is about to compile. Raises QuotaExceeded."""
+        now = self._loop.time()
+        for limiter in (connection.compiling, self._limiter(connection.participant.identity, now)):
+            if limiter.exceeded(now, cost):
+                raise QuotaExceeded(
+                    "too many schemas, or too expensive ones: register fewer at a time",
+                    retry_after_s=limiter.retry_after_s(now),
+                )
+
+    def _limiter(self, identity: Identity, now: float) -> RateLimiter:
+        """Return the limiter of an identity, and forget those whose window is over."""
+        while self._limiters:  # the windows end in the order in which they began
+            oldest = next(iter(self._limiters))
+            if self._limiters[oldest].retry_after_s(now):
+                break
+            del self._limiters[oldest]
+        return self._limiters.setdefault(identity, RateLimiter(MAX_IDENTITY_COST, _WINDOW_S))

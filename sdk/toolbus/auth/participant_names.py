@@ -1,0 +1,75 @@
+"""Which text may name a participant or a role: names that look the same are the same.
+
+The rule is that of PRECIS (RFC 8265, UsernameCasePreserved) with single inner spaces, and one
+script for each name, as for identifiers of the restriction level "highly restrictive" of Unicode
+(UTS 39). A name that is wholly in another script may still look like one in Latin letters.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TypeGuard
+
+__all__ = ["MAX_NAME_CHARS", "is_participant_name", "name_fault"]
+
+MAX_NAME_CHARS = 128
+"""The longest name or role of a participant, in characters."""
+_LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lo", "Lm", "Mn", "Mc", "Nd"})
+_MARKS = frozenset({"Mn", "Mc"})
+# Characters of these categories that have no shape of their own.
+_INVISIBLE = frozenset(
+    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0xFE00, 0x16FE4))
+) | frozenset(map(chr, (*range(0xFE01, 0xFE10), *range(0xE0100, 0xE01F0))))
+# The first word of a character's name is its script, apart from these.
+_SCRIPTS = {
+    "IDEOGRAPHIC": "CJK",
+    "KATAKANA-HIRAGANA": "KATAKANA",
+    "ARABIC-INDIC": "ARABIC",
+    "EXTENDED": "ARABIC",
+    "COMBINING": "",
+}
+_MIXABLE = tuple(
+    frozenset({"LATIN", "CJK", *more})
+    for more in (("HIRAGANA", "KATAKANA"), ("HANGUL",), ("BOPOMOFO",))
+)
+
+
+def is_participant_name(value: object) -> TypeGuard[str]:
+    """Whether this can name a participant or a role."""
+    return name_fault(value) is None
+
+
+def name_fault(value: object) -> str | None:
+    """Return why this cannot name a participant or a role, as the rest of a sentence about it."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_CHARS:
+        return f"must be text of 1 to {MAX_NAME_CHARS} characters"
+    if not value.isprintable():
+        return "must be printable text: no control characters, no invisible ones"
+    if value != value.strip(" ") or "  " in value:
+        return "must not begin or end with a space, nor have two in a row"
+    return None if value.isascii() else _unicode_fault(value)
+
+
+def _unicode_fault(name: str) -> str | None:
+    if not unicodedata.is_normalized("NFKC", name):
+        return "must be in the normal form NFKC: with the ordinary form of each character"
+    others = [each for each in name if not each.isascii()]
+    if not all(unicodedata.category(each) in _LETTERS_AND_DIGITS for each in others):
+        return "must consist of letters, digits, spaces, and ASCII punctuation"
+    if not _INVISIBLE.isdisjoint(others):
+        return "must not have characters that are invisible"
+    if any(unicodedata.category(part[0]) in _MARKS for part in name.split(" ")):
+        return "must not have a combining mark without a letter before it"
+    scripts = {script for each in name if (script := _script_of(each))}
+    if len(scripts) > 1 and not any(scripts <= each for each in _MIXABLE):
+        listed = ", ".join(sorted(each.title() for each in scripts))
+        return f"must not mix letters of several scripts, which may look alike: {listed}"
+    return None
+
+
+def _script_of(character: str) -> str:
+    """Return the script of a letter, mark or digit; empty if it belongs to several."""
+    if character.isascii():
+        return "LATIN" if character.isalpha() else ""
+    word = unicodedata.name(character, "UNNAMED").partition(" ")[0]
+    return _SCRIPTS.get(word, word)

@@ -1,0 +1,198 @@
+"""Large registrations: read between the calls of others, in order, and within their quotas."""
+
+from __future__ import annotations
+
+import asyncio
+from types import ModuleType
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from support.clients.raw_client import RawClient, raw_participant, with_grants
+from support.clients.raw_requests import ask, failure_of, offer, refusal, toolkit_of
+from support.rooms.unharmed_server import check_call, unharmed_server, until_new_tasks_end
+from toolbus.wire import Builders, Drain, Failed, ListToolkits, RequestId, Result, Unregister
+from toolbus_server.calls import call_state
+from toolbus_server.rooms import manifest_quota, registration_queue
+from toolbus_server.testing import TestServer
+
+
+def large(name: str = "t", tools: int = 300, patterns: int = 0) -> dict[str, Any]:
+    """A valid toolkit that takes many steps; each pattern is another one."""
+    properties = {f"p{n}": {"type": "string"} for n in range(20)}
+    by_pattern = [
+        {rf"[\w\s]{{10}}{name}{tool}x{n}": True for n in range(patterns)} for tool in range(tools)
+    ]
+    schemas = [{"properties": properties, "patternProperties": each} for each in by_pattern]
+    listed = [{"name": f"t{n}", "input_schema": each} for n, each in enumerate(schemas)]
+    return {"name": name, "tools": listed}
+
+
+async def replies(client: RawClient, *ids: int) -> dict[int, str]:
+    """Return the outcomes of these requests, in the order in which they came."""
+    outcomes: dict[int, str] = {}
+    while len(outcomes) < len(ids):
+        match await client.read_frame():
+            case Result(id=request_id):
+                outcomes[request_id] = "result"
+            case Failed(id=request_id, code=code):
+                outcomes[request_id] = code
+    return outcomes
+
+
+def names_in(server: TestServer) -> set[str]:
+    room = server.server.hub.rooms["lab"].routed
+    return {each.name for one in room.connections.values() for each in one.participant.toolkits}
+
+
+@pytest.mark.row(38)
+async def test_calls_are_answered_while_a_large_manifest_is_read() -> None:
+    """REG-25."""
+    async with unharmed_server() as server, raw_participant(server) as mallory:
+        async with server.room("bob") as bob:
+            mallory.send_frame(offer(large()))
+            reply = asyncio.ensure_future(mallory.reply_to(1))
+            answered = 0
+            while not reply.done():
+                await check_call(bob)
+                answered += 1
+
+        assert isinstance(await reply, Result)
+        assert server.server.hub.registrations.steps > 1_000
+        assert answered > 5
+
+
+async def test_requests_of_one_participant_take_effect_in_the_order_in_which_they_were_sent() -> (
+    None
+):
+    """REG-26."""
+    async with unharmed_server() as server, raw_participant(server) as host:
+        host.send_frame(offer(large("a"), 1))
+        host.send_frame(Unregister(2, "a", True))
+        host.send_frame(offer(toolkit_of("b", "run"), 3))
+        host.send_frame(offer(large("c"), 4))
+        host.send_frame(Drain(RequestId(5), {}))
+        host.send_frame(offer(toolkit_of("d", "run"), 6))
+        host.send_frame(ListToolkits(RequestId(7), {}))
+        outcomes = await replies(host, 1, 2, 3, 4, 5, 6, 7)
+
+        assert outcomes == {**dict.fromkeys((1, 2, 3, 4, 5, 7), "result"), 6: "unavailable"}
+        assert list(outcomes) == [7, 1, 2, 3, 4, 5, 6]
+        assert names_in(server) == {"echo", "b", "c"}
+
+
+async def test_nothing_more_is_read_for_a_participant_that_has_left() -> None:
+    async with unharmed_server() as server, raw_participant(server, "other") as other:
+        await ask(other, offer(large("first")))
+        steps_of_one = server.server.hub.registrations.steps
+        tasks = asyncio.all_tasks()
+        async with raw_participant(server) as mallory:
+            for number in range(1, 9):
+                mallory.send_frame(offer(large(f"t{number}"), number))
+            await ask(mallory, ListToolkits(RequestId(9), {}))
+        await until_new_tasks_end(tasks)
+
+        assert names_in(server) == {"echo", "first"}
+        assert server.server.hub.registrations.steps < 6 * steps_of_one
+
+
+async def test_equal_schemas_are_compiled_once_by_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    compile_schema = jsonschema_rs.validator_for
+    async with (
+        unharmed_server() as server,
+        raw_participant(server, "ann") as ann,
+        raw_participant(server, "ben", room="other") as ben,
+    ):
+
+        def record(schema: Any, **options: Any) -> Any:
+            compiled.append(schema)
+            return compile_schema(schema, **options)
+
+        monkeypatch.setattr(jsonschema_rs, "validator_for", record)
+        await ask(ann, offer(large("t", tools=50, patterns=1)))
+        assert len(compiled) == 50
+        await ask(ben, offer(large("t", tools=50, patterns=1)))
+        assert len(compiled) == 50
+
+
+@pytest.mark.row(38)
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(call_state, "MAX_PARTICIPANT_COST"), (registration_queue, "MAX_IDENTITY_COST")],
+)
+async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_while(
+    module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REG-25: an identity by a second connection."""
+    monkeypatch.setattr(module, limit, 25_000)
+    async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
+        async with raw_participant(server, "ann", instance="2") as second:
+            other = second if limit == "MAX_IDENTITY_COST" else first
+            await ask(first, offer(large("a", tools=50, patterns=1)))
+            failed = await refusal(other, offer(large("b", tools=50, patterns=1), 2))
+            assert (failed.code, failed.executed) == ("quota_exceeded", "no")
+            assert failed.retry_after_ms
+            offers = [{"name": "c", "description": "", "schema": {"title": "c"}}]
+            failed = await refusal(other, Builders(RequestId(3), {"offer": offers}))
+            assert failed.code == "quota_exceeded"
+        async with raw_participant(server, "ben") as ben:
+            await ask(ben, offer(large("b", tools=50, patterns=1)))
+
+
+@pytest.mark.row(38)
+@pytest.mark.parametrize("limit", ["MAX_PARTICIPANT_BYTES", "MAX_IDENTITY_BYTES"])
+async def test_manifests_of_participant_and_identity_have_a_byte_limit(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REG-27: equal definitions of an identity count once, and what has ended does not count."""
+    monkeypatch.setattr(manifest_quota, limit, 20_000)
+    by_identity = limit == "MAX_IDENTITY_BYTES"
+    async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
+        async with raw_participant(server, "ann", instance="2") as second:
+            for name in ("a", "b"):
+                await ask(first, offer(toolkit_of(name, "run", description=name * 9_000)))
+            if by_identity:
+                await ask(second, offer(toolkit_of("a", "run", description="a" * 9_000)))
+            other = second if by_identity else first
+            late = offer(toolkit_of("c", "run", description="c" * 9_000), 2)
+            failed = await refusal(other, late)
+            assert (failed.code, failed.executed) == ("quota_exceeded", "no")
+            await ask(first, offer(toolkit_of("b", "run", description="d" * 9_000)))
+            await ask(first, Unregister(3, "b", True))
+            await ask(other, late)
+
+
+async def test_registrations_that_wait_have_a_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REG-27."""
+    monkeypatch.setattr(registration_queue, "MAX_PARTICIPANT_BYTES", 300_000)
+    async with unharmed_server() as server, raw_participant(server) as mallory:
+        for number in range(1, 4):
+            mallory.send_frame(offer(large(f"t{number}"), number))
+        outcomes = await replies(mallory, 1, 2, 3)
+
+        assert outcomes == {1: "result", 2: "result", 3: "quota_exceeded"}
+
+
+@pytest.mark.row(38)
+async def test_offers_of_a_participant_cost_no_more_than_one_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """BUILD-1: 19 KB from a token without grants."""
+    compiled: list[Any] = []
+    costly: list[list[dict[str, Any]]] = [
+        [{"patternProperties": {rf"[\w\s]{{57}}{n}": True for n in range(900)}}],
+        [{"patternProperties": {rf"[\w\s]{{57}}{n}": True}} for n in range(64)],
+        [{"default": [{}] * 2_000} for _ in range(3)],
+    ]
+    async with unharmed_server() as server, with_grants(server, "mallory") as mallory:
+        monkeypatch.setattr(jsonschema_rs, "validator_for", lambda s, **_: compiled.append(s))
+        for schemas in costly:
+            offers = [
+                {"name": f"b{n}", "description": "", "schema": schema}
+                for n, schema in enumerate(schemas)
+            ]
+            mallory.send_frame(Builders(RequestId(1), {"offer": offers}))
+            assert (await failure_of(mallory, 1)).code == "invalid_arguments"
+    assert compiled == []

@@ -1,0 +1,46 @@
+"""Names of participants and roles: which are accepted, and what is said about the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus.auth.participant_names import is_participant_name, name_fault
+
+GOOD = [
+    *("a", "Zoë", "a b", "a" * 128, "svc:web/7", "ann@example.org", "*"),
+    *("日本", "ラーメン 2", "東京 tower", "한국", "Мария", "Ελένη", "שרה", "مريم", "नेहा", "Nguyễn"),
+]
+BAD: dict[str, list[Any]] = {
+    "1 to 128": ["", "a" * 129, None, 1, b"a", ["a"]],
+    "printable": ["a\n", "\x00", "a\x7f", "a\u2028", "\ud800", "a\u202eb", "a\u200bb", "a\xadb"],
+    "space": [" ", "alice ", " alice", "a  b"],
+    "NFKC": ["Zoe\u0308", "\uff41", "\ufb01n", "\u212aim", "a\u2160", "\u3164"],
+    "letters, digits": ["a\u2014b", "\U0001f916", "\u2713", "a\u2044b"],
+    "invisible": ["a\ufe0f", "a\u034fb", "\u115f", "a\U000e0101"],
+    "combining mark": ["\u0301a", "a \u0301"],
+    "several scripts": [
+        "\u0430lice",
+        "alic\u0435",
+        "\u0391lice",
+        "b\u043eb 2",
+        "\u05d0\u0627",
+        "a\u0661",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_names_of_one_script_are_accepted(name: str) -> None:
+    """TOKEN-7."""
+    assert name_fault(name) is None
+    assert is_participant_name(name)
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_names_that_look_like_another_are_refused_with_the_reason(fault: str) -> None:
+    """TOKEN-7."""
+    for name in BAD[fault]:
+        assert fault in (name_fault(name) or "accepted"), ascii(name)
+        assert not is_participant_name(name)
