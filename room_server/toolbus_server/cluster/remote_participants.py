@@ -62,30 +62,39 @@ class RemoteParticipants:
         self._skipped: set[bytes] = set()
         """Slots of participants whose node had ended when their change arrived."""
 
-    def apply_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace all remote participants and their toolkits by those of a snapshot."""
+    def apply_snapshot(self, snapshot: Snapshot) -> Iterator[None]:
+        """Replace all remote participants and their toolkits by those of a snapshot, in steps."""
         self._skipped.clear()
         for slot, remote in list(self.by_slot.items()):
             if not _is_current(remote, slot, snapshot):
                 self.remove(slot, keep_names=True)  # one that changed its slot is added again
+                yield
         for slot, (node, epoch, packed, _) in snapshot.participants.items():
             with self._log_invalid(node):
                 self._add(node.decode(), slot, epoch, packed)
-        for slot, remote in self.by_slot.items():
+            yield
+        for slot, remote in list(self.by_slot.items()):
             participant = remote.participant
             for toolkit in list(participant.toolkits):
                 key = name_key(participant.identity, toolkit.name, toolkit.public)
                 if (slot, key) not in snapshot.hosted:
                     unregister_named(self._open, participant, key)
+                yield
         for (slot, name), (node, _, digest, number, packed) in snapshot.hosted.items():
             with self._log_invalid(node):
                 place = snapshot.places.get(name, {}).get(digest.decode())
                 self._register(slot, place or Claim(number, 0), packed)
-        for session in self._open.sessions.values():
+            yield
+        yield from self._adopt_places(snapshot)
+
+    def _adopt_places(self, snapshot: Snapshot) -> Iterator[None]:
+        """Raise the toolkits of this node's hosts to the places that the other nodes know."""
+        for session in list(self._open.sessions.values()):
             owner = session.connection.participant
-            for toolkit in owner.toolkits:
+            for toolkit in list(owner.toolkits):
                 places = snapshot.places.get(name_key(owner.identity, toolkit.name, toolkit.public))
                 self._open.feeds.publish(self._state.adopt_places(toolkit, places or {}))
+                yield
 
     @contextmanager
     def _log_invalid(self, node: bytes | str) -> Iterator[None]:
@@ -194,10 +203,12 @@ class RemoteParticipants:
             return
         self._open.feeds.publish(done.changes)
 
-    def remove_node(self, node: str) -> None:
-        """Remove all participants of a node that has ended."""
-        for slot in [slot for slot, remote in self.by_slot.items() if remote.node == node]:
-            self.remove(slot, keep_names=True)
+    def remove_node(self, node: str) -> Iterator[None]:
+        """Remove all participants of a node that has ended, one with each step."""
+        for slot, remote in list(self.by_slot.items()):
+            if remote.node == node and self.by_slot.get(slot) is remote:
+                self.remove(slot, keep_names=True)
+                yield
 
 
 def _is_current(remote: RemoteParticipant, slot: bytes, snapshot: Snapshot) -> bool:

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.remote_participants import RemoteParticipant
 from toolbus_server.registry.models import Participant
 from toolbus_server.rooms.hub import OpenRoom
+from toolbus_server.rooms.walks import Ended, Walks
 
 __all__ = ["RemoteSubscribers", "SubscriberChannel"]
+
+
+_logger = bounded_logger(__name__)
 
 
 class SubscriberChannel(Protocol):
@@ -40,6 +45,8 @@ class RemoteSubscribers:
         self._name = room.routed.state.name
         self._remote = remote
         self._channel = channel
+        self._messages = Walks(room.feeds.scheduler)
+        """Messages of remote participants, delivered one after another."""
         self._monitors: dict[str, dict[str, int]] = {}
         """By node, the participants that monitor calls, with the node's number of that monitor."""
 
@@ -60,9 +67,14 @@ class RemoteSubscribers:
 
     def deliver(self, to: str | None, message: dict[str, Any]) -> None:
         """Deliver a message of a remote participant to its receivers at this node."""
-        local = (session.connection.participant for session in self._open.sessions.values())
-        named = [participant for participant in local if to in (None, participant.identity.name)]
-        self._open.feeds.deliver(message, named)
+        if to is None:
+            local = [session.connection.participant for session in self._open.sessions.values()]
+        else:
+            named = self._open.routed.state.participants_named(to)
+            local = [participant for participant in named if not participant.is_remote]
+        size = len(message.get("body", b""))
+        if self._messages.accepts(size):  # else it is dropped, as for a receiver that is behind
+            self._messages.run(self._open.feeds.deliver(message, local), _log_bug, size)
 
     # Calls
 
@@ -106,3 +118,8 @@ class RemoteSubscribers:
         """Send the last reports: the room has been closed at this node."""
         self._monitors.clear()
         self._open.feeds.monitor.finish_reports()
+
+
+def _log_bug(delivery: Ended) -> None:
+    if delivery.error is not None:
+        _logger.error("a message could not be delivered", exc_info=delivery.error)

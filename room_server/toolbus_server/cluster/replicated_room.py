@@ -8,6 +8,9 @@ in the order of the room's version; after a gap the room is read again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 from toolbus.bounded_logging import bounded_logger
@@ -28,16 +31,23 @@ from toolbus_server.cluster.replication_codec import (
     name_key,
     pack_offer,
     slot_held_by,
+    snapshot_of,
     unpack_reserved,
     up_change,
 )
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Participant
+from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
+from toolbus_server.rooms.walks import Ended, Walks
 
 __all__ = ["ReplicatedRoom", "RoomOwner"]
 
 _logger = bounded_logger(__name__)
+
+
+DELTA_CHANGES = 256
+"""A delta with as many changes gets no further participant; all nodes apply each delta at once."""
 
 
 class RoomOwner(SubscriberChannel, Protocol):
@@ -85,8 +95,13 @@ class ReplicatedRoom:
         self._owner = owner
         self._version: int | None = None
         """The version of the room; None until it is read."""
-        self._is_unconfirmed = False
-        """Whether the last publication failed, so that Redis may lack changes."""
+        self._failed_publications = 0
+        """How many failed since the room was read, so that Redis may lack changes."""
+        self._is_closed = False
+        self._invalidations = 0
+        """How often it turned out that the room has to be read again, or was closed."""
+        self._updates = Walks(hub.scheduler)
+        """What other nodes published, applied one after another."""
         self._buffered: list[tuple[int, str, bool, list[list[Any]]]] = []
         """Deltas that arrived before the room was read; they use another connection."""
         self._published = PublishedState(
@@ -135,18 +150,22 @@ class ReplicatedRoom:
     async def _publish_all(self) -> None:
         try:
             while self._touched or self._pending:
-                touched, self._touched = self._touched, {}
-                changes, self._pending = self._pending, []
-                for participant in touched.values():
-                    changes += self._published.changes_of(participant)
-                if changes:
+                if changes := self._next_changes():
                     _, results = await self._owner.publish(self.name, changes)
                     self._handle_results(changes, results)
         except RedisUnavailable:
-            self._is_unconfirmed = True
+            self._failed_publications += 1
             self._owner.reload_later(self)  # which publishes again what Redis lacks by then
         finally:
             self._publishing = None
+
+    def _next_changes(self) -> list[PackedChange]:
+        """Take the changes of as many participants as one delta should have."""
+        changes, self._pending = self._pending, []
+        while self._touched and len(changes) < DELTA_CHANGES:
+            slot = next(iter(self._touched))
+            changes += self._published.changes_of(self._touched.pop(slot))
+        return changes
 
     def _handle_results(self, changes: list[PackedChange], results: list[Any]) -> None:
         """Follow changes that Redis refused: another node was first, or newer."""
@@ -201,7 +220,7 @@ class ReplicatedRoom:
     @property
     def is_confirmed(self) -> bool:
         """Whether Redis has confirmed all that this node published."""
-        return self.is_loaded and not self._is_unconfirmed
+        return self.is_loaded and not self._failed_publications
 
     @property
     def is_loaded(self) -> bool:
@@ -257,23 +276,40 @@ class ReplicatedRoom:
 
     def load(
         self, version: int, node_id: str, facts: dict[bytes, list[Any]], now_ms: int = 0
-    ) -> None:
+    ) -> asyncio.Future[None]:
         """Replace the room by its state in Redis, and publish what differs at this node.
+
+        A large room is loaded in slices; deltas that arrive meanwhile are applied after it.
 
         Args:
             version: The room's version.
             node_id: The id of this node.
             facts: The room's facts in Redis.
             now_ms: The clock of Redis.
+
+        Returns:
+            Done when the room is loaded, or need not be any more.
         """
-        if self._version is not None and version < self._version:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._updates.run(self._load(version, node_id, facts, now_ms), partial(_settle, done))
+        return done
+
+    def _load(
+        self, version: int, node_id: str, facts: dict[bytes, list[Any]], now_ms: int
+    ) -> Steps[None]:
+        if self._is_closed or (self._version is not None and version < self._version):
             return  # it was read twice, and the answers arrived in reverse order
-        self._is_unconfirmed = False
-        snapshot = Snapshot.of(node_id, facts)
+        begun, failures = self._invalidations, self._failed_publications
+        snapshot = yield from snapshot_of(node_id, facts)
         for key in snapshot.invalid:
             _logger.error("room %s: the fact %r in Redis cannot be read", self.name, key)
-        self._remote.apply_snapshot(snapshot)
-        self._reserve_names(snapshot, now_ms)
+        for _ in chain(
+            [None], self._remote.apply_snapshot(snapshot), self._reserve_names(snapshot, now_ms)
+        ):
+            yield
+            if self._invalidations != begun:
+                return  # it is read again, or closed
+        self._failed_publications -= failures
         present = [session.connection.participant for session in self._open.sessions.values()]
         self._pending += self._published.load(snapshot.own, present)
         self._version = version
@@ -284,9 +320,9 @@ class ReplicatedRoom:
         self._wake_waiters()
         buffered, self._buffered = self._buffered, []
         for delta in buffered:
-            self.apply_delta(*delta)
+            yield from self._apply_delta(*delta)
 
-    def _reserve_names(self, snapshot: Snapshot, now_ms: int) -> None:
+    def _reserve_names(self, snapshot: Snapshot, now_ms: int) -> Iterator[None]:
         """Reserve the names without hosts for the time that is left to them."""
         for name, (until_ms, number, packed) in snapshot.reserved.items():
             try:
@@ -297,6 +333,7 @@ class ReplicatedRoom:
                 continue
             changes = self._state.restore_reservation(owner, generation, public=public)
             self._hub.reserve_remote(self._open, changes, (until_ms - now_ms) / 1000)
+            yield
 
     def _reload(self) -> None:
         self._forget_version()
@@ -308,26 +345,43 @@ class ReplicatedRoom:
         self._wake_waiters()  # the version that they wait for may never arrive
 
     def _forget_version(self) -> None:
+        self._invalidations += 1
         self._version = None
         self._buffered = []
 
     def apply_delta(
         self, version: int, writer: str, is_own: bool, changes: list[list[Any]]
     ) -> None:
-        """Apply the changes of one version, by this node or by another one."""
+        """Apply the changes of one version, by this node or by another one; many in slices."""
+        self._updates.run(self._apply_delta(version, writer, is_own, changes), self._update_ended)
+
+    def _apply_delta(
+        self, version: int, writer: str, is_own: bool, changes: list[list[Any]]
+    ) -> Steps[None]:
         if self._version is None:
             self._buffered.append((version, writer, is_own, changes))
             return
-        if version <= self._version:
+        if self._is_closed or version <= self._version:
             return
         if version != self._version + 1:
             _logger.warning("room %s: a delta is missing, the room is read again", self.name)
             self._reload()
             return
+        begun, applied = self._invalidations, True
+        for change in () if is_own else changes:
+            applied &= self._remote.apply_change(writer, change)
+            yield
+            if self._invalidations != begun:
+                return  # the room is read again, or closed
         self._version = version
-        applied = [] if is_own else [self._remote.apply_change(writer, each) for each in changes]
         self._wake_waiters()
-        if not all(applied):
+        if not applied:
+            self._reload()
+
+    def _update_ended(self, update: Ended) -> None:
+        if update.error is not None:
+            message = "room %s: a bug, the room is read again"
+            _logger.error(message, self.name, exc_info=update.error)
             self._reload()
 
     def _wake_waiters(self) -> None:
@@ -341,11 +395,25 @@ class ReplicatedRoom:
 
     def remove_node(self, node: str) -> None:
         """Remove all participants of a node that has ended."""
-        self._remote.remove_node(node)
+        self._updates.run(self._remove_node(node), self._update_ended)
+
+    def _remove_node(self, node: str) -> Steps[None]:
+        yield from self._remote.remove_node(node)
         self.subscribers.remove_node(node)
 
     def close(self) -> None:
         """Stop: the room has been closed at this node."""
+        self._is_closed = True
+        self._invalidations += 1
         self.subscribers.close()
         for _, reached in self._waiters:
             reached.cancel()
+
+
+def _settle(done: asyncio.Future[None], load: Ended) -> None:
+    if done.done():  # its task was cancelled
+        return
+    if load.error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(load.error)

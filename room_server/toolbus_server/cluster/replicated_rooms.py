@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgpack
@@ -30,6 +31,7 @@ _ENTER_S = 2.0
 _PARTS = ("version", "nodes", "facts", "names", "kept")
 _RETRY_S = 1.0
 _POLL_S = 0.02
+_FACTS_AT_ONCE = 256
 TaskStarter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a coroutine in a task that ends with the node."""
 
@@ -128,9 +130,10 @@ class ReplicatedRooms:
             return
         if not answer or self._rooms.get(room) is not replica:
             return
-        facts = {key: unpack_fact(fact) for key, fact in _pairs(answer[1])}
-        facts |= {b"n" + name: unpack_fact(record) for name, record in _pairs(answer[3])}
-        replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
+        places = ((b"n" + name, record) for name, record in _pairs(answer[3]))
+        facts = await _unpacked(chain(_pairs(answer[1]), places))
+        if self._rooms.get(room) is replica:
+            await replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
 
     # Publishing
 
@@ -299,3 +302,13 @@ def _pairs(flat: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Iterate over the fields and values of a hash, as a script returns them."""
     items = iter(flat)
     return zip(items, items, strict=True)
+
+
+async def _unpacked(packed: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Any]:
+    """Unpack the facts by their keys, some hundred in each iteration of the loop."""
+    facts: dict[bytes, Any] = {}
+    for key, fact in packed:
+        facts[key] = unpack_fact(fact)
+        if len(facts) % _FACTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return facts

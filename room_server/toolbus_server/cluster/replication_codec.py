@@ -23,6 +23,7 @@ from toolbus.wire import ParticipantId, pack_body, unpack_body
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.registry.generations import Claim, Generation
 from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "pack_participant",
     "slot_held_by",
     "slot_of",
+    "snapshot_of",
     "unpack_delta",
     "unpack_fact",
     "unpack_offer",
@@ -267,32 +269,37 @@ class Snapshot(NamedTuple):
     invalid: list[bytes]
     """Keys of facts that cannot be read."""
 
-    @classmethod
-    def of(cls, node_id: str, facts: dict[bytes, list[Any]]) -> Snapshot:
-        """Sort the facts of a room by kind; those of `node_id` are its own."""
-        snapshot = cls({}, {}, {}, {}, {}, [])
-        for key, fact in facts.items():
-            slot, name = key[1:17], key[18:]
-            match key[:1], fact:
-                case b"n", _:
-                    snapshot.places[key[1:]] = _places_of(fact)
-                case b"k", [int(), int(), bytes()]:
-                    snapshot.reserved[key[1:]] = fact
-                case b"m", [bytes() as node, int(), bytes(), list()]:
-                    if node == node_id.encode():
-                        published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
-                        published.facts = fact[2]
-                    else:
-                        snapshot.participants[slot] = fact
-                case b"t", [bytes() as node, int(), bytes(), int(), bytes()]:
-                    if node == node_id.encode():
-                        published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
-                        published.hosted[name] = fact[4]
-                    else:
-                        snapshot.hosted[slot, name] = fact
-                case _:
-                    snapshot.invalid.append(key)
-        return snapshot
+
+def snapshot_of(node_id: str, facts: dict[bytes, list[Any]]) -> Steps[Snapshot]:
+    """Sort the facts of a room by kind, in steps; those of `node_id` are its own."""
+    snapshot = Snapshot({}, {}, {}, {}, {}, [])
+    for key, fact in facts.items():
+        _add_fact(snapshot, node_id.encode(), key, fact)
+        yield
+    return snapshot
+
+
+def _add_fact(snapshot: Snapshot, own_node: bytes, key: bytes, fact: list[Any]) -> None:
+    slot, name = key[1:17], key[18:]
+    match key[:1], fact:
+        case b"n", _:
+            snapshot.places[key[1:]] = _places_of(fact)
+        case b"k", [int(), int(), bytes()]:
+            snapshot.reserved[key[1:]] = fact
+        case b"m", [bytes() as node, int(), bytes(), list()]:
+            if node == own_node:
+                published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
+                published.facts = fact[2]
+            else:
+                snapshot.participants[slot] = fact
+        case b"t", [bytes() as node, int(), bytes(), int(), bytes()]:
+            if node == own_node:
+                published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
+                published.hosted[name] = fact[4]
+            else:
+                snapshot.hosted[slot, name] = fact
+        case _:
+            snapshot.invalid.append(key)
 
 
 def _places_of(record: Any) -> dict[str, Claim]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from packaging.version import InvalidVersion, Version
 
 from toolbus.untrusted_text import one_line
+from toolbus_server.registry.host_choice import HostChoice
 from toolbus_server.registry.toolkit_definition import Definition
 
 if TYPE_CHECKING:
@@ -40,6 +41,18 @@ class Generation:
     """It precedes all generations below this number; its own number if it superseded all others."""
     last_call_at: float | None = None
     """When a call last went to it, by the event loop's clock."""
+    _choice: HostChoice[Participant] | None = None
+
+    @property
+    def choice(self) -> HostChoice[Participant]:
+        """The choice among its hosts, of which there is at least one."""
+        if self._choice is None:
+            self._choice = HostChoice(self.hosts)
+        return self._choice
+
+    def hosts_changed(self) -> None:
+        """Choose anew: a host was added, removed or replaced, or its node drains."""
+        self._choice = None
 
     def __str__(self) -> str:
         """Its version and digest, for logs and messages."""

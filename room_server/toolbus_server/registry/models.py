@@ -5,6 +5,7 @@ Pure: no sockets, tasks, Redis or time. `room_state` holds them together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -84,6 +85,10 @@ class Participant:
     """Attributes that it published; replaced as a whole, never changed in place."""
     offers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """Offers of toolkits that it builds on request, by their packed form."""
+    joined_at: int = 0
+    """The number of its joining among the published changes of its room."""
+    changed_at: int = 0
+    """The number of its last published change."""
     _may_call: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,6 +141,10 @@ class RegisteredToolkit:
     """Set while the name is reserved without a host."""
     draining: list[Participant] = field(default_factory=list)
     """Hosts that accept no more calls, and keep the name until they leave."""
+    changed_at: int = 0
+    """The number of its last published change among those of its room."""
+    was_shared: bool = False
+    """Whether others than its owner may have seen it, if it is private."""
 
     def settle(
         self, generations: list[Generation], by: Participant | None = None
@@ -184,23 +193,11 @@ class RegisteredToolkit:
             or f"role:{participant.role}" in shared
         )
 
-    def tools_seen_by(self, participant: Participant) -> list[ToolManifest]:
-        """Choose the tools that a list shows to this participant."""
-        tools = self.serving.definition.manifest.tools
-        return [tool for tool in tools if participant.rights.may_see(self.name, tool.name)]
 
-    def is_listed_for(self, participant: Participant, at: Generation | None = None) -> bool:
-        """Whether a list or an event may name it, or a generation of it, to this participant."""
-        if not self.is_visible_to(participant, at):
-            return False
-        tools = (at or self.serving).definition.manifest.tools
-        return not tools or any(participant.rights.may_see(self.name, tool.name) for tool in tools)
-
-
-def searchable_texts(toolkit: RegisteredToolkit, participant: Participant) -> list[str]:
-    """Collect the names, titles and descriptions that a participant may search."""
+def searchable_texts(toolkit: RegisteredToolkit, tools: Iterable[ToolManifest]) -> list[str]:
+    """Collect the names, titles and descriptions to search, of a toolkit and these tools."""
     manifest = toolkit.serving.definition.manifest
     texts = [manifest.name, manifest.title, manifest.description]
-    for tool in toolkit.tools_seen_by(participant):
+    for tool in tools:
         texts += (tool.name, tool.title, tool.description)
     return texts

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from math import inf
 from random import Random
 from typing import Literal, NamedTuple
@@ -28,6 +27,7 @@ from toolbus_server.registry.models import (
     RegisteredToolkit,
     Reservation,
 )
+from toolbus_server.registry.tool_visibility import ToolVisibility
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = ["MAX_RESERVED", "RegistrationResult", "RoomState", "ToolkitChange"]
@@ -57,24 +57,19 @@ class RegistrationResult(NamedTuple):
     changes: list[ToolkitChange]
 
 
-def _weight(affinity: str, instance: str) -> bytes:
-    """Weigh a host for an affinity key: the host with the highest weight gets the calls.
-
-    When a host leaves, only its own keys move (rendezvous hashing, Thaler and Ravishankar 1998).
-    """
-    return blake2b(f"{instance}\0{affinity}".encode(), digest_size=8).digest()
-
-
 class RoomState:
     """The state of one room, its operations, and what a participant sees of it.
 
     Args:
         name: The room's name.
         random: Draws the two hosts between which the one with fewer calls is chosen.
+        visibility: What participants may see of toolkits; shared by all rooms of a server.
     """
 
-    def __init__(self, name: str, random: Random) -> None:
+    def __init__(self, name: str, random: Random, visibility: ToolVisibility | None = None) -> None:
         self.name = name
+        self.visibility: ToolVisibility = visibility or ToolVisibility()
+        """What each participant may see of its toolkits."""
         self._random = random
         self._participants: dict[ParticipantId, Participant] = {}
         self._by_name: dict[str, dict[ParticipantId, Participant]] = {}
@@ -110,6 +105,9 @@ class RoomState:
             participant.is_present and not participant.node_is_draining
         )
         participant.node_is_draining = True
+        for toolkit in participant.toolkits:
+            for generation in toolkit.generations:
+                generation.hosts_changed()
 
     def leave(self, participant: Participant, *, reserve: bool = False) -> list[ToolkitChange]:
         """Remove a participant, and the toolkits that only it served.
@@ -208,6 +206,7 @@ class RoomState:
             for generation in toolkit.generations:
                 if old in generation.hosts:
                     generation.hosts[generation.hosts.index(old)] = new
+                    generation.hosts_changed()
         new.toolkits, old.toolkits = old.toolkits, []
         return self.leave(old) + self.drop_uncovered(new)
 
@@ -331,6 +330,7 @@ class RoomState:
             generations.append(generation)
         generation.number, generation.base = number, base
         generation.hosts.append(participant)
+        generation.hosts_changed()
         serving = toolkit.settle(generations, by=participant)
         if toolkit not in participant.toolkits:
             participant.toolkits.append(toolkit)
@@ -348,6 +348,7 @@ class RoomState:
         for generation in toolkit.generations:
             if participant in generation.hosts:
                 generation.hosts.remove(participant)
+                generation.hosts_changed()
         return list(toolkit.generations)
 
     def drain(self, participant: Participant) -> list[ToolkitChange]:
@@ -497,23 +498,16 @@ class RoomState:
             raise NoHost(f"{toolkit.name} has no host now", retry_after_s=_NO_HOST_RETRY_S)
         if len(hosts) == 1:
             return hosts[0]
-        if self.draining_node_participant_count:
-            hosts = [host for host in hosts if not host.node_is_draining] or hosts
-        if affinity is not None:
-            return max(hosts, key=lambda host: _weight(affinity, host.instance))
-        if self.remote_count:
-            hosts = [host for host in hosts if not host.is_remote] or hosts
-        if len(hosts) == 1:
-            return hosts[0]
-        first, second = self._random.sample(hosts, 2)
-        return first if first.in_flight <= second.in_flight else second
+        choice = toolkit.serving.choice
+        return choice.by_load(self._random) if affinity is None else choice.by_affinity(affinity)
 
-    def visible_toolkits(
-        self, participant: Participant, *, after: tuple[str, bool, str, str] | None
+    def toolkits_after(
+        self, after: tuple[str, bool, str, str] | None
     ) -> Iterator[RegisteredToolkit]:
-        """Iterate over the toolkits that a participant can see, in order, after `after`."""
-        start = 0 if after is None else bisect_right(self._order, after)
-        for order in self._order[start:]:
-            toolkit = self._by_order[order]
-            if toolkit.is_listed_for(participant):
-                yield toolkit
+        """Iterate over all toolkits in order, after `after`; the room may change meanwhile."""
+        while True:
+            index = 0 if after is None else bisect_right(self._order, after)
+            if index == len(self._order):
+                return
+            after = self._order[index]
+            yield self._by_order[after]

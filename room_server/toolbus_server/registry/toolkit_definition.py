@@ -76,7 +76,7 @@ _MAX_VISITS = 256
 """Subschemas that the compiler may visit for unevaluated values, repeated visits included."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Definition:
     """One version of a toolkit: its manifest, and the digest that identifies it."""
 

@@ -12,20 +12,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from msgspec import Raw, Struct
 
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
+from toolbus.errors import Unavailable
 from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
-from toolbus_server.registry.room_state import ToolkitChange
-from toolbus_server.rooms.fair_scheduler import FairScheduler
-from toolbus_server.rooms.serving_notices import definition_summary, notify_hosts
+from toolbus_server.registry.room_state import RoomState, ToolkitChange
+from toolbus_server.registry.tool_visibility import Listing, Steps
+from toolbus_server.rooms.fair_scheduler import FairScheduler, pack_once
+from toolbus_server.rooms.room_changes import ChangeBatch, RoomChanges
+from toolbus_server.rooms.serving_notices import ServingNotices, definition_summary
 
 __all__ = [
     "TOPICS",
@@ -37,8 +40,6 @@ __all__ = [
 ]
 
 _logger = bounded_logger(__name__)
-COALESCE_S = 0.02
-"""How long changes are collected at least before they are sent (PROTOCOL.md, EVENT-3)."""
 TOPICS: dict[str, Callable[[ApiScope], bool]] = {
     "toolkits": lambda scope: scope.agents.use_tools,
     "participants": lambda scope: scope.presence,
@@ -55,11 +56,10 @@ TOPIC_GRANTS = {
 """The names of the grants that cover the topics."""
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.
 _MAX_TOOLS = 512
-_MAX_RESERVE = 16
 
 
-def toolkit_summary(toolkit: RegisteredToolkit, connection: Connection) -> dict[str, Any]:
-    """Describe a toolkit for lists and events: everything but its schemas."""
+def toolkit_summary(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, Any]:
+    """Describe a toolkit for lists and events, to those who may see this of it: no schemas."""
     manifest = toolkit.serving.definition.manifest
     summary = {
         "name": toolkit.name,
@@ -70,16 +70,11 @@ def toolkit_summary(toolkit: RegisteredToolkit, connection: Connection) -> dict[
         "public": toolkit.public,
         "owner": {"name": toolkit.owner.name, "issuer": toolkit.owner.issuer},
         "hosts": len(toolkit.serving.hosts),
-        "tools": [tool.name for tool in toolkit.tools_seen_by(connection.participant)],
+        "tools": [tool.name for tool in listing.tools],
     }
-    if reserve := _reserve_seen_by(toolkit, connection.participant):
-        summary["reserve"] = [_reserve_summary(each) for each in reserve]
+    if listing.reserve:
+        summary["reserve"] = [_reserve_summary(each) for each in listing.reserve]
     return summary
-
-
-def _reserve_seen_by(toolkit: RegisteredToolkit, participant: Participant) -> list[Generation]:
-    reserve = toolkit.reserve[:_MAX_RESERVE]
-    return [each for each in reserve if toolkit.is_listed_for(participant, each)]
 
 
 def _reserve_summary(generation: Generation) -> dict[str, Any]:
@@ -108,17 +103,19 @@ def _participant_event(participant: Participant) -> dict[str, Any]:
     return summary if participant.is_present else summary | {"attributes": {}}
 
 
-def _toolkit_event(toolkit: RegisteredToolkit, connection: Connection) -> dict[str, Any]:
-    summary = toolkit_summary(toolkit, connection)
-    return summary | {"tools": summary["tools"][:_MAX_TOOLS]}
+def _toolkit_event(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, Any]:
+    return toolkit_summary(toolkit, Listing(listing.tools[:_MAX_TOOLS], listing.reserve))
 
 
-def _removed_toolkit_event(toolkit: RegisteredToolkit, connection: Connection) -> dict[str, Any]:
-    # Its last definition, and whether it still exists for others, may be hidden from this one.
-    hidden = {"title": "", "description": "", "version": "", "digest": "", "tools": [], "hosts": 0}
-    summary = toolkit_summary(toolkit, connection) | hidden
-    summary.pop("reserve", None)
-    return summary
+def _removed_toolkit_event(toolkit: RegisteredToolkit) -> dict[str, Any]:
+    # Its last definition, and whether it still exists for others, may be hidden from the receiver.
+    hidden = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
+    return toolkit_summary(toolkit, Listing((), ())) | hidden
+
+
+def _encode_event(number: int, name: str, data: dict[str, Any] | Raw) -> bytes:
+    """Encode an event; its data may be packed already."""
+    return encode(Event(number, name, cast(dict[str, Any], data)))
 
 
 class _Ticket(Struct, eq=False):
@@ -128,45 +125,65 @@ class _Ticket(Struct, eq=False):
     ended: bool = False
 
 
+class _Shown(NamedTuple):
+    """A toolkit as a subscriber knows it."""
+
+    changed_at: int
+    """The number of the change that it was sent last."""
+    serving: Generation
+    """The generation that served then."""
+
+
 class EventFeed:
     """The events that one subscriber is still to be sent.
 
     Args:
         connection: The subscriber's.
-        loop: For the timer that coalesces changes.
+        state: The room.
         scheduler: Runs the sending, in turn with the other feeds.
     """
 
     __slots__ = (
+        "_batches",
         "_calls_ticket",
         "_connection",
         "_counts",
+        "_has_started",
         "_in_flight",
-        "_loop",
+        "_is_flushing",
+        "_known",
         "_number",
         "_participants",
+        "_recheck",
         "_scheduler",
+        "_sent",
         "_shown",
-        "_timer",
+        "_state",
         "_toolkits",
         "_topics",
     )
 
-    def __init__(
-        self, connection: Connection, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler
-    ) -> None:
+    def __init__(self, connection: Connection, state: RoomState, scheduler: FairScheduler) -> None:
         self._connection = connection
-        self._loop = loop
+        self._state = state
         self._scheduler = scheduler
         self._number = 0
         self._topics: frozenset[str] = frozenset()
-        self._toolkits: dict[RegisteredToolkit, Generation | None] = {}
-        """Toolkits that changed, with the generation that served before if it is in reserve now."""
-        self._shown: set[RegisteredToolkit] = set()
+        self._has_started = False
+        self._batches: list[ChangeBatch] = []
+        """Those that it has not read."""
+        self._known = 0
+        """The number of the last change of participants that it has read or does not need."""
+        self._toolkits: dict[RegisteredToolkit, None] = {}
+        self._shown: dict[RegisteredToolkit, _Shown] = {}
+        """The toolkits that it may list, as they were sent last."""
+        self._recheck = False
+        """Whether all toolkits have to be compared with changed grants."""
         self._participants: dict[Participant, bool] = {}
         """Participants that changed, and whether they were present before the first change."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Set until everything that was due when it fired is sent."""
+        self._sent: dict[Participant, int] = {}
+        """The number of the change that was sent last, since a batch was read."""
+        self._is_flushing = False
         self._counts: CallCounts | None = None
         """The counts of calls that were sent last, or those at the time of subscribing."""
         self._in_flight = 0
@@ -179,54 +196,60 @@ class EventFeed:
         """The subscriber."""
         return self._connection.participant
 
-    def start(self, topics: Iterable[str], visible: Iterable[RegisteredToolkit]) -> None:
+    def read_toolkits(self) -> Steps[None]:
+        """Note the toolkits that it can list already; changes meanwhile have to be collected."""
+        participant = self.participant
+        for toolkit in self._state.toolkits_after(None):
+            tools = yield from self._state.visibility.listed_tools(toolkit, participant)
+            if not participant.is_present:
+                return
+            if tools is not None:
+                self._shown[toolkit] = _Shown(toolkit.changed_at, toolkit.serving)
+            yield
+
+    def start(self, topics: Iterable[str], latest_change: int) -> None:
         """Send the events of these topics from now on.
 
         Args:
             topics: Those that the subscriber asked for and has the grants for.
-            visible: The toolkits that it can list already.
+            latest_change: The number of the room's last change; earlier ones of participants are
+                not sent.
         """
         self._topics = frozenset(topics)
-        self._shown = set(visible)
+        self._has_started = True
+        self._known = latest_change
+        for batch in self._batches:
+            batch.unread += 1
+        self._flush_soon()
 
     def includes(self, topic: str) -> bool:
         """Whether the subscriber has subscribed to a topic."""
         return topic in self._topics
 
-    def update_grants(self, visible: Iterable[RegisteredToolkit]) -> None:
-        """Drop topics that the subscriber's new grants do not cover, and send what changes.
-
-        Args:
-            visible: The toolkits that it can list now.
-        """
+    def update_grants(self) -> None:
+        """Drop topics that the subscriber's new grants do not cover, and send what changes."""
         scope = self._connection.participant.scope
         self._topics = frozenset(topic for topic in self._topics if TOPICS[topic](scope))
-        if "participants" not in self._topics:
-            self._participants.clear()
-        if "toolkits" not in self._topics:
-            self._toolkits.clear()
-        elif changed := self._shown.symmetric_difference(visible):
-            self._toolkits = dict.fromkeys(changed) | self._toolkits
-            self._schedule()
+        self._recheck = "toolkits" in self._topics
+        self._flush_soon()
 
-    def add_change(self, change: ToolkitChange) -> None:
-        """Add a change of a toolkit; it is sent after some 20 ms, together with others."""
-        if "toolkits" in self._topics:
-            before = None if change.serving is None else change.serving.before
-            self._toolkits[change.toolkit] = self._toolkits.get(change.toolkit) or before
-            self._schedule()
+    def collect(self, batch: ChangeBatch) -> None:
+        """Take a batch of changes, which is read and sent in turn with those of others."""
+        if not self._has_started:
+            self._batches.append(batch)
+            return
+        has_participants = "participants" in self._topics and batch.participants
+        has_toolkits = "toolkits" in self._topics and batch.concerns(self.participant.identity)
+        if has_participants or has_toolkits:
+            batch.unread += 1
+            self._batches.append(batch)
+            self._flush_soon()
 
-    def add_participant(self, participant: Participant, *, was_present: bool) -> None:
-        """Add a participant that joined, changed or left; it is sent together with others."""
-        if "participants" in self._topics:
-            self._participants.setdefault(participant, was_present)
-            self._schedule()
-
-    def offer_message(self, message: dict[str, Any]) -> bool:
+    def offer_message(self, packed: Raw) -> bool:
         """Send a message at once; return whether it is subscribed and its queue was not full."""
         if "messages" not in self._topics:
             return False
-        data = encode(Event(self._number + 1, "message", message))
+        data = _encode_event(self._number + 1, "message", packed)
         if not self._connection.port.offer_message(data, _Ticket()):
             return False
         self._number += 1
@@ -259,80 +282,129 @@ class EventFeed:
 
     def close(self) -> None:
         """Send nothing more."""
+        self._topics = frozenset()
+        self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        for batch in self._batches:
+            batch.unread -= 1
+        self._batches.clear()
         self._participants.clear()
         self._toolkits.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._recheck = False
 
-    def _schedule(self) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(COALESCE_S, self._start_flush)
+    def _flush_soon(self) -> None:
+        if not self._is_flushing and self._is_due:
+            self._is_flushing = True
+            self._scheduler.add(self._flush())
 
-    def _start_flush(self) -> None:
-        self._scheduler.add(self._flush())
+    @property
+    def _is_due(self) -> bool:
+        return bool(self._batches or self._participants or self._toolkits or self._recheck)
 
     def _flush(self) -> Iterator[None]:
-        """Send what was collected, one event with each step."""
-        try:
-            yield from self._send_all()
-        except Exception:
-            name = self._connection.participant.identity.name
-            _logger.exception("events of its room could not be sent to %r", name)
-        self._timer = None
-        if self._participants or self._toolkits:
-            self._schedule()
+        """Send what was collected, at most one change with each step."""
+        while self._is_due:
+            try:
+                yield from self._send_all()
+            except Exception:
+                name = self._connection.participant.identity.name
+                _logger.exception("events of its room could not be sent to %r", name)
+        self._is_flushing = False
 
     def _send_all(self) -> Iterator[None]:
         # State changes between two steps: each event is made when it is sent.
+        yield from self._read_batches()
         for participant in list(self._participants):
             was_present = self._participants.pop(participant, None)
             if was_present is not None:
                 self._send_participant(participant, was_present)
                 yield
+            if self._batches:
+                return  # the next batch of the room begins when all have read this one
+        if self._recheck:
+            self._recheck = False
+            yield from self._send_visibility()
         for toolkit in list(self._toolkits):
-            if toolkit in self._toolkits:
-                self._send_toolkit(toolkit, self._toolkits.pop(toolkit))
+            if self._toolkits.pop(toolkit, True) is None:
+                yield from self._send_toolkit(toolkit)
                 yield
+            if self._batches:
+                return
+
+    def _read_batches(self) -> Iterator[None]:
+        while self._batches:
+            self._read_batch(self._batches.pop(0))
+            yield
+
+    def _read_batch(self, batch: ChangeBatch) -> None:
+        batch.unread -= 1
+        if "participants" in self._topics:
+            for participant in batch.participants:
+                changed_at = participant.changed_at
+                if changed_at > self._known and self._sent.get(participant) != changed_at:
+                    was_present = participant.joined_at <= self._known
+                    self._participants.setdefault(participant, was_present)
+        self._known = max(self._known, batch.end)
+        self._sent.clear()
+        if "toolkits" in self._topics:
+            self._toolkits |= dict.fromkeys(batch.toolkits_for(self.participant.identity))
+
+    def _send_visibility(self) -> Iterator[None]:
+        """Send which toolkits became visible or hidden by new grants."""
+        for toolkit in self._state.toolkits_after(None):
+            yield from self._send_toolkit(toolkit)
+            yield
+            yield from self._read_batches()
 
     def _send_participant(self, participant: Participant, was_present: bool) -> None:
+        self._sent[participant] = participant.changed_at
         if participant.is_present:
             name = "participant_changed" if was_present else "participant_joined"
         elif was_present:
             name = "participant_left"
         else:
             return
+        if "participants" not in self._topics:
+            return
         summary = self._scheduler.packed(participant, None, lambda: _participant_event(participant))
         self._send(name, {"participant": summary})
 
-    def _send_toolkit(self, toolkit: RegisteredToolkit, before: Generation | None) -> None:
-        is_shown = toolkit.is_present and toolkit.is_listed_for(self._connection.participant)
-        was_shown = toolkit in self._shown
-        if not is_shown and not was_shown:
+    def _send_toolkit(self, toolkit: RegisteredToolkit) -> Iterator[None]:
+        listing = yield from self._state.visibility.listing(toolkit, self.participant)
+        if "toolkits" not in self._topics:
             return
-        if is_shown:
-            self._shown.add(toolkit)
-            name = "toolkit_changed" if was_shown else "toolkit_added"
-        else:
-            self._shown.discard(toolkit)
+        last = self._shown.get(toolkit)
+        if listing is None and last is None:
+            return
+        if listing is None:
+            del self._shown[toolkit]
             name = "toolkit_removed"
-        packed = self._pack_toolkit(toolkit, is_shown)
+            self._send(name, {"toolkit": self._pack_toolkit(toolkit, None)})
+            return
+        if last is not None and last.changed_at == toolkit.changed_at:
+            return
+        self._shown[toolkit] = _Shown(toolkit.changed_at, toolkit.serving)
+        name = "toolkit_added" if last is None else "toolkit_changed"
+        packed = self._pack_toolkit(toolkit, listing)
         self._send(name, {"toolkit": packed})
-        if name == "toolkit_changed" and before is not None and before in toolkit.reserve:
-            superseded = definition_summary(before)
+        if last is not None and last.serving in toolkit.reserve:
+            superseded = definition_summary(last.serving)
             self._send("toolkit_superseded", {"toolkit": packed, "superseded": superseded})
 
-    def _pack_toolkit(self, toolkit: RegisteredToolkit, is_shown: bool) -> Raw:
+    def _pack_toolkit(self, toolkit: RegisteredToolkit, listing: Listing | None) -> Raw:
         """Pack an event once for all subscribers that see the same tools and the same reserve."""
-        connection, pack = self._connection, self._scheduler.packed
-        if not is_shown:
-            return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit, connection))
-        reserve = _reserve_seen_by(toolkit, connection.participant)
-        kind = (connection.participant.rights, *reserve)
-        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, connection))
+        pack = self._scheduler.packed
+        if listing is None:
+            return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit))
+        sees_all = len(listing.tools) == len(toolkit.serving.definition.manifest.tools)
+        tools = "all" if sees_all else self.participant.rights
+        kind = (tools, *listing.reserve)
+        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, listing))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
-        self._connection.port.send_message(encode(Event(self._number, name, data)))
+        self._connection.port.send_message(_encode_event(self._number, name, data))
 
 
 class EventFeeds:
@@ -347,17 +419,46 @@ class EventFeeds:
     def __init__(
         self, room: RoutedRoom, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler
     ) -> None:
-        self._scheduler = scheduler
-        self._room = room
+        self.scheduler: FairScheduler = scheduler
+        """Runs the work for subscribers in turn."""
+        self._notices = ServingNotices(room, scheduler)
         self._state = room.state
+        self._changes = RoomChanges(loop, self._publish_batch)
         self._feeds: dict[str, EventFeed] = {}
+        self._starting: set[EventFeed] = set()
+        """Those whose subscription is not answered yet."""
         self._observers: dict[str, EventFeed] = {}
         """Subscribers to `calls`."""
         self.monitor: RoomCallMonitor = RoomCallMonitor(room, loop, self._send_calls)
         """Counts and records the room's calls."""
 
-    def add(self, participant: Participant, feed: EventFeed) -> None:
-        """Replace a participant's subscription, if it has one, by a new one."""
+    def subscribe(self, connection: Connection, topics: Iterable[str]) -> Steps[None]:
+        """Replace a participant's subscription, if it has one, by a new one.
+
+        The old one lasts until the new one has noted which toolkits its participant can list.
+
+        Raises:
+            Unavailable: The participant has left meanwhile.
+        """
+        participant, feed = (
+            connection.participant,
+            EventFeed(connection, self._state, self.scheduler),
+        )
+        rights = participant.rights
+        if "toolkits" in topics:
+            self._starting.add(feed)
+            try:
+                yield from feed.read_toolkits()
+            finally:
+                self._starting.discard(feed)
+        if not participant.is_present:
+            raise Unavailable("the connection has ended", executed="no")
+        feed.start(topics, self._changes.latest)
+        if participant.rights is not rights:
+            feed.update_grants()
+        self._add(participant, feed)
+
+    def _add(self, participant: Participant, feed: EventFeed) -> None:
         if participant.id in self._feeds:
             self._feeds[participant.id].close()
         self._feeds[participant.id] = feed
@@ -376,11 +477,11 @@ class EventFeeds:
             feed.close()
             self._stop_observing(participant)
 
-    def update_grants(self, participant: Participant, visible: Iterable[RegisteredToolkit]) -> None:
-        """Apply a participant's new grants to its subscription; it can list `visible` now."""
+    def update_grants(self, participant: Participant) -> None:
+        """Apply a participant's new grants to its subscription."""
         feed = self._feeds.get(participant.id)
         if feed is not None:
-            feed.update_grants(visible)
+            feed.update_grants()
             if not feed.includes("calls"):
                 self._stop_observing(participant)
 
@@ -396,24 +497,48 @@ class EventFeeds:
     def publish(self, changes: Iterable[ToolkitChange]) -> None:
         """Send changes of toolkits to all subscribers that can see them, and notify the hosts."""
         for change in changes:
-            notify_hosts(self._room, change)
-            self._scheduler.forget(change.toolkit)
-            for feed in self._feeds.values():
-                feed.add_change(change)
+            self._notices.add(change)
+            self.scheduler.forget(change.toolkit)
+            self._changes.note_toolkit(change.toolkit, collect=self._has_feeds)
 
     def publish_participant(self, participant: Participant, *, was_present: bool) -> None:
         """Send all subscribers the current state of a participant that joined, changed or left."""
-        self._scheduler.forget(participant)
-        for feed in self._feeds.values():
-            feed.add_participant(participant, was_present=was_present)
+        self.scheduler.forget(participant)
+        self._changes.note_participant(
+            participant, was_present=was_present, collect=self._has_feeds
+        )
 
-    def deliver(self, message: dict[str, Any], receivers: Iterable[Participant]) -> int:
+    @property
+    def _has_feeds(self) -> bool:
+        return bool(self._feeds or self._starting)
+
+    def _publish_batch(self, batch: ChangeBatch) -> None:
+        batch.unread += 1  # until all feeds have it
+        self.scheduler.add(self._hand_out(batch))
+
+    def _hand_out(self, batch: ChangeBatch) -> Iterator[None]:
+        for feed in (*self._feeds.values(), *self._starting):
+            feed.collect(batch)
+            yield
+        batch.unread -= 1
+
+    def deliver(self, message: dict[str, Any], receivers: Iterable[Participant]) -> Steps[int]:
         """Send a message to the subscribers among the receivers; return how many accepted it."""
-        present = (each for each in receivers if not self._state.has_moved(each))
-        feeds = (self._feeds.get(participant.id) for participant in present)
-        return sum(feed.offer_message(message) for feed in feeds if feed is not None)
+        packed: Raw | None = None
+        accepted = 0
+        for receiver in receivers:
+            feed = self._feeds.get(receiver.id)
+            if (
+                feed is not None
+                and feed.includes("messages")
+                and not self._state.has_moved(receiver)
+            ):
+                packed = pack_once(message) if packed is None else packed
+                accepted += feed.offer_message(packed)
+                yield
+        return accepted
 
-    def deliver_to_others(self, message: dict[str, Any], sender: Participant) -> int:
+    def deliver_to_others(self, message: dict[str, Any], sender: Participant) -> Steps[int]:
         """Send a message to all subscribers but the sender; return how many accepted it."""
         others = [feed.participant for key, feed in self._feeds.items() if key != sender.id]
         return self.deliver(message, others)

@@ -1,8 +1,9 @@
-"""Schedules the sending of events fairly, and keeps what is packed for several subscribers.
+"""Schedules the work that grows with a room fairly, and keeps what is packed for several receivers.
 
-When much happens at once, all subscribers have many events due at the same moment. They are sent in
-turn, for a millisecond of each event-loop iteration, so that no call waits until all are sent. The
-scheduler does not know what is sent, or to whom.
+When much happens at once, all subscribers have many events due at the same moment, and a request
+may have to look at thousands of toolkits. All of that is done in turn, for a millisecond of each
+event-loop iteration, so that no call waits for its end. The scheduler does not know what is done,
+or for whom.
 """
 
 from __future__ import annotations
@@ -16,17 +17,25 @@ from typing import Any
 from msgspec import Raw
 from msgspec.msgpack import Encoder
 
-__all__ = ["SLICE_S", "FairScheduler"]
+from toolbus.bounded_logging import bounded_logger
 
+__all__ = ["SLICE_S", "FairScheduler", "pack_once"]
+
+_logger = bounded_logger(__name__)
 SLICE_S = 0.001
-"""How long all subscribers of a server are served within one event-loop iteration."""
+"""How long all events and walks of a server are worked on within one event-loop iteration."""
 _MAX_KEPT_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 256  # the objects around a small packed value are larger than it
 _pack = Encoder().encode
 
 
+def pack_once(data: dict[str, Any]) -> Raw:
+    """Pack the data of an event for all its receivers."""
+    return Raw(_pack(data))
+
+
 class FairScheduler:
-    """Runs the sending jobs of all subscribers of one server in turn.
+    """Runs the jobs of all participants of one server in turn.
 
     Args:
         loop: Runs the scheduler once in each iteration.
@@ -38,10 +47,15 @@ class FairScheduler:
         self._packed: dict[Hashable, dict[Hashable, Raw]] = {}
         self._kept_bytes = 0
 
-    def add(self, job: Iterator[None]) -> None:
-        """Run a job that sends one event with each step.
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job has not ended."""
+        return bool(self._due)
 
-        It must not raise: the jobs of the others would never run again.
+    def add(self, job: Iterator[None]) -> None:
+        """Run a job that sends one event, or does as little, with each step.
+
+        A job that raises is logged and dropped; the others go on.
         """
         self._due.append(job)
         if len(self._due) == 1:
@@ -56,29 +70,32 @@ class FairScheduler:
             make: Makes the data if it is not packed yet.
         """
         found = self._packed.get(subject, {}).get(kind)
-        return self._keep(subject, kind, _pack(make())) if found is None else found
+        return self._keep(subject, kind, pack_once(make())) if found is None else found
 
     def forget(self, subject: Hashable) -> None:
         """Drop what is packed about a subject that has changed."""
         self._packed.pop(subject, None)
 
-    def _keep(self, subject: Hashable, kind: Hashable, packed: bytes) -> Raw:
-        self._kept_bytes += len(packed) + _OVERHEAD_BYTES
+    def _keep(self, subject: Hashable, kind: Hashable, packed: Raw) -> Raw:
+        self._kept_bytes += len(memoryview(packed)) + _OVERHEAD_BYTES
         if self._kept_bytes > _MAX_KEPT_BYTES:
             self._packed.clear()
             self._kept_bytes = 0
-        found = self._packed.setdefault(subject, {})[kind] = Raw(packed)
-        return found
+        self._packed.setdefault(subject, {})[kind] = packed
+        return packed
 
     def _run(self) -> None:
         """Run jobs for one time slice; an unfinished job goes on after the others."""
         ends_at = perf_counter() + SLICE_S  # the loop's clock may not advance in an iteration
         while self._due:
-            for _ in self._due[0]:
-                if perf_counter() >= ends_at:
-                    self._due.rotate(-1)
-                    self._loop.call_soon(self._run)
-                    return
+            try:
+                for _ in self._due[0]:
+                    if perf_counter() >= ends_at:
+                        self._due.rotate(-1)
+                        self._loop.call_soon(self._run)
+                        return
+            except Exception:
+                _logger.exception("a job failed with a bug; the others go on")
             self._due.popleft()
         self._packed.clear()
         self._kept_bytes = 0

@@ -19,6 +19,7 @@ from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
 from toolbus_server.registry.models import Identity, Participant, Reservation
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
+from toolbus_server.registry.tool_visibility import ToolVisibility
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 from toolbus_server.rooms.participant_requests import ParticipantRequests
@@ -95,7 +96,8 @@ class Hub:
         """Those that have only reserved names, the longest parked first."""
         self._parked_names = 0
         self.scheduler: FairScheduler = FairScheduler(loop)
-        """Sends the events of all rooms."""
+        """Sends the events of all rooms, and runs the walks of all participants."""
+        self._visibility = ToolVisibility()
         self.registrations = RegistrationQueue(loop)
         """Reads the manifests of all rooms."""
         self.denied = 0
@@ -138,7 +140,7 @@ class Hub:
         return open_room
 
     def _open(self, name: str) -> OpenRoom:
-        room = RoutedRoom(RoomState(name, self._random))
+        room = RoutedRoom(RoomState(name, self._random, self._visibility))
         feeds = EventFeeds(room, self._loop, self.scheduler)
         toolkit_requests = ToolkitRequests(room, self.limits, feeds, self.registrations)
         participant_requests = ParticipantRequests(room, feeds, self._loop.time, self.registrations)

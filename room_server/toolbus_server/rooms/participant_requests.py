@@ -47,6 +47,7 @@ from toolbus_server.registry.schema_budget import MAX_SCHEMA_COST, MAX_TOOL_VALU
 from toolbus_server.registry.toolkit_definition import compile_schema, schema_cost_of
 from toolbus_server.rooms.event_feed import EventFeeds, participant_summary
 from toolbus_server.rooms.registration_queue import RegistrationQueue
+from toolbus_server.rooms.walks import Walk
 
 __all__ = ["ParticipantRequests"]
 
@@ -131,7 +132,7 @@ class ParticipantRequests:
 
     # Messages
 
-    def send(self, connection: Connection, request: Send) -> dict[str, Any]:
+    def send(self, connection: Connection, request: Send) -> Walk:
         """Send a message to its receivers, if they subscribe and their send queues are not full.
 
         Raises:
@@ -143,6 +144,9 @@ class ParticipantRequests:
         """
         self._check_message(connection, request)
         sender = connection.participant
+        receivers = [] if request.to is None else self._state.participants_named(request.to)
+        if request.to is not None and not receivers:
+            raise NotFound(f"no participant named {request.to[:128]!r} is here")
         message = {
             "from": sender.packed_info,
             "name": request.name,
@@ -150,14 +154,12 @@ class ParticipantRequests:
             "direct": request.to is not None,
             "builders": list(sender.scope.agents.builders),
         }
+        elsewhere = self._send_to_other_nodes(request.to, message)
         if request.to is None:
-            delivered = self._feeds.deliver_to_others(message, sender)
-            return {"delivered": delivered + self._send_to_other_nodes(None, message)}
-        receivers = self._state.participants_named(request.to)
-        if not receivers:
-            raise NotFound(f"no participant named {request.to[:128]!r} is here")
-        delivered = self._feeds.deliver(message, receivers)
-        return {"delivered": delivered + self._send_to_other_nodes(request.to, message)}
+            here = yield from self._feeds.deliver_to_others(message, sender)
+        else:
+            here = yield from self._feeds.deliver(message, receivers)
+        return {"delivered": here + elsewhere}
 
     def _send_to_other_nodes(self, to: str | None, message: dict[str, Any]) -> int:
         return (

@@ -6,6 +6,7 @@ that changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
@@ -14,8 +15,9 @@ from toolbus_server.calls.router import RoutedRoom
 from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RegistrationResult, ToolkitChange
+from toolbus_server.rooms.fair_scheduler import FairScheduler
 
-__all__ = ["definition_summary", "log_registration", "notify_hosts"]
+__all__ = ["ServingNotices", "definition_summary", "log_registration"]
 
 _logger = bounded_logger(__name__)
 
@@ -26,28 +28,59 @@ def definition_summary(generation: Generation) -> dict[str, Any]:
     return {"version": definition.version, "digest": definition.digest}
 
 
-def notify_hosts(room: RoutedRoom, change: ToolkitChange) -> None:
-    """Notify the hosts of this node whose definition serves from now on, or no longer serves."""
-    if change.serving is None:
-        return
-    before, now, by = change.serving
-    for generation in (before, now):
-        data = encode(_notice(change.toolkit, generation, now))
-        for host in generation.hosts:
-            if not host.is_remote and host is not by:
-                room.connections[host.id].port.send_message(data)
+class ServingNotices:
+    """Notifies the hosts of one room that are connected to this node.
+
+    Each gets the state at the moment at which its notice is sent, so that no notice is outdated.
+
+    Args:
+        room: The room.
+        scheduler: Runs the sending, in turn with the events of its subscribers.
+    """
+
+    def __init__(self, room: RoutedRoom, scheduler: FairScheduler) -> None:
+        self._room = room
+        self._scheduler = scheduler
+        self._due: dict[tuple[RegisteredToolkit, Participant], Generation] = {}
+        self._is_sending = False
+
+    def add(self, change: ToolkitChange) -> None:
+        """Notify the hosts whose definition serves from now on, or no longer serves."""
+        if change.serving is None:
+            return
+        before, now, by = change.serving
+        for generation in (before, now):
+            for host in generation.hosts:
+                if not host.is_remote and host is not by:
+                    self._due[change.toolkit, host] = generation
+        if self._due and not self._is_sending:
+            self._is_sending = True
+            self._scheduler.add(self._send_all())
+
+    def _send_all(self) -> Iterator[None]:
+        try:
+            while self._due:
+                toolkit, host = next(iter(self._due))
+                generation = self._due.pop((toolkit, host))
+                if host in generation.hosts:  # else it has left, or its registration was answered
+                    data = encode(_notice(toolkit, generation))
+                    self._room.connections[host.id].port.send_message(data)
+                yield
+        finally:
+            self._is_sending = False
 
 
-def _notice(toolkit: RegisteredToolkit, generation: Generation, now: Generation) -> Notice:
+def _notice(toolkit: RegisteredToolkit, generation: Generation) -> Notice:
+    serving = toolkit.serving
     data: dict[str, Any] = {
         "toolkit": toolkit.name,
         "public": toolkit.public,
-        "serving": generation is now,
+        "serving": generation is serving,
         "generation": generation.number,
         "base": generation.base,
     }
-    if generation is not now:
-        data["instead"] = definition_summary(now)
+    if generation is not serving:
+        data["instead"] = definition_summary(serving)
     return Notice("serving", data)
 
 

@@ -1,16 +1,20 @@
 """Handles requests about toolkits: register, unregister, drain, list, describe, subscribe.
 
-Each method takes a request and returns the body of its reply, or raises the error of the reply. The
+Each method takes a request and returns the body of its reply, or raises the error of the reply;
+those whose work grows with the room do so in steps. The
 state is in `room_state`; here are the grants, the limits and the shape of the replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from math import inf
 from typing import Any
 
+from msgspec import Raw
+
+from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     DefinitionConflict,
@@ -24,8 +28,8 @@ from toolbus.wire import (
     ListToolkits,
     Register,
     Subscribe,
+    ToolManifest,
     Unregister,
-    pack_body,
 )
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection, RoutedRoom
@@ -41,25 +45,21 @@ from toolbus_server.registry.request_options import (
     read_cursor,
     read_option,
 )
+from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.registry.toolkit_definition import Definition
-from toolbus_server.rooms.event_feed import (
-    TOPIC_GRANTS,
-    TOPICS,
-    EventFeed,
-    EventFeeds,
-    toolkit_summary,
-)
+from toolbus_server.rooms.event_feed import TOPIC_GRANTS, TOPICS, EventFeeds, toolkit_summary
+from toolbus_server.rooms.fair_scheduler import pack_once
 from toolbus_server.rooms.manifest_quota import ManifestQuota
 from toolbus_server.rooms.registration_queue import RegistrationQueue
 from toolbus_server.rooms.serving_notices import definition_summary, log_registration
+from toolbus_server.rooms.walks import Walk
 
 __all__ = ["ToolkitRequests"]
 
 _logger = bounded_logger(__name__)
 _MAX_SHARES = 256
 _MAX_GENERATION = 2**48
-# How many texts one page of a search compares, each 256 characters counting as one. That many block
-# the event loop for some 10 ms.
+# How many texts one page of a search compares, each 256 characters counting as one.
 _MAX_EFFORT = 6_000
 _SHARE_PREFIXES = ("name:", "role:")
 # The types of a toolkit's sort key: its name, whether it is private, its owner's name and issuer.
@@ -89,8 +89,7 @@ class ToolkitRequests:
 
     def update_grants(self, connection: Connection) -> None:
         """Apply a participant's new grants to its subscription."""
-        visible = self._room.state.visible_toolkits(connection.participant, after=None)
-        self._feeds.update_grants(connection.participant, visible)
+        self._feeds.update_grants(connection.participant)
 
     def register(
         self, connection: Connection, request: Register
@@ -256,77 +255,125 @@ class ToolkitRequests:
         if self._room.replication is not None:
             self._room.replication.participant_changed(participant)
 
-    def list_toolkits(self, connection: Connection, request: ListToolkits) -> dict[str, Any]:
+    def list_toolkits(self, connection: Connection, request: ListToolkits) -> Walk:
         """Return one page of the toolkits that the participant can see."""
+        participant, options = connection.participant, request.options
         _need_use_tools(connection)
-        options = request.options
-        search = read_option(options, "search", str)
-        count = page_limit(options)
+        page = _ToolkitPage(page_limit(options), read_option(options, "search", str) or "")
         position = read_cursor(options, _POSITION)
         after = None if position is None else (position[0], position[1], position[2], position[3])
-        wanted = (search or "").casefold()
-        page: list[dict[str, Any]] = []
-        last: RegisteredToolkit | None = None
-        size = effort = 0
-        for toolkit in self._room.state.visible_toolkits(connection.participant, after=after):
-            is_full = len(page) == count or size > MAX_PAGE_BYTES or effort > _MAX_EFFORT
-            if last is not None and is_full:
-                return {"toolkits": page, "cursor": cursor_text(last.order)}
-            last = toolkit
-            if wanted:
-                search_text = toolkit.serving.definition.search_text
-                effort += 1 + len(search_text) // 256
-                if wanted not in search_text:
-                    continue
-                texts = searchable_texts(toolkit, connection.participant)
-                effort += len(texts)
-                if not any(wanted in text.casefold() for text in texts):
-                    continue
-            page.append(toolkit_summary(toolkit, connection))
-            size += len(pack_body(page[-1]))
-        return {"toolkits": page, "cursor": None}
+        for toolkit in self._room.state.toolkits_after(after):
+            listing = yield from self._room.state.visibility.listing(toolkit, participant)
+            _check_still_there(connection)
+            if listing is not None and not page.add(toolkit, listing):
+                return page.body(page.end)
+            yield
+        return page.body(None)
 
-    def describe(self, connection: Connection, request: Describe) -> dict[str, Any]:
+    def describe(self, connection: Connection, request: Describe) -> Walk:
         """Return a toolkit's manifest, with the tools that the participant may call or list."""
-        participant = read_option(request.options, "participant", str)
+        owner = read_option(request.options, "participant", str)
         known = read_option(request.options, "digest", str)
-        toolkit = self._room.state.resolve(connection.participant, request.toolkit, participant)
-        manifest = toolkit.serving.definition.manifest
-        readable = [
-            t for t in manifest.tools if connection.participant.may_read(toolkit.name, t.name)
-        ]
-        if manifest.tools and not readable:
-            if toolkit.public:
-                raise PermissionDenied(f"no grant to inspect {toolkit.name}")
-            raise NotFound(f"toolkit {request.toolkit[:64]} not found")
-        summary = toolkit_summary(toolkit, connection)
-        if known == summary["digest"]:
+        participant = connection.participant
+        while True:
+            toolkit = self._room.state.resolve(participant, request.toolkit, owner)
+            definition, rights = toolkit.serving.definition, participant.rights
+            readable = yield from _readable_tools(toolkit, definition, rights)
+            if definition.manifest.tools and not readable:
+                if toolkit.public:
+                    raise PermissionDenied(f"no grant to inspect {toolkit.name}")
+                raise NotFound(f"toolkit {request.toolkit[:64]} not found")
+            packed: list[Raw] = []
+            if known != definition.digest:
+                packed = yield from _packed_tools(readable)
+            reserve = yield from self._room.state.visibility.listed_reserve(toolkit, participant)
+            if toolkit.serving.definition is definition and participant.rights is rights:
+                break
+        listed = tuple(tool for tool in readable if rights.may_see(toolkit.name, tool.name))
+        summary = toolkit_summary(toolkit, Listing(listed, reserve))
+        if known == definition.digest:
             return {"toolkit": summary, "unchanged": True}
-        visible = manifest.model_copy(update={"tools": tuple(readable)})
-        return {"toolkit": summary, "manifest": visible.model_dump(mode="json")}
+        manifest = definition.manifest.model_copy(update={"tools": ()}).model_dump(mode="json")
+        return {"toolkit": summary, "manifest": manifest | {"tools": packed}}
 
-    def subscribe(
-        self, connection: Connection, feed: EventFeed, request: Subscribe
-    ) -> dict[str, Any]:
+    def subscribe(self, connection: Connection, request: Subscribe) -> Walk:
         """Send a participant the events of some topics from now on, or of none."""
-        for topic in request.topics:
+        participant, topics = connection.participant, request.topics
+        for topic in topics:
             is_covered = TOPICS.get(topic) if type(topic) is str else None
             if is_covered is None:
                 raise bad_option("topics", f"must be among {sorted(TOPICS)}")
-            if not is_covered(connection.participant.scope):
+            if not is_covered(participant.scope):
                 grant = TOPIC_GRANTS[topic]
                 raise PermissionDenied(
                     f"no grant to subscribe to {topic} ({grant})", details={"grant": grant}
                 )
-        if request.topics:
-            visible = self._room.state.visible_toolkits(connection.participant, after=None)
-            feed.start(request.topics, visible if "toolkits" in request.topics else ())
-            self._feeds.add(connection.participant, feed)
+        if topics:
+            yield from self._feeds.subscribe(connection, topics)
         else:
-            self._feeds.remove(connection.participant)
-        connection.participant.receives_messages = "messages" in request.topics
-        self._publish_change(connection.participant)
-        return {"topics": list(request.topics)}
+            self._feeds.remove(participant)
+        participant.receives_messages = "messages" in topics
+        self._publish_change(participant)
+        return {"topics": list(topics)}
+
+
+def _readable_tools(
+    toolkit: RegisteredToolkit, definition: Definition, rights: ToolRights
+) -> Steps[list[ToolManifest]]:
+    """Choose the tools that may be called or listed."""
+    readable = []
+    for tool in definition.manifest.tools:
+        if rights.may_see(toolkit.name, tool.name) or rights.may_call(toolkit.name, tool.name):
+            readable.append(tool)
+        yield
+    return readable
+
+
+def _packed_tools(tools: Iterable[ToolManifest]) -> Steps[list[Raw]]:
+    packed = []
+    for tool in tools:
+        packed.append(pack_once(tool.model_dump(mode="json")))
+        yield
+    return packed
+
+
+class _ToolkitPage:
+    """One page of a list of toolkits, with as much of a search as one page may cost."""
+
+    def __init__(self, limit: int, search: str) -> None:
+        self._limit = limit
+        self._wanted = search.casefold()
+        self._packed: list[Raw] = []
+        self._bytes = self._effort = 0
+        self.end: RegisteredToolkit | None = None
+        """The last toolkit that it has examined."""
+
+    def add(self, toolkit: RegisteredToolkit, listing: Listing) -> bool:
+        """Examine a toolkit that the participant may see; return False if the page is full."""
+        is_full = len(self._packed) == self._limit or self._bytes > MAX_PAGE_BYTES
+        if self.end is not None and (is_full or self._effort > _MAX_EFFORT):
+            return False
+        self.end = toolkit
+        if self._matches(toolkit, listing.tools):
+            packed = pack_once(toolkit_summary(toolkit, listing))
+            self._packed.append(packed)
+            self._bytes += len(memoryview(packed))
+        return True
+
+    def _matches(self, toolkit: RegisteredToolkit, tools: Sequence[ToolManifest]) -> bool:
+        if not self._wanted:
+            return True
+        search_text = toolkit.serving.definition.search_text
+        self._effort += 1 + len(search_text) // 256
+        if self._wanted not in search_text:
+            return False
+        texts = searchable_texts(toolkit, tools)
+        self._effort += len(texts)
+        return any(self._wanted in text.casefold() for text in texts)
+
+    def body(self, end: RegisteredToolkit | None) -> dict[str, Any]:
+        """Return the page as the body of a reply; the next one begins after `end`, if any."""
+        return {"toolkits": self._packed, "cursor": None if end is None else cursor_text(end.order)}
 
 
 def _need_use_tools(connection: Connection) -> None:
@@ -334,6 +381,13 @@ def _need_use_tools(connection: Connection) -> None:
         raise PermissionDenied(
             "no grant to list toolkits (agents.use_tools)", details={"grant": "agents.use_tools"}
         )
+
+
+def _check_still_there(connection: Connection) -> None:
+    """Check what may have changed during a walk: the participant may leave, its token expire."""
+    if not connection.participant.is_present:
+        raise Unavailable("the connection has ended", executed="no")
+    _need_use_tools(connection)
 
 
 def _read_visibility(options: dict[str, Any]) -> tuple[bool, frozenset[str]]:

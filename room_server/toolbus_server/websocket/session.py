@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import isawaitable
 from time import thread_time
 from typing import Any, TypeAlias, get_args
@@ -58,8 +59,8 @@ from toolbus_server.calls.explain import explain
 from toolbus_server.calls.router import FRAME_HANDLERS, Connection, FrameHandler
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms.administration import Administration
-from toolbus_server.rooms.event_feed import EventFeed
 from toolbus_server.rooms.hub import Hub
+from toolbus_server.rooms.walks import Ended, Walk, Walks, pack_reply
 from toolbus_server.websocket.token_expiry import TokenExpiry
 
 __all__ = ["Session", "SessionServices"]
@@ -85,6 +86,7 @@ _logger = bounded_logger(__name__)
 # A newer client may try an unknown kind now and then; many of them are a flood (CONN-9).
 _UNKNOWN_KINDS = 100
 _UNKNOWN_WINDOW_S = 10.0
+_WALKS_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class Session:
         self._loop = services.loop
         self._room_name = admitted.room
         self._pending_answers: set[asyncio.Task[None]] = set()
+        self._walks: Walks | None = None
         self._unknown = RateLimiter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
         self._expiry = TokenExpiry(self, services.loop, services.now)
 
@@ -199,6 +202,8 @@ class Session:
         """Close, and remove the participant from its room without waiting for the socket."""
         self._expiry.stop()
         self._transport.close_with(code, reason)
+        if self._walks is not None:
+            self._walks.drop_waiting()
         self._hub.leave(self._room_name, self, reserve=reserve)
 
     # Frames
@@ -235,34 +240,52 @@ class Session:
         try:
             self._check_quotas(request)
             body = _REQUEST_HANDLERS[type(request)](self, request)
-            if isawaitable(body):
+            if isinstance(body, Generator):
+                self._walk(request, body)
+            elif isawaitable(body):
                 self._answer_later(request.id, body)
             else:
-                self._send(self._result(request.id, body))
-        except RoomException as error:
-            self._send(failed(request.id, error))
-        except Exception:
-            _logger.exception("unexpected error in a request of kind %s", type(request).__name__)
-            self._send(
-                failed(request.id, Internal("unexpected error; the server's log has details"))
-            )
+                self._send(self._result(request.id, pack_body(body)))
+        except Exception as error:
+            self._refuse(request.id, error)
         finally:
             # Time of this thread alone, so that other load of the machine is not counted.
-            self.connection.work.exceeded(self._loop.time(), thread_time() - began)
+            self._charge(thread_time() - began)
+
+    def _refuse(self, request_id: int, error: Exception) -> None:
+        """Answer a request with its error."""
+        if not isinstance(error, RoomException):
+            _logger.error("unexpected error in a request", exc_info=error)
+            error = Internal("unexpected error; the server's log has details")
+        self._send(failed(request_id, error))
+
+    def _charge(self, seconds: float) -> None:
+        """Count the time that a request took."""
+        self.connection.work.exceeded(self._loop.time(), seconds)
+
+    def _walk(self, request: _Request, walk: Walk) -> None:
+        """Answer a request that may take several slices of the event loop."""
+        if self._walks is None:
+            self._walks = Walks(self._hub.scheduler, self._charge)
+        size = 0 if self._walks.are_idle else len(encode(request))
+        if not self._walks.accepts(size):
+            raise QuotaExceeded("too many requests are waiting", retry_after_s=_WALKS_RETRY_S)
+        self._walks.run(walk, partial(self._answer_walk, request.id), size)
+
+    def _answer_walk(self, request_id: int, ended: Ended) -> None:
+        try:
+            self._send(self._result(request_id, pack_reply(ended.result())))
+        except Exception as error:
+            self._refuse(request_id, error)
 
     def _answer_later(self, request_id: int, body: Awaitable[dict[str, Any]]) -> None:
         """Answer a request once other nodes have answered theirs."""
 
         async def answer() -> None:
             try:
-                self._send(self._result(request_id, await body))
-            except RoomException as error:
-                self._send(failed(request_id, error))
-            except Exception:
-                _logger.exception("unexpected error in a request")
-                self._send(
-                    failed(request_id, Internal("unexpected error; the server's log has details"))
-                )
+                self._send(self._result(request_id, pack_body(await body)))
+            except Exception as error:
+                self._refuse(request_id, error)
 
         task = self._loop.create_task(answer())
         self._pending_answers.add(task)
@@ -277,8 +300,7 @@ class Session:
                 "requests take too much time", retry_after_s=work.retry_after_s(now)
             )
 
-    def _result(self, request_id: int, body: dict[str, Any]) -> Result:
-        packed = pack_body(body)
+    def _result(self, request_id: int, packed: bytes) -> Result:
         if len(packed) > self._hub.limits.max_frame_bytes - 64:
             raise TooLarge("the answer does not fit one frame", executed="no")
         return Result(request_id, packed)
@@ -311,9 +333,7 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
         self.connection, r
     ),
     Describe: lambda self, r: self._open_room.toolkit_requests.describe(self.connection, r),
-    Subscribe: lambda self, r: self._open_room.toolkit_requests.subscribe(
-        self.connection, EventFeed(self.connection, self._loop, self._hub.scheduler), r
-    ),
+    Subscribe: lambda self, r: self._open_room.toolkit_requests.subscribe(self.connection, r),
     Drain: lambda self, _: self._open_room.toolkit_requests.drain(self.connection),
     Explain: lambda self, r: explain(self._hub.router, self._open_room.routed, self.connection, r),
     Refresh: Session._refresh,
@@ -325,4 +345,4 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     ),
     Builders: lambda self, r: self._open_room.participant_requests.builders(self.connection, r),
 }
-"""The handler of each kind of request; it returns the answer's body or raises its error."""
+"""The handler of each kind of request: it returns the answer's body, in steps or not, or raises."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -29,6 +29,8 @@ __all__ = [
     "TOOL_NAME",
     "AgentsGrant",
     "ApiScope",
+    "SeenTools",
+    "ToolNames",
     "ToolPatterns",
     "ToolRights",
     "check_room_pattern",
@@ -108,63 +110,143 @@ def _check_tool_pattern(pattern: str) -> str:
     return pattern
 
 
-def _glob(part: str) -> str:
-    """Convert a pattern's part to a regex that takes linear time.
+class _Glob(NamedTuple):
+    """A pattern of one part with a wildcard, split at its wildcards."""
 
-    For wildcards the first match of each piece is always right, so the groups are atomic: without
-    them `a*a*a*a*b` could keep a server busy for hours.
+    head: str
+    inner: tuple[str, ...]
+    tail: str
+
+    @classmethod
+    def of(cls, part: str) -> _Glob:
+        head, *inner, tail = part.split("*")
+        return cls(head, tuple(inner), tail)
+
+    def covers(self, name: str) -> bool:
+        """Whether a name matches, in linear time: the first match of each piece is right."""
+        start, end = len(self.head), len(name) - len(self.tail)
+        if start > end or not name.startswith(self.head) or not name.endswith(self.tail):
+            return False
+        for piece in self.inner:
+            found = name.find(piece, start, end)
+            if found < 0:
+                return False
+            start = found + len(piece)
+        return True
+
+
+class _Names:
+    """A compiled set of patterns of one part.
+
+    Plain names take one lookup in a set, `head*` and `*tail` one comparison in C for all of them;
+    only other patterns are tried one by one.
     """
-    head, *pieces = (re.escape(piece) for piece in part.split("*"))
-    if not pieces:
-        return head
-    *inner, tail = pieces
-    return head + "".join(rf"(?>[^.]*?{piece})" for piece in inner) + rf"[^.]*{tail}"
 
+    __slots__ = ("_ends", "_exact", "_heads", "_starts", "_tails", "everything", "globs")
 
-def _any_of(expressions: Iterable[str]) -> re.Pattern[str] | None:
-    joined = "|".join(sorted(set(expressions)))
-    return re.compile(joined) if joined else None
+    def __init__(self, parts: Iterable[str]) -> None:
+        given = set(parts)
+        self.everything = "*" in given
+        wild = {part for part in given if "*" in part}
+        self._exact = frozenset(given - wild)
+        globs = [_Glob.of(part) for part in sorted(wild)]
+        self._heads = tuple(glob.head for glob in globs if not glob.inner and not glob.tail)
+        self._tails = tuple(glob.tail for glob in globs if not glob.inner and not glob.head)
+        self.globs = tuple(glob for glob in globs if glob.inner or (glob.head and glob.tail))
+        """The patterns that are tried one by one."""
+        self._starts = tuple({glob.head for glob in self.globs})
+        self._ends = tuple({glob.tail for glob in self.globs})
+
+    def covers(self, name: str) -> bool:
+        """Whether a pattern covers this name."""
+        return (
+            self.everything
+            or name in self._exact
+            or name.startswith(self._heads)
+            or name.endswith(self._tails)
+            or self._fits_a_glob(name)
+        )
+
+    def _fits_a_glob(self, name: str) -> bool:
+        if not name.startswith(self._starts) or not name.endswith(self._ends):
+            return False
+        return any(glob.covers(name) for glob in self.globs)
 
 
 def matches_room(patterns: Iterable[str], room: str) -> bool:
     """Whether one of a token's room patterns covers the room. False for an invalid room name."""
-    if not is_room_name(room):
-        return False
-    return any(p == room or re.fullmatch(_glob(p), room) is not None for p in patterns)
+    return is_room_name(room) and _Names(patterns).covers(room)
+
+
+class ToolNames:
+    """The part of a set of tool patterns that concerns one toolkit."""
+
+    __slots__ = ("_parts", "everything")
+
+    def __init__(self, everything: bool, parts: Sequence[_Names]) -> None:
+        self.everything: bool = everything
+        """Whether every tool is covered, including future ones."""
+        self._parts = parts
+
+    def covers(self, tool: str) -> bool:
+        """Whether a pattern covers this tool of the toolkit."""
+        return self.everything or any(names.covers(tool) for names in self._parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no tool can be covered."""
+        return not self.everything and not self._parts
+
+    @property
+    def effort(self) -> int:
+        """How many patterns `covers` tries one by one at most."""
+        return sum(len(names.globs) for names in self._parts)
 
 
 class ToolPatterns:
     """A compiled set of tool patterns; ValueError names a pattern that is invalid.
 
-    Plain names take one lookup in a set, whatever their number. Only wildcards need a regex.
+    Patterns are grouped by toolkit, so that those of other toolkits cost a tool nothing.
     """
 
-    __slots__ = ("_everything", "_toolkits", "_tools", "_wild_toolkits", "_wild_tools")
+    __slots__ = ("_by_toolkit", "_whole", "_wild")
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        pairs = {_parts(pattern) for pattern in patterns}
-        whole = {toolkit for toolkit, tool in pairs if tool == "*"}
-        single = {pair for pair in pairs if pair[1] != "*"}
-        wild = {pair for pair in single if "*" in pair[0] + pair[1]}
-        self._everything = "*" in whole
-        self._toolkits = frozenset(name for name in whole if "*" not in name)
-        self._tools = frozenset(single - wild)
-        self._wild_toolkits = _any_of(_glob(name) for name in whole if "*" in name)
-        self._wild_tools = _any_of(rf"{_glob(toolkit)}\.{_glob(tool)}" for toolkit, tool in wild)
+        groups: dict[str, set[str]] = {}
+        for toolkit, tool in map(_parts, patterns):
+            groups.setdefault(toolkit, set()).add(tool)
+        self._whole = _Names(toolkit for toolkit, tools in groups.items() if "*" in tools)
+        partial = {name: _Names(tools) for name, tools in groups.items() if "*" not in tools}
+        self._by_toolkit = {name: names for name, names in partial.items() if "*" not in name}
+        self._wild = [(_Names([name]), names) for name, names in partial.items() if "*" in name]
+
+    def of_toolkit(self, toolkit: str) -> ToolNames:
+        """Return the patterns that concern the tools of one toolkit. Its name must be valid."""
+        if self.covers_toolkit(toolkit):
+            return ToolNames(True, ())
+        own = self._by_toolkit.get(toolkit)
+        parts = [names for wild, names in self._wild if wild.covers(toolkit)]
+        return ToolNames(False, parts if own is None else [own, *parts])
 
     def covers(self, toolkit: str, tool: str) -> bool:
         """Whether a pattern covers this tool. The names must be valid."""
-        if (toolkit, tool) in self._tools or self.covers_toolkit(toolkit):
+        if self.covers_toolkit(toolkit):
             return True
-        wild = self._wild_tools
-        return wild is not None and wild.fullmatch(f"{toolkit}.{tool}") is not None
+        own = self._by_toolkit.get(toolkit)
+        if own is not None and own.covers(tool):
+            return True
+        return any(wild.covers(toolkit) and names.covers(tool) for wild, names in self._wild)
 
     def covers_toolkit(self, toolkit: str) -> bool:
         """Whether a pattern covers every tool of this toolkit, including future ones."""
-        if self._everything or toolkit in self._toolkits:
-            return True
-        wild = self._wild_toolkits
-        return wild is not None and wild.fullmatch(toolkit) is not None
+        return self._whole.covers(toolkit)
+
+    def concerns(self, toolkit: str) -> bool:
+        """Whether a pattern may cover a tool of this toolkit."""
+        return not self.of_toolkit(toolkit).is_empty
+
+
+_NO_TOOLS = ToolNames(False, ())
 
 
 def _refuse_text(items: Any) -> Any:
@@ -313,13 +395,39 @@ def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:
     return {each.name: claims[each.name] for each in fields(kind) if each.name in claims}
 
 
+class SeenTools(NamedTuple):
+    """Which tools of one toolkit a participant may list and inspect."""
+
+    allow: ToolNames
+    deny: ToolNames
+
+    def covers(self, tool: str) -> bool:
+        """Whether it may list and inspect this tool."""
+        return self.allow.covers(tool) and not self.deny.covers(tool)
+
+    @property
+    def everything(self) -> bool:
+        """Whether it may see every tool, whatever tools there are."""
+        return self.allow.everything and self.deny.is_empty
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it may see no tool, whatever tools there are."""
+        return self.allow.is_empty or self.deny.everything
+
+    @property
+    def effort(self) -> int:
+        """How many patterns are tried one by one for a tool at most."""
+        return self.allow.effort + self.deny.effort
+
+
 class ToolRights:
     """The compiled `AgentsGrant` of one participant; `deny` wins.
 
     It caches no answers, so nothing that a client sends makes it grow.
     """
 
-    __slots__ = ("_allow", "_deny", "_grant", "_register")
+    __slots__ = ("__weakref__", "_allow", "_deny", "_grant", "_register")
 
     def __init__(self, scope: AgentsGrant) -> None:
         self._grant = scope
@@ -340,10 +448,12 @@ class ToolRights:
 
     def may_hide(self, toolkit: str) -> bool:
         """Whether `allow` and `deny` do not let it see and call every tool of this toolkit."""
-        denied = (_parts(pattern)[0] for pattern in self._grant.deny)
-        return not self._allow.covers_toolkit(toolkit) or any(
-            re.fullmatch(_glob(each), toolkit) is not None for each in denied
-        )
+        return not self._allow.covers_toolkit(toolkit) or self._deny.concerns(toolkit)
+
+    def seen_in(self, toolkit: str) -> SeenTools:
+        """Return which tools of one toolkit it may list and inspect."""
+        allow = self._allow.of_toolkit(toolkit) if self._grant.use_tools else _NO_TOOLS
+        return SeenTools(allow, self._deny.of_toolkit(toolkit))
 
     def may_register(self, toolkit: str, public: bool) -> bool:
         """Whether it may register a toolkit of this name, public or private."""

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from support.parts.models import result_of
 from support.parts.router_harness import RouterHarness, port_of
 from toolbus.auth.grants import ApiScope
 from toolbus.wire import Call, Cancel, Event, Failed, Result, unpack_body
 from toolbus_server.calls.call_statistics import FLUSH_S, MAX_RECORDS, NodeCallReport
 from toolbus_server.calls.router import Connection
-from toolbus_server.rooms.event_feed import EventFeed, EventFeeds
+from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.fair_scheduler import FairScheduler
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -32,9 +33,7 @@ class ObservedTable(RouterHarness):
         return connection
 
     def subscribe(self, connection: Connection) -> None:
-        feed = EventFeed(connection, self.clock.as_loop(), self.scheduler)
-        feed.start(["calls"], ())
-        self.feeds.add(connection.participant, feed)
+        result_of(self.feeds.subscribe(connection, ["calls"]))
 
     def event_data(self, connection: Connection) -> dict[str, Any]:
         """Take the data of the one event that an observer was sent at the next flush."""
@@ -250,7 +249,7 @@ def test_an_observer_that_loses_the_grant_is_sent_no_more(harness: ObservedTable
     eve, alice = harness.observer(), harness.connection("alice")
     harness.event_data(eve)
     eve.participant.scope = ApiScope()
-    harness.feeds.update_grants(eve.participant, ())
+    harness.feeds.update_grants(eve.participant)
     assert harness.room.monitor is None
     harness.call(alice, 1)
     harness.clock.advance(1)

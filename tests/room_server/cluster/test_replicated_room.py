@@ -18,7 +18,7 @@ from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.router import Connection
 from toolbus_server.calls.telemetry import ServerTelemetry
-from toolbus_server.cluster import replication_codec
+from toolbus_server.cluster import replicated_room, replication_codec
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
 from toolbus_server.cluster.replication_codec import (
     name_key,
@@ -35,7 +35,14 @@ from toolbus_server.registry.generations import Claim, Generation
 from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import LazyDefinition
+from toolbus_server.rooms import fair_scheduler
 from toolbus_server.rooms.hub import Hub
+
+
+@pytest.fixture(autouse=True)
+def _endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apply at once what needs one slice on a machine that is not busy."""
+    monkeypatch.setattr(fair_scheduler, "SLICE_S", 1e9)
 
 
 class LocalSession:
@@ -491,3 +498,90 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
     with pytest.raises(QuotaExceeded):
         await second
     assert changed == [session.connection.participant] * 2
+
+
+# Slices
+
+
+@pytest.fixture
+def _one_step_a_slice(_endless_slices: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_scheduler, "SLICE_S", 0.0)
+
+
+def _up(host: Participant, name: str) -> list[Any]:
+    offer = Offer(name, True, frozenset(), definition(name))
+    key, facts = name_key(host.identity, name, True), pack_offer(host.identity, offer)
+    slot, digest = slot_held_by(host), offer.definition.digest.encode()
+    return [b"up", slot, host.epoch, key, b"", digest, 1, facts, 0]
+
+
+async def until_applied(harness: RoomHarness) -> int:
+    """Run the loop until all updates are applied; return how many iterations that took."""
+    iterations = 0
+    async with asyncio.timeout(60):
+        while harness.hub.scheduler.is_busy:
+            iterations += 1
+            await asyncio.sleep(0)
+    return iterations
+
+
+def _with_toolkits(host: Participant, count: int) -> list[list[Any]]:
+    return [[b"in", *_fact(host.identity.name)], *(_up(host, f"t{n}") for n in range(count))]
+
+
+@pytest.mark.usefixtures("_one_step_a_slice")
+async def test_updates_of_a_large_room_are_applied_in_slices_and_in_order() -> None:
+    harness, host = RoomHarness(), participant("host")
+    harness.room.load(0, "me 1", {})
+    await until_applied(harness)
+    harness.room.apply_delta(1, "other 1", False, _with_toolkits(host, 200))
+    harness.remote_joins(2, "late")
+    harness.room.remove_node("other 1")
+    harness.remote_joins(3, "last")
+    assert harness.state.toolkit_count < 10
+    assert await until_applied(harness) >= 200
+    assert (harness.state.reserved_count, harness.names()) == (200, {"last"})
+    assert harness.reloads == 0
+
+
+@pytest.mark.usefixtures("_one_step_a_slice")
+async def test_a_room_that_becomes_invalid_during_a_delta_is_complete_after_it_is_read() -> None:
+    harness, host = RoomHarness(), participant("host")
+    harness.room.load(0, "me 1", {})
+    await until_applied(harness)
+    harness.room.apply_delta(1, "other 1", False, _with_toolkits(host, 20))
+    await asyncio.sleep(0)
+    harness.room.invalidate()
+    await until_applied(harness)
+    assert 0 < harness.state.toolkit_count < 20
+    slot, epoch, packed = _fact("host")
+    ups = [_up(host, f"t{number}") for number in range(20)]
+    facts = {b"t" + slot + b"\0" + up[3]: [b"other 1", epoch, up[5], 1, up[7]] for up in ups}
+    loading = harness.room.load(1, "me 1", {b"m" + slot: [b"other 1", epoch, packed, []], **facts})
+    assert not loading.done()
+    harness.room.apply_delta(2, "other 1", False, [[b"out", slot, epoch, False]])
+    await loading
+    assert harness.state.toolkit_count == 20
+    await until_applied(harness)
+    assert harness.state.toolkit_count == 0
+
+
+async def test_the_changes_of_many_participants_are_published_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicated_room, "DELTA_CHANGES", 4)
+    harness, sizes = RoomHarness(), list[int]()
+    publish = harness.publish
+
+    async def counted(room: str, changes: list[list[Any]]) -> tuple[int, list[Any]]:
+        sizes.append(len(changes))
+        return await publish(room, changes)
+
+    monkeypatch.setattr(harness, "publish", counted)
+    harness.room.load(0, "me 1", {})
+    for number in range(10):
+        host = participant(f"host-{number}")
+        harness.joins_here(host)
+        harness.room.participant_changed(host)
+    await harness.room.wait_until_published()
+    assert sizes == [4, 4, 2]

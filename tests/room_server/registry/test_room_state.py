@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.parts.models import definition, participant, scope
+from support.parts.models import definition, listed_toolkits, participant, scope
 from toolbus.errors import AlreadyExists, InvalidArguments, NoHost, NotFound
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.call_checks import affinity_of
@@ -34,7 +34,7 @@ def room_with(*participants: Participant) -> RoomState:
 
 
 def listed(state: RoomState, reader: Participant) -> list[str]:
-    return [each.name for each in state.visible_toolkits(reader, after=None)]
+    return [each.name for each in listed_toolkits(state, reader)]
 
 
 # Names
@@ -494,7 +494,7 @@ def test_a_list_is_sorted_by_name_and_continues_after_a_cursor() -> None:
     state.register(bob, definition("b"), public=False)
     state.register(alice, definition("b"), public=False, shared_with=frozenset({"name:bob"}))
 
-    whole = list(state.visible_toolkits(bob, after=None))
+    whole = listed_toolkits(state, bob)
     assert [(t.name, t.public, t.owner.name) for t in whole] == [
         ("a", True, "bob"),
         ("b", True, "bob"),
@@ -503,7 +503,7 @@ def test_a_list_is_sorted_by_name_and_continues_after_a_cursor() -> None:
         ("c", True, "bob"),
     ]
     for place, toolkit in enumerate(whole):
-        rest = state.visible_toolkits(bob, after=toolkit.order)
+        rest = listed_toolkits(state, bob, toolkit.order)
         assert list(rest) == whole[place + 1 :]
 
 
@@ -515,4 +515,4 @@ def test_a_cursor_whose_toolkit_was_removed_still_has_a_position() -> None:
     cursor = state.resolve(alice, "b").order
     state.unregister(alice, "b", public=True)
 
-    assert [t.name for t in state.visible_toolkits(alice, after=cursor)] == ["c"]
+    assert [t.name for t in listed_toolkits(state, alice, cursor)] == ["c"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from itertools import count
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.clients.raw_requests import offer, toolkit_of
-from support.parts.models import participant, scope
+from support.parts.models import participant, result_of, scope
 from toolbus.auth.grants import ApiScope
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (
@@ -20,9 +21,11 @@ from toolbus.wire import (
     CallId,
     Dispatch,
     Event,
+    Notice,
     RequestId,
     Result,
     Subscribe,
+    Unregister,
     decode_from_server,
 )
 from toolbus_server.calls.router import Connection
@@ -96,10 +99,8 @@ class BusyRoom:
 
     def subscriber(self, *topics: str, api: ApiScope | None = None) -> FakeSession:
         session = self.session("subscriber", api)
-        event_feed = feed.EventFeed(session.connection, self.loop, self.hub.scheduler)
-        self.room.toolkit_requests.subscribe(
-            session.connection, event_feed, Subscribe(1, [*topics])
-        )
+        request = Subscribe(1, [*topics])
+        result_of(self.room.toolkit_requests.subscribe(session.connection, request))
         return session
 
     def host(self, session: FakeSession, name: str, *tools: str, **fields: Any) -> None:
@@ -199,12 +200,12 @@ async def test_subscribers_with_the_same_rights_share_a_packed_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-14: each event has the tools that its receiver may see."""
-    made: list[Connection] = []
+    made: list[Any] = []
     summary = feed.toolkit_summary
 
-    def counted(toolkit: Any, connection: Connection) -> dict[str, Any]:
-        made.append(connection)
-        return summary(toolkit, connection)
+    def counted(toolkit: Any, tools: Any) -> dict[str, Any]:
+        made.append(tools)
+        return summary(toolkit, tools)
 
     monkeypatch.setattr(feed, "toolkit_summary", counted)
     room = BusyRoom()
@@ -284,18 +285,18 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
 ) -> None:
     summary = feed.toolkit_summary
 
-    def broken(toolkit: Any, connection: Connection) -> dict[str, Any]:
-        if toolkit.name == "bad" and connection is unlucky.connection:
+    def broken(toolkit: Any, listing: Any) -> dict[str, Any]:
+        if toolkit.name == "bad" and len(listing.tools) == 1:
             raise RuntimeError("a bug")
-        return summary(toolkit, connection)
+        return summary(toolkit, listing)
 
     monkeypatch.setattr(feed, "toolkit_summary", broken)
     room = BusyRoom()
-    unlucky = room.subscriber("toolkits", api=scope(use_tools=True))
+    unlucky = room.subscriber("toolkits", api=scope(use_tools=True, deny=["*.b"]))
     others = room.subscriber("toolkits")
     host = room.session("host")
     for name in ("bad", "good"):
-        room.host(host, name)
+        room.host(host, name, "a", "b")
     with caplog.at_level(logging.ERROR, "toolbus_server.rooms.event_feed"):
         await until_received(others, 2)
         await until_received(unlucky, 1)
@@ -303,3 +304,108 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
         "events of its room could not be sent to 'subscriber'"
     ]
     assert [event.data["toolkit"]["name"] for event in unlucky.events] == ["good"]
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_a_superseded_definition_is_reported_to_those_that_were_sent_it() -> None:
+    """EVENT-2: once, after the event about its successor, whatever changed at the same time."""
+    room = BusyRoom()
+    one, two, higher, highest = (room.session("host") for _ in range(4))
+    room.host(one, "t", version="1")
+    early = room.subscriber("toolkits")
+    room.host(two, "t", version="1")
+    for host, version in ((higher, "2"), (highest, "3")):
+        room.host(host, "t", version=version)
+    late = room.subscriber("toolkits")
+    room.host(highest, "z")
+    await until_received(early, 3)
+    await until_received(late, 1)
+    names = ["toolkit_changed", "toolkit_superseded", "toolkit_added"]
+    assert [event.name for event in early.events] == names
+    superseded = early.events[1].data
+    assert superseded["superseded"]["version"] == "1"
+    assert superseded["toolkit"]["version"] == "3"
+    assert [event.name for event in late.events] == names[2:]
+
+
+@pytest.mark.usefixtures("_one_step_a_turn")
+async def test_hosts_are_notified_in_slices_of_what_serves_when_the_notice_is_sent() -> None:
+    """REG-24: a host that has registered another definition gets no notice of its former one."""
+    room = BusyRoom()
+    hosts = [room.session("host") for _ in range(20)]
+    for host in hosts:
+        room.host(host, "t", version="1")
+    room.host(room.session("host"), "t", version="2")
+    assert [host.sent for host in hosts] == [[]] * 20
+    room.host(hosts[-1], "t", version="3")
+    for host in hosts[:-1]:
+        await until_received(host, 1)
+        (notice,) = map(decode_from_server, host.sent)
+        assert isinstance(notice, Notice)
+        assert (notice.name, notice.data["generation"]) == ("serving", 1)
+        assert (notice.data["serving"], notice.data["instead"]["version"]) == (False, "3")
+    while room.hub.scheduler.is_busy:  # noqa: ASYNC110 - a plain queue
+        await asyncio.sleep(0)
+    assert hosts[-1].sent == []
+
+
+async def test_private_toolkits_of_one_that_leaves_cost_other_subscribers_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REG-8, REG-18: the names are reserved at once, and only their owner is sent events."""
+    room = BusyRoom()
+    host = room.session("host")
+    for number in range(1_024):
+        offered = offer(toolkit_of(f"t{number}", "run"), public=False)
+        room.room.toolkit_requests.register(host.connection, offered)
+    others = [room.subscriber("toolkits") for _ in range(SUBSCRIBERS)]
+    own = room.session("host")
+    request = Subscribe(1, ["toolkits"])
+    result_of(room.room.toolkit_requests.subscribe(own.connection, request))
+    jobs: list[Any] = []
+    add = room.hub.scheduler.add
+
+    def counted(job: Iterator[None]) -> None:
+        jobs.append(job)
+        add(job)
+
+    monkeypatch.setattr(room.hub.scheduler, "add", counted)
+    room.hub.leave("lab", host)
+    assert room.room.routed.state.reserved_count == 1_024
+    await until_received(own, 1_024)
+    assert len(jobs) == 2  # one hands out the changes, one sends them to their owner
+    assert {event.data["toolkit"]["hosts"] for event in own.events} == {0}
+    assert [each.sent for each in others] == [[]] * SUBSCRIBERS
+
+
+async def test_a_subscription_reports_each_change_during_its_walk_once() -> None:
+    """EVENT-1, EVENT-2: what it reads is known; what changes after that is sent."""
+    room = BusyRoom()
+    host, subscriber = room.session("host"), room.session("subscriber")
+    other = room.subscriber("toolkits")
+    for name in ("b", "d", "f", "h"):
+        room.host(host, name)
+    request = Subscribe(1, ["toolkits"])
+    walk = room.room.toolkit_requests.subscribe(subscriber.connection, request)
+    await until_received(other, 4)
+    other.sent.clear()
+    next(walk)
+    next(walk)  # it has read b and d
+    for name in ("b", "f"):
+        room.host(host, name, version="2")
+    for name in ("a", "g"):
+        room.host(host, name)
+    for name in ("d", "h"):
+        room.room.toolkit_requests.unregister(host.connection, Unregister(1, name, True))
+    await until_received(other, 6)  # the batch ends before the walk
+    result_of(walk)
+    assert subscriber.sent == []
+    room.host(host, "last")
+    await until_received(subscriber, 4)
+    received = [(event.name, event.data["toolkit"]["name"]) for event in subscriber.events]
+    assert received == [
+        ("toolkit_changed", "b"),
+        ("toolkit_added", "a"),
+        ("toolkit_removed", "d"),
+        ("toolkit_added", "last"),
+    ]

@@ -26,7 +26,7 @@ from toolbus.wire import (
     Unregister,
     pack_body,
 )
-from toolbus_server.rooms import event_feed as feed
+from toolbus_server.rooms import room_changes
 from toolbus_server.testing import TestServer
 
 
@@ -324,7 +324,7 @@ async def test_subscriber_without_access_sees_a_removal_and_no_later_definition(
 async def test_last_event_of_a_toolkit_does_not_reveal_whether_it_still_exists(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lives_on: bool
 ) -> None:
-    monkeypatch.setattr(feed, "COALESCE_S", 0.5)  # no await in between
+    monkeypatch.setattr(room_changes, "COALESCE_S", 0.5)  # no await in between
     private: dict[str, Any] = {"public": False}
     shown = {"name": "box", "title": "Box", "description": "Open.", "version": "1"}
     secret = {"name": "box", "title": "Safe", "description": "Secret.", "version": "2"}

@@ -34,7 +34,7 @@ from toolbus.wire import (
 from toolbus_server import ServerSettings
 from toolbus_server.limits import Limits
 from toolbus_server.registry.toolkit_definition import read_definition
-from toolbus_server.rooms import event_feed as feed
+from toolbus_server.rooms import room_changes
 from toolbus_server.testing import TestServer, running_server
 
 
@@ -418,8 +418,8 @@ async def test_changes_within_one_delay_are_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """EVENT-3."""
-    assert feed.COALESCE_S == 0.02
-    monkeypatch.setattr(feed, "COALESCE_S", 1.0)
+    assert room_changes.COALESCE_S == 0.02
+    monkeypatch.setattr(room_changes, "COALESCE_S", 1.0)
     async with (
         running_server() as server,
         raw_participant(server, "host") as host,

@@ -31,6 +31,7 @@ from toolbus.wire import (
 from toolbus_server.calls import call_state as flights
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms import event_feed as feed
+from toolbus_server.rooms import room_changes
 from toolbus_server.testing import TestServer
 
 
@@ -239,7 +240,7 @@ async def test_participant_that_joined_and_left_at_once_causes_no_event(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EVENT-3."""
-    monkeypatch.setattr(feed, "COALESCE_S", 0.5)
+    monkeypatch.setattr(room_changes, "COALESCE_S", 0.5)
     async with raw_participant(server, "carl") as carl, raw_participant(server, "bob") as bob:
         await listen(carl, "participants")
         async with server.room("brief"):
@@ -263,7 +264,7 @@ async def test_many_registrations_at_once_arrive_in_one_event(
         flushes.append(1)
         return flush(each)
 
-    monkeypatch.setattr(feed, "COALESCE_S", 1.5)
+    monkeypatch.setattr(room_changes, "COALESCE_S", 1.5)
     monkeypatch.setattr(feed.EventFeed, "_flush", counted)
     async with AsyncExitStack() as stack:
         carl = await stack.enter_async_context(raw_participant(server, "carl"))

@@ -18,7 +18,7 @@ from support.clients.raw_requests import ask, offer, toolkit_of
 from support.rooms.unharmed_server import no_logged_errors
 from toolbus.auth.keys import KeyRing
 from toolbus.wire import Result, Subscribe, Welcome
-from toolbus_server.rooms.event_feed import COALESCE_S
+from toolbus_server.rooms.room_changes import COALESCE_S
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 

@@ -346,3 +346,32 @@ def test_unknown_grants_of_a_newer_server_are_ignored() -> None:
     known = ApiScope(agents=AgentsGrant(call=True, deny=("a.b",)), presence=True)
     assert ApiScope.known_of(claims) == known
     assert ApiScope.known_of({}) == ApiScope()
+
+
+_PARTS = st.text("ab*", min_size=1, max_size=6).filter(lambda part: "**" not in part)
+
+
+@given(
+    st.lists(st.tuples(_PARTS, _PARTS).map(".".join), max_size=6),
+    st.text("ab", min_size=1, max_size=6),
+    st.text("ab", min_size=1, max_size=6),
+)
+def test_patterns_cover_what_their_regexes_match(
+    patterns: list[str], toolkit: str, tool: str
+) -> None:
+    expected = any(
+        re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]*"), f"{toolkit}.{tool}")
+        for pattern in patterns
+    )
+    assert ToolPatterns(patterns).covers(toolkit, tool) == expected
+    of_toolkit = ToolPatterns(patterns).of_toolkit(toolkit)
+    assert of_toolkit.covers(tool) == expected
+    rights = ToolRights(AgentsGrant(use_tools=True, deny=patterns))
+    assert rights.seen_in(toolkit).covers(tool) == rights.may_see(toolkit, tool) == (not expected)
+
+
+def test_patterns_of_other_toolkits_cost_a_tool_nothing() -> None:
+    patterns = ToolPatterns([f"t{number}.a*{number}b*c" for number in range(200)])
+    assert patterns.of_toolkit("other").is_empty
+    assert patterns.of_toolkit("t7").effort == 1
+    assert ToolPatterns([f"*.x{n}*" for n in range(200)]).of_toolkit("t").effort == 0

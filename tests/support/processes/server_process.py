@@ -80,9 +80,9 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def token(self, name: str) -> str:
-        """Mint a token with all grants for the room "lab"."""
-        token = ParticipantToken(name=name, room=["lab"], api=ApiScope.full())
+    def token(self, name: str, *, api: ApiScope | None = None) -> str:
+        """Mint a token for the room "lab", by default with all grants."""
+        token = ParticipantToken(name=name, room=["lab"], api=api or ApiScope.full())
         return token.to_jwt(self._key, ttl_s=3600)
 
     def room(self, name: str, *, instance: str | None = None) -> RoomClient:

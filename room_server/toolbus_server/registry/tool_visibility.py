@@ -1,0 +1,139 @@
+"""Which tools and definitions of a toolkit a participant may list: computed in steps, and kept.
+
+Pure. A toolkit has up to 1,000 tools, and a token may have hundreds of patterns; so a computation
+pauses after every few comparisons, and its result serves all participants with the same grants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+from toolbus.auth.grants import SeenTools, ToolRights
+from toolbus.wire import ToolManifest
+from toolbus_server.registry.generations import Generation
+from toolbus_server.registry.models import Participant, RegisteredToolkit
+from toolbus_server.registry.toolkit_definition import Definition
+
+__all__ = ["MAX_KEPT_TOOLS", "STEP_EFFORT", "Listing", "Steps", "ToolVisibility"]
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+"""A computation that pauses where it yields, and whose result is the value that it returns."""
+Tools: TypeAlias = tuple[ToolManifest, ...]
+
+STEP_EFFORT = 256
+"""How many tools, or patterns that are tried one by one, one step compares: some 0.1 ms."""
+MAX_KEPT_TOOLS = 256 * 1024
+"""How many tools all kept results name together; one more empties the store."""
+_MAX_RESERVE = 16
+
+
+class Listing(NamedTuple):
+    """What a participant may list of a toolkit."""
+
+    tools: Tools
+    """Those of the definition that serves."""
+    reserve: tuple[Generation, ...]
+    """The generations in reserve, the next to serve first; at most 16 are considered."""
+
+
+class ToolVisibility:
+    """Computes and keeps what participants may see.
+
+    Results are kept by grants and definition, for as long as both exist.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[ToolRights, WeakKeyDictionary[Definition, Tools]] = (
+            WeakKeyDictionary()
+        )
+        self._kept_tools = 0
+
+    def listed_tools(
+        self, toolkit: RegisteredToolkit, participant: Participant
+    ) -> Steps[Tools | None]:
+        """Return the tools that a participant may see; None if it may not see the toolkit.
+
+        The result is that of the moment at which it is returned: definition and grants may change
+        between two steps.
+        """
+        while True:
+            if not toolkit.is_present or not toolkit.is_visible_to(participant):
+                return None
+            rights, definition = participant.rights, toolkit.serving.definition
+            tools = yield from self._tools(toolkit.name, definition, rights)
+            if participant.rights is rights and toolkit.serving.definition is definition:
+                break
+        if not toolkit.is_present or not toolkit.is_visible_to(participant):
+            return None
+        return tools if tools or not definition.manifest.tools else None
+
+    def listing(
+        self, toolkit: RegisteredToolkit, participant: Participant
+    ) -> Steps[Listing | None]:
+        """Return the tools and the reserve that a participant may see; None if not the toolkit.
+
+        The result is that of the moment at which it is returned.
+        """
+        while True:
+            tools = yield from self.listed_tools(toolkit, participant)
+            if tools is None:
+                return None
+            generations, rights, role = toolkit.generations, participant.rights, participant.role
+            reserve = yield from self.listed_reserve(toolkit, participant)
+            is_same = toolkit.generations is generations and participant.rights is rights
+            if is_same and participant.role == role:
+                return Listing(tools, reserve)
+
+    def listed_reserve(
+        self, toolkit: RegisteredToolkit, participant: Participant
+    ) -> Steps[tuple[Generation, ...]]:
+        """Return the generations in reserve that a participant may see.
+
+        The result is that of the moment at which it is returned.
+        """
+        while True:
+            generations, rights = toolkit.generations, participant.rights
+            readable = []
+            for each in toolkit.reserve[:_MAX_RESERVE]:
+                tools = yield from self._tools(toolkit.name, each.definition, rights)
+                if tools or not each.definition.manifest.tools:
+                    readable.append(each)
+            if toolkit.generations is generations and participant.rights is rights:
+                return tuple(each for each in readable if toolkit.is_visible_to(participant, each))
+
+    def _tools(self, toolkit: str, definition: Definition, rights: ToolRights) -> Steps[Tools]:
+        kept = self._kept.setdefault(rights, WeakKeyDictionary())
+        known = kept.get(definition)
+        if known is not None:
+            return known
+        seen = rights.seen_in(toolkit)
+        if seen.is_empty:
+            return ()
+        if seen.everything:
+            return definition.manifest.tools
+        chosen = yield from _choose(definition.manifest.tools, seen)
+        self._keep(rights, definition, chosen)
+        return chosen
+
+    def _keep(self, rights: ToolRights, definition: Definition, tools: Tools) -> None:
+        self._kept_tools += 1 + len(tools)
+        if self._kept_tools > MAX_KEPT_TOOLS:
+            self._kept.clear()
+            self._kept_tools = 1 + len(tools)
+        self._kept.setdefault(rights, WeakKeyDictionary())[definition] = tools
+
+
+def _choose(tools: Tools, seen: SeenTools) -> Steps[Tools]:
+    chosen: list[ToolManifest] = []
+    each, spent = 1 + seen.effort, 0
+    for tool in tools:
+        if seen.covers(tool.name):
+            chosen.append(tool)
+        spent += each
+        if spent >= STEP_EFFORT:
+            yield
+            spent = 0
+    return tuple(chosen)

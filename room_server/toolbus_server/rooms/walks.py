@@ -1,0 +1,147 @@
+"""Runs the walks of one participant: requests whose work grows with the room.
+
+A walk that ends within its first slice is answered at once. Any other continues in slices, in turn
+with the walks of others and with events, so that no call waits for its end. The walks of one
+participant run one after another, in the order of their requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec.msgpack import Encoder
+
+from toolbus_server.registry.tool_visibility import Steps
+from toolbus_server.rooms import fair_scheduler
+from toolbus_server.rooms.fair_scheduler import FairScheduler
+
+__all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_WALKS", "Ended", "Walk", "Walks", "pack_reply"]
+
+MAX_WAITING_WALKS = 1_024
+"""Walks of one participant that may wait; one more is refused."""
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+"""Bytes of the requests for them, together."""
+
+Walk: TypeAlias = Steps[Any]
+"""A request in steps; it returns the body of its reply or raises the error of the reply."""
+
+
+pack_reply: Callable[[dict[str, Any]], bytes] = Encoder().encode
+"""Packs the body of a reply, parts of which may be packed already."""
+
+
+class Ended(NamedTuple):
+    """The end of a walk."""
+
+    body: Any
+    error: Exception | None = None
+
+    def result(self) -> Any:
+        """Return the result of the walk, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self.body
+
+
+class _WaitingWalk(NamedTuple):
+    walk: Walk
+    done: Callable[[Ended], None]
+    size: int
+
+
+class Walks:
+    """The walks of one participant, or of another server's messages to one room.
+
+    Args:
+        scheduler: Runs them in turn with the work for other participants.
+        charge: Called with the seconds that a later slice took. None if they are free.
+    """
+
+    __slots__ = ("_charge", "_is_scheduled", "_scheduler", "_waiting", "_waiting_bytes")
+
+    def __init__(
+        self, scheduler: FairScheduler, charge: Callable[[float], None] | None = None
+    ) -> None:
+        self._scheduler = scheduler
+        self._charge = charge
+        self._waiting: deque[_WaitingWalk] = deque()
+        """The first of them has begun."""
+        self._waiting_bytes = 0
+        self._is_scheduled = False
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether no walk has to end before the next one begins."""
+        return not self._waiting
+
+    def accepts(self, size: int) -> bool:
+        """Whether one more request of this size may wait."""
+        return (
+            len(self._waiting) < MAX_WAITING_WALKS
+            and self._waiting_bytes + size <= MAX_WAITING_BYTES
+        )
+
+    def run(self, walk: Walk, done: Callable[[Ended], None], size: int = 0) -> None:
+        """Run a walk.
+
+        Args:
+            walk: The walk. It begins at once if no other has to end before.
+            done: Called with its end; it must not raise.
+            size: The bytes of the request; `accepts` must have been true for it.
+        """
+        if not self._waiting:
+            ended = _run_a_slice(walk)
+            if ended is not None:
+                done(ended)
+                return
+        self._waiting.append(_WaitingWalk(walk, done, size))
+        self._waiting_bytes += size
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._scheduler.add(self._run_waiting())
+
+    def drop_waiting(self) -> None:
+        """Drop the walks that have not begun; they are not answered."""
+        while len(self._waiting) > 1:
+            self._waiting_bytes -= self._waiting.pop().size
+
+    def _run_waiting(self) -> Iterator[None]:
+        while self._waiting:
+            first = self._waiting[0]
+            while (ended := self._step(first.walk)) is None:
+                yield
+            self._waiting.popleft()
+            self._waiting_bytes -= first.size
+            first.done(ended)
+            yield
+        self._is_scheduled = False
+
+    def _step(self, walk: Walk) -> Ended | None:
+        if self._charge is None:
+            return _step(walk)
+        began = thread_time()  # of this thread alone: other load of the machine is not counted
+        try:
+            return _step(walk)
+        finally:
+            self._charge(thread_time() - began)
+
+
+def _step(walk: Walk) -> Ended | None:
+    try:
+        next(walk)
+    except StopIteration as end:
+        return Ended(end.value)
+    except Exception as error:  # its owner answers or logs it
+        return Ended(None, error)
+    return None
+
+
+def _run_a_slice(walk: Walk) -> Ended | None:
+    ends_at = perf_counter() + fair_scheduler.SLICE_S
+    while (ended := _step(walk)) is None:
+        if perf_counter() >= ends_at:
+            return None
+    return ended

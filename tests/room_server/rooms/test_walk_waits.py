@@ -1,0 +1,139 @@
+"""How long calls wait while others walk a large room; server and victim are processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from support.clients.raw_client import RawClient, raw_participant
+from support.clients.raw_requests import ask, offer, toolkit_of
+from support.processes.server_process import ServerProcess, server_process
+from support.processes.victim import victim
+from toolbus import AgentsGrant, ApiScope
+from toolbus.wire import ListToolkits, Refresh, RequestId, Send, Subscribe
+from toolbus_server.testing import TestServer
+
+MOST_P99_MS, LONGEST_MS = 20.0, 100.0
+PATTERNS = [f"*.*{number}x*y" for number in range(200)]
+"""Each has to be compared with each tool, and covers none."""
+
+QUIET = """
+from dataclasses import replace
+from toolbus.__main__ import main
+from toolbus_server.process import serve
+
+server = serve.RoomServer
+serve.RoomServer = lambda settings: server(replace(settings, ping_interval_s=None))
+main()
+"""
+"""`toolbus`, whose server sends no pings: the raw participants here answer none."""
+
+
+class Attack:
+    """The participants of one attack on a server."""
+
+    def __init__(self, server: ServerProcess, stack: AsyncExitStack) -> None:
+        self.server = server
+        self._stack = stack
+
+    async def join(self, name: str, api: ApiScope | None = None) -> RawClient:
+        server = cast(TestServer, self.server)
+        token = self.server.token(name, api=api)
+        joining = raw_participant(server, token=token, instance=name)
+        return await self._stack.enter_async_context(joining)
+
+    async def read_on(self, clients: list[RawClient]) -> None:
+        """Read and drop whatever these clients are sent, in the background."""
+        for client in clients:
+            task = asyncio.create_task(_read_all(client))
+            self._stack.callback(task.cancel)
+
+
+async def _read_all(client: RawClient) -> None:
+    while await client.reader.read(1 << 20):
+        pass
+
+
+async def walk_hidden_tools(attack: Attack) -> Callable[[], Awaitable[Any]]:
+    """List, subscribe and refresh over 20 toolkits of 1,000 tools, none of which is visible."""
+    host = await attack.join("host")
+    for number in range(20):
+        tools = [f"tool_{index}" for index in range(1_000)]
+        await ask(host, offer(toolkit_of(f"t{number}", *tools), RequestId(number + 1)))
+    # Each attacker has patterns of its own, so that nothing is shared.
+    grants = [
+        ApiScope(agents=AgentsGrant(use_tools=True, allow=[*PATTERNS, f"*.*z{number}q*y"]))
+        for number in range(4)
+    ]
+    attackers = [await attack.join(f"mallory-{n}", api) for n, api in enumerate(grants)]
+
+    async def walk() -> None:
+        for number, (mallory, api) in enumerate(zip(attackers, grants, strict=True)):
+            await ask(mallory, ListToolkits(RequestId(1), {}))
+            await ask(mallory, Subscribe(RequestId(2), ["toolkits"]))
+            token = attack.server.token(f"mallory-{number}", api=api)
+            await ask(mallory, Refresh(RequestId(3), token))
+
+    return walk
+
+
+async def leave_with_toolkits(attack: Attack) -> Callable[[], Awaitable[Any]]:
+    """Leave with 1,024 private toolkits while 600 participants subscribe to toolkits."""
+    listeners = [await attack.join(f"listener-{number}") for number in range(600)]
+    for listener in listeners:
+        await ask(listener, Subscribe(RequestId(1), ["toolkits", "participants"]))
+    await attack.read_on(listeners)
+    hosts = [await attack.join(f"host-{number}") for number in range(3)]
+    for host in hosts:
+        for number in range(1_024):
+            host.send_frame(offer(toolkit_of(f"t{number}", "run"), RequestId(number), public=False))
+        await host.reply_to(1_023)
+
+    async def leave() -> None:
+        for host in hosts:
+            host.abort()
+            await asyncio.sleep(0.5)
+
+    return leave
+
+
+async def broadcast_to_many(attack: Attack) -> Callable[[], Awaitable[Any]]:
+    """Send messages of 200 KB to 400 listeners."""
+    listeners = [await attack.join(f"listener-{number}") for number in range(400)]
+    for listener in listeners:
+        await ask(listener, Subscribe(RequestId(1), ["messages"]))
+    await attack.read_on(listeners)
+    mallory = await attack.join("mallory")
+
+    async def broadcast() -> None:
+        for number in range(10):
+            sent = await ask(mallory, Send(RequestId(number), None, "news", bytes(200_000)))
+            assert 0 < sent["delivered"] <= 400
+
+    return broadcast
+
+
+ATTACKS = [walk_hidden_tools, leave_with_toolkits, broadcast_to_many]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("prepare", ATTACKS)
+async def test_calls_do_not_wait_for_walks_of_a_large_room(
+    prepare: Callable[[Attack], Awaitable[Callable[[], Awaitable[Any]]]], tmp_path: Path
+) -> None:
+    """The p99 of the victim's calls and the longest of them."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(server_process(tmp_path, program=("-c", QUIET)))
+        attack = await prepare(Attack(server, stack))
+        async with victim(server.url, server.token("victim")) as waits:
+            await attack()
+        sys.stdout.write(f"{prepare.__name__}: {waits}\n")
+        assert waits.calls > 0
+        assert waits.p99 <= MOST_P99_MS
+        assert waits.longest <= LONGEST_MS
