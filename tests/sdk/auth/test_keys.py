@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import stat
 import subprocess
 import sys
@@ -242,10 +243,10 @@ def test_failed_save_leaves_the_old_file_and_no_temporary_file(
     KeyRing([shared_key("old")]).save(file)
 
     def fail(descriptor: int) -> None:
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=r"disk full: .*keys\.toml"):
         KeyRing([shared_key("new")]).save(file)
 
     assert [key.kid for key in KeyRing.load(file)] == ["old"]
