@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from weakref import ref
 
 from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 
@@ -18,7 +19,7 @@ COALESCE_S = 0.02
 """How long changes are collected at least before they are sent (PROTOCOL.md, EVENT-3)."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ChangeBatch:
     """What changed in a room; each participant and toolkit appears once, as a key."""
 
@@ -55,7 +56,7 @@ class RoomChanges:
         self._loop = loop
         self._publish = publish
         self._open = ChangeBatch(0)
-        self._published = ChangeBatch(0)
+        self._published: ref[ChangeBatch] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.latest = 0
         """The number of the last change."""
@@ -91,10 +92,11 @@ class RoomChanges:
 
     def _end_batch(self) -> None:
         self._timer = None
-        if self._published.unread > 0:  # so that at most two batches exist, however slow it goes
-            self._schedule()
+        published = None if self._published is None else self._published()
+        if published is not None and published.unread > 0:
+            self._schedule()  # so that at most two batches exist, however slow it goes
             return
         batch, self._open = self._open, ChangeBatch(0)
         batch.end = self.latest
-        self._published = batch
+        self._published = ref(batch)  # its subscribers keep it until they have read it
         self._publish(batch)

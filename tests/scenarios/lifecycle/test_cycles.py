@@ -135,6 +135,8 @@ async def all_gone(server: TestServer, host: RoomClient, alone: set[asyncio.Task
         while hub.rooms["lab"].routed.state.toolkit_count > 1:
             await host.call("slow.say", text="still here")
         await until_new_tasks_end(alone)
+        while hub.rooms["lab"].feeds._changes._timer is not None or hub.scheduler.is_busy:
+            await host.call("slow.say", text="changes are still published")
     assert connections_of(server) == {"lab": ["host"]}
     assert hub.router.in_flight == 0
     assert hub.rooms["lab"].feeds._feeds == {}
