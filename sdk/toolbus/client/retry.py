@@ -232,8 +232,8 @@ class RetryHistory:
     def _waits_for_host(self, error: RoomException) -> bool:
         """Whether the toolkit has no host now, or its host may not have reconnected yet.
 
-        The server says so in the first seconds after its start, and this side may assume it of a
-        known toolkit after its own reconnect.
+        In the first seconds after its start a server marks `not_found` as retryable. A client
+        assumes the same of a known toolkit after its own reconnect.
         """
         policy, plan = self._policy, self._plan
         if not (plan.retry and isinstance(error, NoHost | NotFound)):

@@ -42,7 +42,7 @@ async def test_a_flood_of_results_neither_cuts_its_caller_off_nor_fills_the_serv
         before = psutil.Process().memory_info().rss
         proxy.to_participant = Faults(stalled=True)
         flood = [asyncio.create_task(arrives(ann, number, 1_000_000)) for number in range(300)]
-        for number in range(20):  # between and behind the results that nobody reads
+        for number in range(20):  # between and after the unread results
             assert await arrives(ben, number, 8)
         assert psutil.Process().memory_info().rss - before < 150_000_000
         proxy.to_participant = Faults()
