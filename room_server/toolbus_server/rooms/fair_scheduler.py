@@ -23,7 +23,7 @@ __all__ = ["SLICE_S", "FairScheduler", "pack_once"]
 
 _logger = bounded_logger(__name__)
 SLICE_S = 0.001
-"""How long all events and walks of a server are worked on within one event-loop iteration."""
+"""How long all events, walks and registrations of a server are worked on in one iteration."""
 _MAX_KEPT_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 256  # the objects around a small packed value are larger than it
 _pack = Encoder().encode

@@ -98,7 +98,7 @@ class Hub:
         self.scheduler: FairScheduler = FairScheduler(loop)
         """Sends the events of all rooms, and runs the walks of all participants."""
         self._visibility = ToolVisibility()
-        self.registrations = RegistrationQueue(loop)
+        self.registrations = RegistrationQueue(loop, self.scheduler)
         """Reads the manifests of all rooms."""
         self.denied = 0
         """Registrations without the grant for them, in rooms that have ended."""

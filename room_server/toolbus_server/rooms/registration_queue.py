@@ -49,12 +49,13 @@ class RegistrationQueue:
     """Reads the manifests of one server.
 
     Args:
-        loop: Runs one step or more in each iteration while something is waiting.
+        loop: Its clock is used, and it makes the futures.
+        scheduler: Runs the steps in turn with the other work of the server.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: FairScheduler) -> None:
         self._loop = loop
-        self._scheduler = FairScheduler(loop)
+        self._scheduler = scheduler
         self._valid_schemas = ValidSchemas()
         self._last: dict[ParticipantId, asyncio.Future[None]] = {}
         self._waiting_bytes: dict[ParticipantId, int] = {}
