@@ -119,5 +119,5 @@ def complete_refusal(
         error.details["lacks"] = "host"
     informed, owner = parent.caller.participant, options.get("participant")
     toolkit = room.state.resolve(caller.participant, request.toolkit, owner)
-    if toolkit.is_visible_to(informed) and informed.may_read(toolkit.name, request.tool):
+    if toolkit.is_visible_to(informed) and informed.rights.may_read(toolkit.name, request.tool):
         error.details["tool"] = f"{toolkit.name}.{request.tool}"

@@ -112,10 +112,6 @@ class Participant:
             known = self._may_call[toolkit, tool] = self.rights.may_call(toolkit, tool)
         return known
 
-    def may_read(self, toolkit: str, tool: str) -> bool:
-        """Whether it may read a tool's description: it may call the tool, or may list it."""
-        return self.rights.may_see(toolkit, tool) or self.rights.may_call(toolkit, tool)
-
 
 @dataclass(slots=True, eq=False)
 class Reservation:

@@ -323,7 +323,7 @@ def _readable_tools(
     """Choose the tools that may be called or listed."""
     readable = []
     for tool in definition.manifest.tools:
-        if rights.may_see(toolkit.name, tool.name) or rights.may_call(toolkit.name, tool.name):
+        if rights.may_read(toolkit.name, tool.name):
             readable.append(tool)
         yield
     return readable

@@ -446,6 +446,10 @@ class ToolRights:
         """Whether it may list and inspect this tool."""
         return self._grant.use_tools and self._covers(toolkit, tool)
 
+    def may_read(self, toolkit: str, tool: str) -> bool:
+        """Whether it may read a tool's description: it may invoke the tool, or may list it."""
+        return self.may_see(toolkit, tool) or self.may_call(toolkit, tool)
+
     def may_hide(self, toolkit: str) -> bool:
         """Whether `allow` and `deny` do not let it see and call every tool of this toolkit."""
         return not self._allow.covers_toolkit(toolkit) or self._deny.concerns(toolkit)
