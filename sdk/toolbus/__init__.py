@@ -111,13 +111,26 @@ if TYPE_CHECKING:
     from toolbus.tools.context import (
         ToolContext,
     )
+    from toolbus.tools.function_tool import (
+        FunctionTool,
+    )
     from toolbus.tools.input_stream import (
         InputStream,
     )
-    from toolbus.tools.tool import (
-        FunctionTool,
-        Tool,
+    from toolbus.tools.middleware import (
+        Middleware,
+        Next,
+        ToolCall,
+    )
+    from toolbus.tools.options import (
+        ToolOptions,
         tool,
+    )
+    from toolbus.tools.tool import (
+        Tool,
+    )
+    from toolbus.tools.tool_info import (
+        ToolInfo,
     )
     from toolbus.tools.tool_run import (
         Participant,
@@ -163,6 +176,8 @@ __all__ = [
     "LockedToolkit",
     "LoopDetected",
     "Message",
+    "Middleware",
+    "Next",
     "NoHost",
     "NotFound",
     "Overloaded",
@@ -183,9 +198,12 @@ __all__ = [
     "TokenRefused",
     "TooLarge",
     "Tool",
+    "ToolCall",
     "ToolContext",
     "ToolFailed",
     "ToolInactive",
+    "ToolInfo",
+    "ToolOptions",
     "Toolkit",
     "ToolkitBuilder",
     "ToolkitConfig",
@@ -290,12 +308,19 @@ _MODULES = {
     ),
     "toolbus.service.remote_toolkit": ("RemoteToolkit",),
     "toolbus.tools.context": ("ToolContext",),
+    "toolbus.tools.function_tool": ("FunctionTool",),
     "toolbus.tools.input_stream": ("InputStream",),
-    "toolbus.tools.tool": (
-        "FunctionTool",
-        "Tool",
+    "toolbus.tools.middleware": (
+        "Middleware",
+        "Next",
+        "ToolCall",
+    ),
+    "toolbus.tools.options": (
+        "ToolOptions",
         "tool",
     ),
+    "toolbus.tools.tool": ("Tool",),
+    "toolbus.tools.tool_info": ("ToolInfo",),
     "toolbus.tools.tool_run": ("Participant",),
     "toolbus.tools.toolkit": ("Toolkit",),
 }

@@ -103,6 +103,23 @@ TAKING_MANIFEST: dict[str, Any] = {
     ],
 }
 
+# Flags of tools; a manifest without them has the digest that it had before there were any.
+FLAGGED_MANIFEST: dict[str, Any] = {
+    "name": "files",
+    "tools": [
+        {
+            "name": "drop",
+            "input_schema": {"type": "object"},
+            "concurrency_safe": False,
+            "destructive": True,
+            "open_world": True,
+            "external": True,
+            "approval": True,
+            "cache_ttl_s": 30,
+        },
+    ],
+}
+
 
 def canonical(value: Any) -> str:
     """Encode as RFC 8785 does, for the values in these vectors: no exotic numbers or keys."""
@@ -432,6 +449,7 @@ MANIFESTS = {
     "manifest": (MINIMAL_MANIFEST, MINIMAL_MANIFEST),
     "manifest_verbose": (VERBOSE_MANIFEST, MINIMAL_MANIFEST),
     "manifest_takes": (TAKING_MANIFEST, TAKING_MANIFEST),
+    "manifest_flags": (FLAGGED_MANIFEST, FLAGGED_MANIFEST),
 }
 
 

@@ -48,6 +48,7 @@ from toolbus.room.participants import Message
 from toolbus.room.room import Room
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitProxy
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import ToolkitManifest, ToolManifest
@@ -58,41 +59,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TurnTool:
-    """A tool that a turn can call, with its description for a model."""
-
-    name: str
-    """`toolkit.tool`."""
-    description: str
-    input_schema: dict[str, Any]
-    """A JSON Schema of the arguments. Not to be changed."""
-    toolkit: str
-    tool: str
-    title: str = ""
-    """A title for humans."""
-    rules: tuple[str, ...] = ()
-    """How a model should use the tool, written by its author."""
-    toolkit_rules: tuple[str, ...] = ()
-    """How a model should use the tools of its toolkit together: the same for each of them."""
-    read_only: bool = False
-    """Its author declares that it changes nothing."""
-
-    @classmethod
-    def of(cls, toolkit: ToolkitManifest, tool: ToolManifest) -> TurnTool:
-        """Make one from a toolkit's manifest and that of one of its tools."""
-        return cls(
-            f"{toolkit.name}.{tool.name}",
-            tool.description,
-            tool.input_schema,
-            toolkit.name,
-            tool.name,
-            title=tool.title,
-            rules=tool.rules,
-            toolkit_rules=toolkit.rules,
-            read_only=tool.read_only,
-        )
-
+TurnTool = ToolInfo
+"""A tool that a turn can call, with its description for a model."""
 
 T = TypeVar("T")
 

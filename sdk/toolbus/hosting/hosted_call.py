@@ -99,6 +99,11 @@ class HostedCall(ToolRun):
         return None if packed is None else _participant_of(packed)
 
     @property
+    def call_id(self) -> str:  # type: ignore[override]
+        """The id of the call, the same for every attempt."""
+        return self.dispatch.call_id
+
+    @property
     def method(self) -> str:
         """The tool's full name: `toolkit.tool`."""
         return f"{self.dispatch.toolkit}.{self.dispatch.tool}"

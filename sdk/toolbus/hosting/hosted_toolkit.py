@@ -43,14 +43,21 @@ class ToolLimits(NamedTuple):
     timeout_s: float | None
 
 
+SAFE_SYNC_CALLS = 8
+"""How many calls of a sync tool that is `concurrency_safe` run at a time by default."""
 NO_LIMITS = ToolLimits(None, None)
 """The limits of a tool that sets none."""
 
 
 def _limits_of(tool: Tool) -> ToolLimits:
-    """Return the tool's own limits; a sync tool without a limit runs one call at a time."""
-    limit = tool.max_concurrency or (None if tool.is_async else 1)
+    """Return the tool's own limits; a sync tool has one by default."""
+    limit = tool.max_concurrency or (None if tool.is_async else _sync_limit(tool))
     return ToolLimits(None if limit is None else asyncio.Semaphore(limit), tool.timeout_s)
+
+
+def _sync_limit(tool: Tool) -> int:
+    is_safe = tool.read_only if tool.concurrency_safe is None else tool.concurrency_safe
+    return SAFE_SYNC_CALLS if is_safe else 1
 
 
 @dataclass(slots=True, eq=False)

@@ -21,6 +21,7 @@ from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.loop_watchdog import LoopWatchdog
 from toolbus.service.waiting_start import keep_trying
 from toolbus.telemetry.tracing import configure
+from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
@@ -42,7 +43,7 @@ class RemoteToolkit(Toolkit):
         name: A lower-case letter, then up to 63 of `a-z 0-9 _ -`.
         tools: Functions, decorated or not, bound methods, and instances of `Tool`.
         rules: How a model should use the tools together.
-        title: A title for humans; made from the name by default.
+        title: A title for humans; the name by default.
         description: What the toolkit is for.
         thumbnail_url: A picture.
         annotations: JSON values for programs.
@@ -68,6 +69,7 @@ class RemoteToolkit(Toolkit):
         thumbnail_url: str = "",
         annotations: Mapping[str, Any] | None = None,
         version: str = "",
+        middlewares: Iterable[Middleware] = (),
         public: bool = True,
         shared_with: Sequence[str] = (),
         supersede: bool | None = None,
@@ -81,6 +83,7 @@ class RemoteToolkit(Toolkit):
             thumbnail_url=thumbnail_url,
             annotations=annotations,
             version=version,
+            middlewares=middlewares,
         )
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")

@@ -15,7 +15,7 @@ from toolbus.chunks.json_values import shown
 from toolbus.tools.schema_validation import JsonCheck
 from toolbus.wire.manifest import ToolManifest
 
-__all__ = ["CompiledDefinition", "ToolDefinition", "rules_of", "title_of"]
+__all__ = ["CompiledDefinition", "ToolDefinition", "rules_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ class ToolDefinition:
     timeout_s: float | None = None
     max_concurrency: int | None = None
     affinity: str = "none"
+    concurrency_safe: bool | None = None
+    destructive: bool = False
+    open_world: bool = False
+    external: bool = False
+    approval: bool = False
+    cache_ttl_s: float | None = None
 
     _compiled: CompiledDefinition | None = None
 
@@ -66,6 +72,13 @@ class ToolDefinition:
         timeout_s: float | None = None,
         max_concurrency: int | None = None,
         affinity: str | None = None,
+        concurrency_safe: bool | None = None,
+        destructive: bool | None = None,
+        open_world: bool | None = None,
+        external: bool | None = None,
+        approval: bool | None = None,
+        cache_ttl_s: float | None = None,
+        middlewares: Sequence[Any] | None = None,
     ) -> None:
         given = {key: value for key, value in locals().items() if value is not None}
         del given["self"]
@@ -125,12 +138,6 @@ class ToolDefinition:
         return schema
 
 
-def title_of(name: str) -> str:
-    """Make a title for humans from a name."""
-    text = name.replace("_", " ").replace("-", " ").strip()
-    return text[:1].upper() + text[1:]
-
-
 def rules_of(rules: Sequence[str], label: str) -> tuple[str, ...]:
     """Copy rules; a single string, which would become a rule per letter, is a `TypeError`."""
     if isinstance(rules, str) or not isinstance(rules, Iterable):
@@ -148,7 +155,7 @@ def _require_schema(schema: object, what: str) -> dict[str, Any]:
 def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:
     return ToolManifest(
         name=tool.name,
-        title=tool.title or title_of(tool.name),
+        title=tool.title or tool.name,
         description=tool.description,
         input_schema=deepcopy(schema),
         output_schema=deepcopy(tool.output_schema),
@@ -161,4 +168,10 @@ def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:
         timeout_s=tool.timeout_s,
         max_concurrency=tool.max_concurrency,
         affinity=tool.affinity,
+        concurrency_safe=tool.concurrency_safe,
+        destructive=tool.destructive,
+        open_world=tool.open_world,
+        external=tool.external,
+        approval=tool.approval,
+        cache_ttl_s=tool.cache_ttl_s,
     )

@@ -16,7 +16,13 @@ from toolbus.tools.input_stream import InputStream
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
 
-__all__ = ["run_with_streams"]
+__all__ = [
+    "check_streams",
+    "checked_result",
+    "close_items",
+    "run_with_streams",
+    "with_input",
+]
 
 _logger = bounded_logger(__name__)
 _END = EmptyChunk()
@@ -36,9 +42,8 @@ async def run_with_streams(
     """
     run = run_of(context)
     try:
-        if tool.streaming and not run.streams:
-            raise _refusal(f"{tool.name} returns a stream: call it with room.stream")
-        arguments = await _with_input(tool, arguments, stream)
+        check_streams(tool, run)
+        arguments = await with_input(tool, arguments, stream)
     except RoomException as error:
         if not run.is_recorded(error):
             run.refuse(error)
@@ -49,12 +54,22 @@ async def run_with_streams(
     if tool.streaming:
         await _put_all(tool, run, running)
         return _END
-    return _result(tool, run, await running)
+    return checked_result(tool, run, await running)
 
 
-async def _with_input(
+def check_streams(tool: Tool, run: ToolRun) -> None:
+    """Raise `InvalidArguments` if a tool returns a stream and its caller accepts none."""
+    if tool.streaming and not run.streams:
+        raise _refusal(f"{tool.name} returns a stream: call it with room.stream")
+
+
+async def with_input(
     tool: Tool, arguments: dict[str, Any], stream: InputStream[Any] | None
 ) -> dict[str, Any]:
+    """Add the input of a call to its checked arguments.
+
+    Raises `InvalidArguments` for an input that the tool does not take, and for a missing one.
+    """
     input_parameter = tool.input_parameter
     if stream is None:
         if input_parameter is not None and input_parameter.required:
@@ -76,12 +91,13 @@ async def _put_all(tool: Tool, run: ToolRun, items: AsyncIterator[Any]) -> None:
     """Send every item as it is yielded; in any case wait for the end of the tool."""
     try:
         async for item in items:
-            await run.put(_result(tool, run, item))
+            await run.put(checked_result(tool, run, item))
     finally:
-        await _close(tool, items)
+        await close_items(tool, items)
 
 
-async def _close(tool: Tool, items: Any) -> None:
+async def close_items(tool: Tool, items: Any) -> None:
+    """Close what a tool yields from; an error is logged."""
     close = getattr(items, "aclose", None)
     if close is not None:
         try:
@@ -91,7 +107,8 @@ async def _close(tool: Tool, items: Any) -> None:
             _logger.exception("tool %s raised while its stream was closed", tool.name)
 
 
-def _result(tool: Tool, run: ToolRun, value: Any) -> Chunk:
+def checked_result(tool: Tool, run: ToolRun, value: Any) -> Chunk:
+    """Convert a tool's value to a chunk. Raises `InvalidResult`, recorded in the run."""
     try:
         return tool.make_result(value)
     except RoomException as error:

@@ -57,6 +57,10 @@ class ToolRun(ABC):
     """The caller's own data; not checked."""
 
     # Class attributes: most runs change at most one of these.
+    call_id: str = ""
+    """The id of the call; empty for a local call without one."""
+    state: dict[str, Any] | None = None
+    """The toolkit's own part of an agent's state; None for a hosted tool."""
     entered: bool = False
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False

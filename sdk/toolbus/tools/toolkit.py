@@ -24,12 +24,16 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.definition import rules_of, title_of
+from toolbus.tools.definition import rules_of
+from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
+from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.streaming import run_with_streams
-from toolbus.tools.tool import FunctionTool, Tool
+from toolbus.tools.tool import Tool
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
+from toolbus.tools.wrapped_run import WrappedTool
 from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.codec import pack_json_chunk, unpack_map
 
@@ -53,11 +57,12 @@ class Toolkit:
         name: A lower-case letter, then up to 63 of `a-z 0-9 _ -`.
         tools: Functions, decorated or not, bound methods, and instances of `Tool`.
         rules: How a model should use the tools together.
-        title: A title for humans; made from the name by default.
+        title: A title for humans; the name by default.
         description: What the toolkit is for.
         thumbnail_url: A picture.
         annotations: JSON values for programs.
         version: The author's version of the definition.
+        middlewares: What runs around each call of each tool, the first outermost.
 
     Raises `TypeError` or `ValueError` for an invalid tool, for two of one name and for invalid
     names. The definition is fixed once the toolkit is made.
@@ -74,9 +79,10 @@ class Toolkit:
         thumbnail_url: str = "",
         annotations: Mapping[str, Any] | None = None,
         version: str = "",
+        middlewares: Iterable[Middleware] = (),
     ) -> None:
         self.name: str = _checked_name(name)
-        self.title: str = title_of(name) if title is None else title
+        self.title: str = name if title is None else title
         self.description = description
         self.rules: tuple[str, ...] = rules_of(rules, f"toolkit {name!r}")
         self.thumbnail_url = thumbnail_url
@@ -93,6 +99,10 @@ class Toolkit:
             version=version,
             tools=tuple(each.manifest() for each in self._tools.values()),
         )
+        self.middlewares: tuple[Middleware, ...] = checked_middlewares(
+            middlewares, f"toolkit {name!r}"
+        )
+        self._wrapped = self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""
 
@@ -134,6 +144,8 @@ class Toolkit:
         `InvalidResult` after it has ended, and what the function raises.
         """
         run = run_of(context)
+        if self._wrapped and name in self._wrapped:
+            return await self._wrapped[name].run(context, arguments, attachment)
         try:
             chosen = self.get_tool(name)
             checked = chosen.read_arguments(arguments)
@@ -151,6 +163,16 @@ class Toolkit:
         except RoomException as error:
             run.fail(error)
             raise
+
+    def _wrap(self) -> dict[str, WrappedTool]:
+        """Return the tools that have middlewares, with them."""
+        found: dict[str, WrappedTool] = {}
+        for tool in self._tools.values():
+            own = checked_middlewares(tool.middlewares, f"tool {self.name}.{tool.name}")
+            if chain := (*self.middlewares, *own):
+                info = ToolInfo.of(self._manifest, tool.manifest())
+                found[tool.name] = WrappedTool(tool, info, chain)
+        return found
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:

@@ -84,6 +84,18 @@ class ToolManifest(_Manifest):
     """What a call may send with its arguments: "attachment" for a file, "input" for values."""
     takes_required: bool = False
     """Whether a call must send it."""
+    concurrency_safe: bool | None = None
+    """Whether several calls of one caller may run at a time; None is the value of `read_only`."""
+    destructive: bool = False
+    """It may delete or overwrite what cannot be restored."""
+    open_world: bool = False
+    """It acts on systems that its author does not control, such as the internet."""
+    external: bool = False
+    """A person or another program outside the host gives its result."""
+    approval: bool = False
+    """Its author wants a person to approve each call."""
+    cache_ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Seconds that a result may be served again for equal arguments."""
 
 
 class ToolkitManifest(_Manifest):

@@ -10,7 +10,9 @@ import pytest
 
 from support.parts.plain_tools import Echo, refusal
 from toolbus.tools.context import ToolContext
-from toolbus.tools.tool import FunctionTool, Tool, ToolOptions
+from toolbus.tools.function_tool import FunctionTool
+from toolbus.tools.options import ToolOptions
+from toolbus.tools.tool import Tool
 
 
 async def test_tool_class_gets_the_checked_arguments_as_they_are() -> None:
@@ -24,7 +26,7 @@ def test_tool_class_takes_its_definition_from_attributes_or_constructor() -> Non
     assert (given.name, given.title, given.rules) == ("shout", "Shout", ("Loud.",))
     assert (given.timeout_s, given.read_only) == (1.0, True)
     assert Echo.name == Echo().name == "echo"
-    assert Echo().manifest().title == "Echo"
+    assert Echo().manifest().title == "echo"
 
 
 def test_tool_class_whose_constructor_calls_no_other_still_works() -> None:

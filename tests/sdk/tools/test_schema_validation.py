@@ -8,7 +8,7 @@ import pytest
 from pydantic import AfterValidator
 
 from support.parts.plain_tools import Echo, Place, forecast, refusal
-from toolbus.tools.tool import FunctionTool
+from toolbus.tools.function_tool import FunctionTool
 
 
 @pytest.mark.row(48)

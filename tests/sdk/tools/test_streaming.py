@@ -25,7 +25,8 @@ from toolbus import (
     tool,
 )
 from toolbus.tools.context import run_of
-from toolbus.tools.tool import ITEMS_AHEAD, ToolOptions
+from toolbus.tools.function_tool import ITEMS_AHEAD
+from toolbus.tools.options import ToolOptions
 from toolbus.tools.toolkit import failure_of
 
 

@@ -18,13 +18,21 @@ from support.parts.plain_tools import Echo, Place, forecast, refusal
 from toolbus.chunks.chunk_types import FileChunk, JsonChunk
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.tool import FunctionTool, Tool, ToolOptions, tool
+from toolbus.tools.function_tool import FunctionTool
+from toolbus.tools.options import ToolOptions, tool
+from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
 
 @tool(
     name="measure",
     title="Measure it",
+    concurrency_safe=False,
+    destructive=True,
+    open_world=True,
+    external=True,
+    approval=True,
+    cache_ttl_s=30,
     description="Measures.",
     rules=["Be gentle."],
     thumbnail_url="https://example.org/a.png",
@@ -66,13 +74,19 @@ def test_options_of_the_decorator_reach_the_manifest() -> None:
         "affinity": "caller",
         "takes": "",
         "takes_required": False,
+        "concurrency_safe": False,
+        "destructive": True,
+        "open_world": True,
+        "external": True,
+        "approval": True,
+        "cache_ttl_s": 30.0,
     }
     assert "Place" in manifest.input_schema["$defs"]
 
 
 def test_bare_decorator_takes_everything_from_the_function() -> None:
     manifest = FunctionTool(forecast).manifest()
-    assert (manifest.name, manifest.title) == ("forecast", "Forecast")
+    assert (manifest.name, manifest.title) == ("forecast", "forecast")
     assert manifest.description == "Forecast the weather."
     assert manifest.input_schema == {
         "type": "object",

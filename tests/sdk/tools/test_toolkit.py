@@ -19,8 +19,10 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.tool import FunctionTool, Tool, tool
+from toolbus.tools.options import tool
+from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit, failure_of
 
 
@@ -89,7 +91,7 @@ def test_manifest_has_the_arguments_of_the_toolkit() -> None:
         annotations={"team": {"name": "math"}},
         version="1.2",
     ).manifest()
-    assert (manifest.name, manifest.title, manifest.version) == ("my_tools", "My tools", "1.2")
+    assert (manifest.name, manifest.title, manifest.version) == ("my_tools", "my_tools", "1.2")
     assert (manifest.rules, manifest.description) == (("Count well.",), "Numbers.")
     assert manifest.annotations == {"team": {"name": "math"}}
     assert [each.name for each in manifest.tools] == ["double"]

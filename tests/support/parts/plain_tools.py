@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from toolbus.errors import InvalidArguments
 from toolbus.tools.context import ToolContext
-from toolbus.tools.tool import Tool, tool
+from toolbus.tools.options import tool
+from toolbus.tools.tool import Tool
 
 
 class Place(BaseModel):

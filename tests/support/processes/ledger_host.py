@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from toolbus import FunctionTool, RemoteToolkit, RoomException, ToolContext, ToolFailed, tool
-from toolbus.tools.tool import ToolOptions
+from toolbus.tools.options import ToolOptions
 
 
 class Witness:

@@ -1,0 +1,182 @@
+"""Middlewares: async generators around the calls of a tool, a toolkit or a turn.
+
+A middleware gets a call and the function `next`, which runs what is inside of it:
+
+    async def shout(call, next):
+        async for chunk in next(call):
+            yield chunk.value.upper()
+
+It may change the arguments, change, drop or add chunks, or answer without calling on. The first of
+a list is the outermost. Whatever it passes on is checked again: the arguments before the tool runs,
+and the results before they reach the caller.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeAlias
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.chunk_types import Chunk, as_chunk
+from toolbus.chunks.json_values import cut, shown
+from toolbus.errors import RoomException, ToolFailed
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.tool_info import ToolInfo
+
+__all__ = ["Middleware", "MiddlewareChain", "Next", "ToolCall", "checked_middlewares"]
+
+_logger = bounded_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call on its way to the tool. It does not change; `replace` makes another one."""
+
+    tool: ToolInfo
+    """The called tool."""
+    arguments: Mapping[str, Any]
+    """Values by parameter, as JSON. Not to be changed."""
+    context: ToolContext
+    """Who calls, for whom, until when; the context that a tool in this process gets."""
+    id: str = ""
+    """The id of the call: the same for every attempt, and that of its trace where it begins one."""
+
+    def replace(self, *, arguments: Mapping[str, Any]) -> Self:
+        """Return this call with other arguments. They are checked before the tool runs."""
+        if not isinstance(arguments, Mapping):
+            raise TypeError(f"arguments must be a mapping, not {type(arguments).__name__}")
+        return replace(self, arguments=arguments)
+
+
+Next: TypeAlias = Callable[[ToolCall], AsyncIterator[Chunk]]
+"""Runs the rest of a call. It may be called again only after a failure, and before any chunk."""
+
+
+class Middleware(Protocol):
+    """An async generator function, or an object with such a `__call__`."""
+
+    def __call__(self, call: ToolCall, next: Next, /) -> AsyncIterator[Any]:
+        """Yield the chunks of the call, or values that `as_chunk` accepts."""
+
+
+def checked_middlewares(values: Iterable[Middleware], label: str) -> tuple[Middleware, ...]:
+    """Return middlewares as a tuple. Raises `TypeError` for anything but async generators."""
+    if callable(values) or not isinstance(values, Iterable):
+        raise TypeError(f"{label}: middlewares must be a list, not {shown(values)}")
+    found = tuple(values)
+    for each in found:
+        if not any(map(inspect.isasyncgenfunction, _functions_of(each))):
+            raise TypeError(
+                f"{label}: {_name(each)} is not a middleware: write"
+                " `async def m(call, next)` with `async for chunk in next(call): yield chunk`"
+            )
+    return found
+
+
+class MiddlewareChain:
+    """The middlewares of one call, around what runs the call. Used once.
+
+    Args:
+        middlewares: The outermost first.
+        innermost: Runs the call.
+    """
+
+    def __init__(self, middlewares: Sequence[Middleware], innermost: Next) -> None:
+        self._middlewares = middlewares
+        self._innermost = innermost
+        self.opened: list[AsyncIterator[Chunk]] = []
+        """The generators of the call, the outermost first; `run` closes them."""
+        self.reached: bool = False
+        """Whether the innermost function was called."""
+
+    async def run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of the call; close everything that was opened in any case.
+
+        Raises what a middleware or the call raises. A `RoomException` of a middleware that refuses
+        the call before it reaches the tool states that the tool did not run.
+        """
+        try:
+            async for chunk in self.enter(0, call):
+                yield chunk
+        except RoomException as error:
+            run = run_of(call.context)
+            if not self.reached and not run.entered:
+                error.executed = "no"
+                run.refuse(error)
+            raise
+        finally:
+            await self._close()
+
+    def enter(self, index: int, call: ToolCall) -> AsyncIterator[Chunk]:
+        """Open the middleware of an index, or what runs the call."""
+        if index == len(self._middlewares):
+            self.reached = True
+            opened = self._innermost(call)
+        else:
+            opened = self._link(index, call)
+        self.opened.append(opened)
+        return opened
+
+    async def _link(self, index: int, call: ToolCall) -> AsyncGenerator[Chunk, None]:
+        middleware = self._middlewares[index]
+        following = _Next(self, index + 1, _name(middleware))
+        async for value in middleware(call, following):
+            yield as_chunk(value)
+
+    async def _close(self) -> None:
+        """Close the generators, the innermost first; errors are logged."""
+        for opened in reversed(self.opened):
+            close = getattr(opened, "aclose", None)
+            if close is None:
+                continue
+            try:
+                await close()
+            except Exception:
+                _logger.exception("a middleware raised while the call was closed")
+        self.opened.clear()
+
+
+class _Next:
+    """The function `next` of one middleware in one call."""
+
+    def __init__(self, chain: MiddlewareChain, index: int, name: str) -> None:
+        self._chain = chain
+        self._index = index
+        self._name = name
+        self._state = ""
+
+    def __call__(self, call: ToolCall) -> AsyncIterator[Chunk]:
+        if not isinstance(call, ToolCall):
+            raise TypeError(f"middleware {self._name}: next takes the call, not {shown(call)}")
+        running = self._run(call)
+        self._chain.opened.append(running)
+        return running
+
+    async def _run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
+        if self._state:
+            raise ToolFailed(
+                f"middleware {self._name} called next again after {self._state}",
+                executed=run_of(call.context).executed,
+            )
+        self._state = "it began"
+        try:
+            async for chunk in self._chain.enter(self._index, call):
+                self._state = "a chunk"
+                yield chunk
+        except Exception:
+            if self._state != "a chunk":
+                self._state = ""  # a failure before any chunk: it may be tried again
+            raise
+        self._state = "success"
+
+
+def _functions_of(value: Any) -> tuple[Any, ...]:
+    """Return what may be the generator function: the value, what it wraps, and its `__call__`."""
+    return value, inspect.unwrap(value) if callable(value) else None, getattr(value, "__call__", 0)  # noqa: B004
+
+
+def _name(middleware: object) -> str:
+    name = getattr(middleware, "__qualname__", None) or type(middleware).__name__
+    return cut(str(name))

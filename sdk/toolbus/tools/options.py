@@ -1,0 +1,167 @@
+"""The options of a function as a tool, and the decorator `@tool` that sets them.
+
+An option has one meaning for `@tool`, `ToolOptions` and `FunctionTool`. Whether options fit their
+function is checked when a `FunctionTool` is made of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
+
+from pydantic import BaseModel
+
+from toolbus.chunks.json_values import cut, shown
+from toolbus.tools.signature import name_of
+
+if TYPE_CHECKING:
+    from toolbus.tools.middleware import Middleware
+
+__all__ = ["ToolFields", "ToolOptions", "merged_options", "options_of", "tool"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__toolbus_tool__"
+
+
+class ToolFields(TypedDict, total=False):
+    """The options as keywords; `ToolOptions` documents them."""
+
+    name: str | None
+    title: str | None
+    description: str | None
+    rules: Sequence[str]
+    thumbnail_url: str
+    args_schema: type[BaseModel] | dict[str, Any] | None
+    preset: Mapping[str, Any] | None
+    extended: type[BaseModel] | None
+    postprocess: Callable[[Any], Any] | None
+    output_schema: dict[str, Any] | None
+    supports_context: bool
+    read_only: bool
+    idempotent: bool
+    concurrency_safe: bool | None
+    destructive: bool
+    open_world: bool
+    external: bool
+    approval: bool
+    timeout_s: float | None
+    max_concurrency: int | None
+    affinity: str
+    cache_ttl_s: float | None
+    middlewares: Sequence[Middleware]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """The options of a function as a tool."""
+
+    name: str | None = None
+    """The tool's name; the function's name by default."""
+    title: str | None = None
+    """A title for humans; the name by default."""
+    description: str | None = None
+    """What the tool does; the docstring by default."""
+    rules: Sequence[str] = ()
+    """How a model should use the tool."""
+    thumbnail_url: str = ""
+    """A picture."""
+    args_schema: type[BaseModel] | dict[str, Any] | None = None
+    """A pydantic model or a JSON Schema of the arguments, in place of the signature's types."""
+    preset: Mapping[str, Any] | None = None
+    """Arguments that are fixed: callers neither see nor override them."""
+    extended: type[BaseModel] | None = None
+    """A pydantic model whose fields are added to the arguments."""
+    postprocess: Callable[[Any], Any] | None = None
+    """Gets each value that the function returns or yields, and returns the tool's; may be async."""
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema that every result has to match."""
+    supports_context: bool = False
+    """It reads `context.caller_context`."""
+    read_only: bool = False
+    """It changes nothing."""
+    idempotent: bool = False
+    """Running it twice has the effect of running it once."""
+    concurrency_safe: bool | None = None
+    """Several calls of one agent may run at a time; by default the value of `read_only`."""
+    destructive: bool = False
+    """It may delete or overwrite what cannot be restored."""
+    open_world: bool = False
+    """It acts on systems that its author does not control, such as the internet."""
+    external: bool = False
+    """A person or another program outside the host gives its result."""
+    approval: bool = False
+    """A person should approve each call. Readers see it; the host does not enforce it."""
+    timeout_s: float | None = None
+    """Seconds that one call may run."""
+    max_concurrency: int | None = None
+    """How many calls one host runs at a time. By default unbounded for an async function; for a
+    sync one 8 if it is `concurrency_safe`, else 1."""
+    affinity: str = "none"
+    """Which calls stay with one host: "none", "caller", or the name of an argument."""
+    cache_ttl_s: float | None = None
+    """Seconds that a cache may serve a result again for equal arguments; only for `read_only`."""
+    middlewares: Sequence[Middleware] = ()
+    """What runs around each call, the first outermost."""
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(**options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Mark a function as a tool, with the options of the tool; with or without parentheses.
+
+    The function itself does not change and stays callable. When a `Toolkit` takes it, the schema is
+    made from its signature and the description from its docstring, unless an option gives them. A
+    parameter annotated `ToolContext` receives the context of the call.
+
+    Args:
+        function: The function, where `@tool` is written without parentheses.
+        options: See `ToolOptions`.
+
+    Raises `TypeError` for anything but a function or a method, and for an unknown option.
+    """
+    record = merged_options(None, cast("ToolFields", options), "@tool")
+
+    def mark(function: F) -> F:
+        holder = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        if isinstance(function, type) or not callable(holder):
+            raise TypeError(f"@tool decorates a function, not {shown(function)}")
+        try:
+            setattr(holder, _MARK, record)
+        except AttributeError:
+            raise TypeError(
+                f"{name_of(function)} cannot be decorated: use FunctionTool(function, ...)"
+            ) from None
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: Callable[..., Any]) -> ToolOptions:
+    """Return the options that `@tool` set on a function, or the defaults."""
+    while True:
+        options = getattr(function, _MARK, None)
+        if isinstance(options, ToolOptions):
+            return options
+        if not isinstance(function, functools.partial):
+            return ToolOptions()
+        function = function.func
+
+
+def merged_options(options: ToolOptions | None, given: ToolFields, label: str) -> ToolOptions:
+    """Return `options` with the given ones in their place.
+
+    Raises `TypeError` for an unknown option; the message names the nearest one.
+    """
+    known = [each.name for each in fields(ToolOptions)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{label} has no option {cut(name)!r}{hint}")
+    return replace(options or ToolOptions(), **given)

@@ -1,0 +1,103 @@
+"""What a caller knows of one tool: its description, its flags, and whose it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from toolbus.wire.manifest import ToolkitManifest, ToolManifest
+
+__all__ = ["ToolInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInfo:
+    """A tool, as agents, models and middlewares see it."""
+
+    name: str
+    """`toolkit.tool`."""
+    description: str
+    input_schema: dict[str, Any]
+    """A JSON Schema of the arguments. Not to be changed."""
+    toolkit: str
+    tool: str
+    title: str = ""
+    """A title for humans."""
+    rules: tuple[str, ...] = ()
+    """How a model should use the tool, written by its author."""
+    toolkit_rules: tuple[str, ...] = ()
+    """How a model should use the tools of its toolkit together: the same for each of them."""
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema of the result, if the tool guarantees one. Not to be changed."""
+    read_only: bool = False
+    """Its author declares that it changes nothing."""
+    idempotent: bool = False
+    """Its author declares that running it twice has the effect of running it once."""
+    concurrency_safe: bool = False
+    """Its author declares that several calls of one agent may run at a time."""
+    destructive: bool = False
+    """It may delete or overwrite what cannot be restored."""
+    open_world: bool = False
+    """It acts on systems that its author does not control, such as the internet."""
+    external: bool = False
+    """A person or another program outside its host gives its result."""
+    approval: bool = False
+    """Its author wants a person to approve each call."""
+    streaming: bool = False
+    """It returns its result chunk by chunk."""
+    takes: str = ""
+    """What a call may send with its arguments: "attachment", "input", or nothing."""
+    takes_required: bool = False
+    """Whether a call must send it."""
+    supports_context: bool = False
+    """It reads the caller's context."""
+    cache_ttl_s: float | None = None
+    """Seconds that a result may be served again for equal arguments."""
+    timeout_s: float | None = None
+    """Seconds that one call may run at its host."""
+    owner: str = ""
+    """The name of the identity that registered its toolkit; empty for one of this process."""
+    issuer: str = ""
+    """The issuer of that identity's token."""
+    digest: str = ""
+    """The digest of the toolkit's definition; empty for one of this process."""
+
+    @classmethod
+    def of(
+        cls,
+        toolkit: ToolkitManifest,
+        tool: ToolManifest,
+        *,
+        owner: str = "",
+        issuer: str = "",
+        digest: str = "",
+    ) -> Self:
+        """Make one from a toolkit's manifest and that of one of its tools."""
+        safe = tool.read_only if tool.concurrency_safe is None else tool.concurrency_safe
+        return cls(
+            f"{toolkit.name}.{tool.name}",
+            tool.description,
+            tool.input_schema,
+            toolkit.name,
+            tool.name,
+            title=tool.title,
+            rules=tool.rules,
+            toolkit_rules=toolkit.rules,
+            output_schema=tool.output_schema,
+            read_only=tool.read_only,
+            idempotent=tool.idempotent,
+            concurrency_safe=safe,
+            destructive=tool.destructive,
+            open_world=tool.open_world,
+            external=tool.external,
+            approval=tool.approval,
+            streaming=tool.streaming,
+            takes=tool.takes,
+            takes_required=tool.takes_required,
+            supports_context=tool.supports_context,
+            cache_ttl_s=tool.cache_ttl_s,
+            timeout_s=tool.timeout_s,
+            owner=owner,
+            issuer=issuer,
+            digest=digest,
+        )

@@ -1,0 +1,114 @@
+"""Runs a tool inside its middlewares. Called by `Toolkit.execute` for tools that have some."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from toolbus.chunks.chunk_types import Chunk, EmptyChunk
+from toolbus.errors import InvalidResult, RoomException, ToolFailed
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.input_stream import InputStream
+from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall
+from toolbus.tools.streaming import check_streams, checked_result, close_items, with_input
+from toolbus.tools.tool import Tool
+from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import ToolRun
+
+__all__ = ["WrappedTool"]
+
+_END = EmptyChunk()
+
+
+class WrappedTool:
+    """A tool with the middlewares of its toolkit and its own.
+
+    Args:
+        tool: The tool.
+        info: What the middlewares are told of it.
+        middlewares: The outermost first.
+    """
+
+    def __init__(self, tool: Tool, info: ToolInfo, middlewares: Sequence[Middleware]) -> None:
+        self._tool = tool
+        self._info = info
+        self._middlewares = middlewares
+
+    async def run(
+        self,
+        context: ToolContext,
+        arguments: dict[str, Any],
+        stream: InputStream[Any] | None,
+    ) -> Chunk:
+        """Run the tool with its middlewares, and return its result.
+
+        Raises what `Toolkit.execute` raises; `InvalidResult` also if the middlewares of a tool that
+        returns one result give none or several.
+        """
+        run = run_of(context)
+        try:
+            self._tool.read_arguments(arguments)
+            check_streams(self._tool, run)
+        except RoomException as error:
+            run.refuse(error)
+            raise
+        call = ToolCall(self._info, arguments, context, run.call_id)
+        chain = MiddlewareChain(self._middlewares, _Execution(self._tool, stream))
+        async with aclosing(chain.run(call)) as chunks:
+            if not self._tool.streaming:
+                return await self._one(run, chain, chunks)
+            async for chunk in chunks:
+                await run.put(checked_result(self._tool, run, chunk))
+            return _END
+
+    async def _one(
+        self, run: ToolRun, chain: MiddlewareChain, chunks: AsyncGenerator[Chunk, None]
+    ) -> Chunk:
+        result: Chunk | None = None
+        async for chunk in chunks:
+            if result is not None:
+                raise self._wrong_number(run, chain, "more than one result")
+            result = checked_result(self._tool, run, chunk)
+        if result is None:
+            text = "no result: yield EmptyChunk() for an empty one"
+            raise self._wrong_number(run, chain, text)
+        return result
+
+    def _wrong_number(self, run: ToolRun, chain: MiddlewareChain, found: str) -> InvalidResult:
+        text = f"{self._info.name} returns one result, and its middlewares gave {found}"
+        error = InvalidResult(text, executed=run.executed if chain.reached else "no")
+        return run.fail(error) if run.entered else run.refuse(error)
+
+
+class _Execution:
+    """Runs the tool of one call, as the innermost part of its chain."""
+
+    def __init__(self, tool: Tool, stream: InputStream[Any] | None) -> None:
+        self._tool = tool
+        self._stream = stream
+        self._is_input_read = False
+
+    async def __call__(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
+        tool, run = self._tool, run_of(call.context)
+        try:
+            checked = tool.read_arguments(dict(call.arguments))
+            if self._stream is not None and self._is_input_read:
+                raise ToolFailed("the input of this call was read: it cannot run again")
+            self._is_input_read = True
+            if self._stream is not None or not tool.is_unary:
+                checked = await with_input(tool, checked, self._stream)
+        except RoomException as error:
+            run.refuse(error)
+            raise
+        running = tool.execute(call.context, **checked)
+        if not tool.marks_entry:
+            run.entered = True
+        if not tool.streaming:
+            yield checked_result(tool, run, await running)
+            return
+        try:
+            async for item in running:
+                yield checked_result(tool, run, item)
+        finally:
+            await close_items(tool, running)

@@ -1,0 +1,197 @@
+"""Middlewares of tools and toolkits: their order, what they may do, and what they may not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from toolbus.chunks.chunk_types import Chunk, TextChunk
+from toolbus.errors import PermissionDenied
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.function_tool import FunctionTool
+from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.toolkit import Toolkit, failure_of
+
+
+class Log:
+    """A function, a generator, and middlewares that write down what runs."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def around(self, name: str) -> Any:
+        async def middleware(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+            self.lines.append(f"{name} {call.tool.name} {dict(call.arguments)}")
+            async for chunk in next(call):
+                yield f"{name}({chunk.value})"
+            self.lines.append(f"/{name}")
+
+        return middleware
+
+    async def echo(self, text: str) -> str:
+        self.lines.append(f"run {text}")
+        if text == "bad":
+            raise RuntimeError("bad")
+        return text
+
+    async def items(self, text: str) -> AsyncIterator[str]:
+        try:
+            for letter in text:
+                yield letter
+        finally:
+            self.lines.append("closed")
+
+
+class Outcome(NamedTuple):
+    values: list[Any]
+    code: str = ""
+    executed: str = ""
+
+
+async def outcome(kit: Toolkit, tool: str, text: Any) -> Outcome:
+    """Return the values of a call, and its error as its caller gets it."""
+    values: list[Any] = []
+
+    async def take(chunk: Chunk) -> None:
+        values.append(chunk.value)
+
+    context = ToolContext(on_chunk=take)
+    try:
+        chunk = await kit.execute(context, tool, {"text": text})
+    except Exception as error:
+        failure = failure_of(error, run_of(context))
+        return Outcome(values, failure.code, failure.executed)
+    return Outcome(values if tool == "items" else [chunk.value])
+
+
+async def test_first_is_outermost_and_those_of_the_toolkit_are_around_those_of_the_tool() -> None:
+    log = Log()
+    echo = FunctionTool(log.echo, middlewares=[log.around("c")])
+    kit = Toolkit("t", [echo, log.items], middlewares=[log.around("a"), log.around("b")])
+    assert (await outcome(kit, "echo", "a")).values == ["a(b(c(a)))"]
+    seen = "t.echo {'text': 'a'}"
+    assert log.lines == [f"a {seen}", f"b {seen}", f"c {seen}", "run a", "/c", "/b", "/a"]
+    assert (await outcome(kit, "items", "xy")).values == ["a(b(x))", "a(b(y))"]
+
+
+async def rewrite(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for chunk in next(call.replace(arguments={"text": "new"})):
+        yield chunk
+
+
+async def rewrite_badly(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for chunk in next(call.replace(arguments={"text": 5})):
+        yield chunk
+
+
+async def answer(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    yield TextChunk("mine")
+
+
+async def drop_and_add(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for chunk in next(call):
+        if chunk.value != "b":
+            yield chunk
+    yield "more"
+
+
+async def refuse(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    raise PermissionDenied("not today", executed="yes")
+    yield
+
+
+async def fail(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    raise RuntimeError("secret")
+    yield
+
+
+async def fail_half_way(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for chunk in next(call):
+        yield chunk
+        raise RuntimeError("secret")
+
+
+async def swallow(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        break
+    for _ in ():
+        yield
+
+
+async def again(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for chunk in next(call):
+        yield chunk
+    async for chunk in next(call):
+        yield chunk
+
+
+async def again_after_a_chunk(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        break
+    async for chunk in next(call):
+        yield chunk
+
+
+async def retry(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    try:
+        async for chunk in next(call.replace(arguments={"text": "bad"})):
+            yield chunk
+    except RuntimeError:
+        async for chunk in next(call):
+            yield chunk
+
+
+async def two(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    yield 1
+    yield 2
+
+
+OK = Outcome
+BAD_ARGUMENTS = Outcome([], "invalid_arguments", "no")
+REFUSED = Outcome([], "permission_denied", "no")
+NO_RESULT = Outcome([], "invalid_result", "yes")
+FAILED = Outcome([], "tool_failed", "yes")
+
+
+@pytest.mark.parametrize(
+    ("middleware", "unary", "stream"),
+    [
+        (rewrite, OK(["new"]), OK(["n", "e", "w"])),
+        (rewrite_badly, BAD_ARGUMENTS, BAD_ARGUMENTS),
+        (answer, OK(["mine"]), OK(["mine"])),
+        (drop_and_add, NO_RESULT, OK(["a", "c", "more"])),
+        (retry, OK(["abc"]), OK(["b", "a", "d"])),
+        (refuse, REFUSED, REFUSED),
+        (fail, FAILED._replace(executed="maybe"), FAILED._replace(executed="maybe")),
+        (fail_half_way, FAILED, FAILED._replace(values=["a"])),
+        (swallow, NO_RESULT, OK([])),
+        (again, FAILED, FAILED._replace(values=["a", "b", "c"])),
+        (again_after_a_chunk, FAILED, FAILED),
+        (two, NO_RESULT._replace(executed="no"), OK([1, 2])),
+    ],
+)
+async def test_what_a_middleware_may_do(middleware: Any, unary: Any, stream: Any) -> None:
+    log = Log()
+    kit = Toolkit("t", [log.echo, log.items], middlewares=[middleware])
+    assert await outcome(kit, "echo", "abc") == unary
+    log.lines.clear()
+    assert await outcome(kit, "items", "abc") == stream
+    assert log.lines in ([], ["closed"], ["closed", "closed"])
+    assert bool(log.lines) == (middleware not in (rewrite_badly, answer, refuse, fail, two))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (5, "must be a list"),
+        (rewrite, "must be a list"),
+        ([5], "is not a middleware"),
+        ([Log().echo], "is not a middleware"),
+        ([lambda call, next: next(call)], "is not a middleware"),
+    ],
+)
+def test_what_is_no_middleware_is_refused_when_the_toolkit_is_made(value: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Toolkit("t", [], middlewares=value)
