@@ -283,7 +283,7 @@ def test_piped_list_is_plain_columns(toolbus: CommandLine) -> None:
     assert lines[0].split() == [
         *("toolkit", "tools", "owner", "hosts", "visible", "to", "description")
     ]
-    assert lines[1].split() == ["plain", "measure", "bob", "1", "all", "Plain"]
+    assert lines[1].split() == ["plain", "measure", "bob", "1", "all"]
     assert lines[2].split() == ["ruler", "measure,", "slow", "bob", "1", "all", "Sizes."]
 
 

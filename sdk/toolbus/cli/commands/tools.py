@@ -28,7 +28,7 @@ from toolbus.diagnostics.exit_codes import CallTarget
 from toolbus.errors import NotFound
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.untrusted_text import json_text, one_line
-from toolbus.wire import ToolManifest
+from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["tools"]
 
@@ -132,7 +132,7 @@ def _show_list(found: Sequence[ToolkitInfo]) -> None:
 
 
 def _row(each: ToolkitInfo) -> tuple[str, ...]:
-    description = " ".join((each.description or each.title).split())
+    description = " ".join((each.description or _own_title(each)).split())
     return (
         each.name,
         ", ".join(each.tools),
@@ -174,7 +174,8 @@ def _toolkit_lines(
 ) -> Iterator[tuple[str, str]]:
     info, manifest = proxy.info, proxy.manifest
     visibility = "public" if info.public else "private"
-    yield "bold", f"{info.name}: {manifest.title or info.name}"
+    title = _own_title(manifest)
+    yield "bold", f"{info.name}: {title}" if title else info.name
     yield (
         "dim",
         f"  {visibility}, owner {info.owner}, hosts {info.hosts}, version {info.version or '-'}",
@@ -236,3 +237,8 @@ def _properties(tool: ToolManifest) -> Iterator[str]:
         yield f"time limit {tool.timeout_s:g} s"
     if tool.max_concurrency is not None:
         yield f"at most {tool.max_concurrency} concurrent calls per host"
+
+
+def _own_title(toolkit: ToolkitInfo | ToolkitManifest) -> str:
+    """Return the title of a toolkit, or nothing if it is just its name."""
+    return "" if toolkit.title == toolkit.name else toolkit.title
