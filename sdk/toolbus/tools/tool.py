@@ -15,16 +15,19 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
-from pydantic import ValidationError
-
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, as_chunk
-from toolbus.chunks.json_values import PlainArguments, cut, shown
+from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
-from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.errors import InvalidResult
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import CompiledDefinition, ToolDefinition
 from toolbus.tools.input_stream import ATTACHMENT, InputParameter
-from toolbus.tools.schema_validation import JsonCheck, Violation, conversion_violation
+from toolbus.tools.schema_validation import (
+    JsonCheck,
+    Violation,
+    converted,
+    invalid_arguments,
+)
 from toolbus.tools.signature import (
     FunctionSignature,
     code_of,
@@ -33,6 +36,8 @@ from toolbus.tools.signature import (
     read_signature,
     yields,
 )
+from toolbus.tools.sliced_parameters import SlicedParameters
+from toolbus.wire.body_steps import Steps
 
 __all__ = ["ITEMS_AHEAD", "FunctionTool", "Tool", "ToolOptions", "tool"]
 
@@ -117,7 +122,14 @@ class Tool(ToolDefinition, ABC):
                 return arguments
         except ValueError:  # not JSON; the violation is found below
             pass
-        raise _invalid(check.violation(arguments) or Violation("", "the value is not JSON"))
+        raise invalid_arguments(
+            check.violation(arguments) or Violation("", "the value is not JSON")
+        )
+
+    def read_steps(self, arguments: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Do as `read_arguments`, for large arguments and in steps where that is possible."""
+        yield
+        return self.read_arguments(arguments)
 
     def make_result(self, value: Any) -> Chunk:
         """Convert the return value of `execute` to a chunk that matches the output schema.
@@ -302,6 +314,7 @@ class FunctionTool(Tool):
         self._convert = signature.convert
         self._plain: PlainArguments | None = None
         self._signature = signature
+        self._sliced: SlicedParameters | None = None
         self._context = signature.context
         code = code_of(function)
         self._is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
@@ -356,13 +369,18 @@ class FunctionTool(Tool):
             fits = False
         if not fits:
             return super().read_arguments(arguments)
-        try:
-            return self._convert(arguments)
-        except ValidationError as error:
-            raise _invalid(conversion_violation(error, arguments)) from None
-        except Exception as error:
-            text = f"the arguments cannot be converted: {type(error).__name__}"
-            raise _invalid(Violation("", cut(text))) from error
+        return converted(self._convert, arguments)
+
+    def read_steps(self, arguments: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Do as `read_arguments`, in steps."""
+        if type(self).read_arguments is not FunctionTool.read_arguments:
+            return (yield from super().read_steps(arguments))
+        if self._sliced is None:
+            schema = (self._compiled or self._compile()).manifest.input_schema
+            signature = self._signature if schema == self._signature.input_schema else None
+            self._sliced = SlicedParameters(schema, signature)
+            yield
+        return (yield from self._sliced.read_steps(self.read_arguments, arguments))
 
     def _compile(self) -> CompiledDefinition:
         settled = super()._compile()
@@ -434,8 +452,3 @@ def _check_result(check: JsonCheck, chunk: Chunk) -> None:
     if violation is not None:
         message = f"the result breaks its schema at {violation.path or '/'}: {violation.message}"
         raise InvalidResult(message, details=violation.details)
-
-
-def _invalid(violation: Violation) -> InvalidArguments:
-    message = f"{violation.path}: {violation.message}" if violation.path else violation.message
-    return InvalidArguments(message, details=violation.details)

@@ -1,0 +1,113 @@
+"""Runs long work of an event loop in slices, one slice of one job in an iteration.
+
+The work is a generator of small steps. Jobs of one loop take turns, so that many of them hold the
+loop no longer than one does. Work that is cancelled ends between two of its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from time import perf_counter
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+__all__ = ["SLICE_S", "run_in_slices"]
+
+T = TypeVar("T")
+
+SLICE_S = 0.001
+"""How long large values are worked on before the loop serves others."""
+
+
+class _Turns:
+    """The slices of one event loop: one in each iteration.
+
+    Every other one goes to the smallest job, so that it does not wait for all large ones; the
+    others go round, so that no job waits forever.
+    """
+
+    __slots__ = ("_is_taken", "_loop", "_takes_smallest", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_taken = False
+        self._takes_smallest = False
+        self._waiting: dict[asyncio.Future[None], int] = {}
+
+    async def take(self, size: int) -> None:
+        """Wait for the next slice. Cancelling it loses nothing."""
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        turn = self._loop.create_future()
+        self._waiting[turn] = size
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._waiting.pop(turn, None)
+            if not turn.cancelled():  # the slice has been given to this job
+                self._pass_on()
+            raise
+
+    def end(self) -> None:
+        """End a slice; the next one begins in the next iteration of the loop."""
+        self._loop.call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        waiting = self._waiting
+        self._takes_smallest = not self._takes_smallest
+        while waiting:
+            smallest = self._takes_smallest
+            turn = min(waiting, key=waiting.__getitem__) if smallest else next(iter(waiting))
+            del waiting[turn]
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+        self._is_taken = False
+
+
+# The state of each loop, as asyncio has it too: jobs of all rooms of a process share its loop.
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+
+
+def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
+    turns = _TURNS.get(loop)
+    if turns is None:
+        turns = _TURNS[loop] = _Turns(loop)
+    return turns
+
+
+async def run_in_slices(steps: Generator[None, None, T], size: int) -> T:
+    """Run the steps of a job, and serve the loop after each slice of them.
+
+    Args:
+        steps: The job; closed if this task is cancelled.
+        size: How large it is, compared with others.
+
+    Returns:
+        What the steps return. Raises what they raise.
+    """
+    turns = _turns_of(asyncio.get_running_loop())
+    try:
+        while True:
+            await turns.take(size)
+            try:
+                if (end := _run_slice(steps)) is not None:
+                    return end.value
+            finally:
+                turns.end()
+    finally:
+        steps.close()
+
+
+def _run_slice(steps: Generator[None, None, Any]) -> StopIteration | None:
+    """Run steps for one slice; return the end of the job, or None if it goes on."""
+    ends_at = perf_counter() + SLICE_S
+    try:
+        while True:
+            next(steps)
+            if perf_counter() >= ends_at:
+                return None
+    except StopIteration as end:
+        return end
