@@ -111,8 +111,9 @@ class Definition:
 class LazyDefinition(Definition):
     """A definition that another server has checked; its manifest is parsed when it is first used.
 
-    A call parses its tool only. Run `read_steps` before the first use of another attribute but
-    `name`, `digest`, `version` and `packed`: it would parse the whole manifest at once. A room may have thousands of toolkits that are never used at this server. Its attributes raise
+    A call parses its tool only. Run `read_steps` before the first use of another attribute than
+    `name`, `digest`, `version` and `packed`, which would parse the whole manifest at once. A room
+    may have thousands of toolkits that are never used at this server. All of these raise
     InvalidArguments if this server cannot read the manifest.
 
     Args:

@@ -98,7 +98,15 @@ class ChunkReader:
             only pieces of a file may arrive before its end; dropping that file cancels the call.
     """
 
-    __slots__ = ("_count", "_file", "_give_up", "_invalid_chunk", "_is_reading", "_source", "_taken")
+    __slots__ = (
+        "_count",
+        "_file",
+        "_give_up",
+        "_invalid_chunk",
+        "_is_reading",
+        "_source",
+        "_taken",
+    )
 
     def __init__(
         self,
@@ -166,7 +174,7 @@ class ChunkReader:
         """Wait for the next piece of a file; return it and whether another one follows."""
         if self._file is not file:
             raise RuntimeError("this file was skipped: the next chunk was read before its end")
-        received, fields = await self._take() or (None, None)
+        received, fields = await self._take() or (None, ())
         piece = file_piece_from_wire(fields)
         if received is None or piece is None or not self._fits(received, more=piece[1]):
             raise self.fail(StreamBroken("a file did not continue or end as the protocol requires"))

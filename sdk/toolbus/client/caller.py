@@ -21,7 +21,7 @@ from toolbus.client.affinity import AffinityCache
 from toolbus.client.connection import Connection
 from toolbus.client.inbound_stream import InboundStream, read_file, read_parts
 from toolbus.client.local_errors import (
-    decode_reply,
+    read_reply,
     recorded_end,
     request_encoding_error,
     request_too_large_error,
@@ -119,7 +119,7 @@ class Caller:
             result = await request.future
         finally:
             self._pending.remove(request)
-        return decode_reply(result)
+        return await read_reply(result)
 
     async def describe(self, toolkit: str, participant: str | None) -> dict[str, Any]:
         """Request the description of a toolkit, record it for retries, and return it.

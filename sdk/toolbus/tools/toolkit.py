@@ -143,7 +143,8 @@ class Toolkit:
             if run.argument_bytes <= LARGE_BODY_BYTES:
                 checked = chosen.read_arguments(arguments)
             else:
-                checked = await run_in_slices(chosen.read_steps(arguments), run.argument_bytes)
+                steps = chosen.read_steps(arguments)
+                checked = await run_in_slices(steps, run.argument_bytes, continues=True)
         except RoomException as error:
             run.refuse(error)
             raise

@@ -160,9 +160,7 @@ def _find_invalid(
 ) -> Steps[None]:
     """Raise the error of `check_value` for a value that has one."""
     kind = type(value)
-    if depth == 0 or not (
-        kind is list or (kind is dict and {str}.issuperset(map(type, value)))
-    ):
+    if depth == 0 or not (kind is list or (kind is dict and {str}.issuperset(map(type, value)))):
         check_value(value, depth, location, binary=binary)
         return
     plain = PLAIN_OR_BYTES if binary else PLAIN
