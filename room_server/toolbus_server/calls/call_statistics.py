@@ -357,7 +357,7 @@ class RoomCallMonitor:
             [
                 call.call_id,
                 _id_and_name(call.caller),
-                call.definition.manifest.name,
+                call.definition.name,
                 call.tool.name,
                 _id_and_name(call.host),
                 None if error is None else error.code,

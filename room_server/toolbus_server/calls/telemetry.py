@@ -67,7 +67,7 @@ class ServerTelemetry:
         """
         span = None
         if received.sampled:
-            method = f"{call.definition.manifest.name}.{call.tool.name}"
+            method = f"{call.definition.name}.{call.tool.name}"
             call.span = span = self._tracing.start_server(
                 method,
                 call.call_id,
@@ -115,7 +115,7 @@ def _is_registered(room: RoomState, caller: Participant, request: Call) -> bool:
         toolkit = room.resolve(caller, request.toolkit, participant)
     except NotFound:
         return False
-    return request.tool in toolkit.serving.definition.tools
+    return toolkit.serving.definition.tool(request.tool) is not None
 
 
 def _attributes_of(room: RoutedRoom, call: InFlightCall) -> SharedAttributes:

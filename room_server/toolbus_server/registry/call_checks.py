@@ -24,7 +24,7 @@ def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> T
         NotFound: The toolkit has no such tool.
         PermissionDenied: The caller's grants do not cover it.
     """
-    tool = toolkit.serving.definition.tools.get(name)
+    tool = toolkit.serving.definition.tool(name)
     if tool is None:
         raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
     if not caller.may_call(toolkit.name, name):

@@ -157,7 +157,7 @@ class RoomState:
             What changed: nothing if the name is taken, or its owner has too many reserved names.
             Else the toolkit has a `reservation`, which `release` ends.
         """
-        name = generation.definition.manifest.name
+        name = generation.definition.name
         is_taken = name in self._public if public else (owner, name) in self._private
         if is_taken or len(self._reserved.get(owner, ())) >= MAX_RESERVED:
             return []

@@ -63,6 +63,7 @@ class ToolVisibility:
             if not toolkit.is_present or not toolkit.is_visible_to(participant):
                 return None
             rights, definition = participant.rights, toolkit.serving.definition
+            yield from definition.read_steps()
             tools = yield from self._tools(toolkit.name, definition, rights)
             if participant.rights is rights and toolkit.serving.definition is definition:
                 break
@@ -98,6 +99,7 @@ class ToolVisibility:
             generations, rights = toolkit.generations, participant.rights
             readable = []
             for each in toolkit.reserve[:_MAX_RESERVE]:
+                yield from each.definition.read_steps()
                 tools = yield from self._tools(toolkit.name, each.definition, rights)
                 if tools or not each.definition.manifest.tools:
                     readable.append(each)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import jsonschema_rs
+import msgspec
 import rfc8785
 from pydantic import ValidationError
 
@@ -98,11 +99,21 @@ class Definition:
         """The author's version of it."""
         return self.manifest.version
 
+    def tool(self, name: str) -> ToolManifest | None:
+        """Return a tool; None if there is none of this name."""
+        return self.tools.get(name)
+
+    def read_steps(self) -> Steps[None]:
+        """Prepare all attributes for use, in steps; only a `LazyDefinition` is not ready."""
+        yield from ()
+
 
 class LazyDefinition(Definition):
     """A definition that another server has checked; its manifest is parsed when it is first used.
 
-    A room may have thousands of toolkits that are never used at this server. Its attributes raise
+    A call parses its tool only. Run `read_steps` before the first use of another attribute than
+    `name`, `digest`, `version` and `packed`, which would parse the whole manifest at once. A room
+    may have thousands of toolkits that are never used at this server. All of these raise
     InvalidArguments if this server cannot read the manifest.
 
     Args:
@@ -112,11 +123,14 @@ class LazyDefinition(Definition):
         packed: The manifest.
     """
 
-    __slots__ = ("_name", "_packed", "_parsed", "_version")
+    __slots__ = ("_head", "_name", "_packed", "_packed_tools", "_parsed", "_read_tools", "_version")
     _name: str
     _version: str
     _packed: bytes
     _parsed: Definition | None
+    _head: ToolkitManifest
+    _packed_tools: dict[str, bytes] | None
+    _read_tools: dict[str, ToolManifest]
 
     def __init__(self, name: str, digest: str, version: str, packed: bytes) -> None:
         put = object.__setattr__  # the base class is frozen
@@ -125,6 +139,8 @@ class LazyDefinition(Definition):
         put(self, "_version", version)
         put(self, "_packed", packed)
         put(self, "_parsed", None)
+        put(self, "_packed_tools", None)
+        put(self, "_read_tools", {})
 
     @property
     def is_read(self) -> bool:
@@ -161,14 +177,62 @@ class LazyDefinition(Definition):
         """All searchable texts, case-folded."""
         return self._read().search_text
 
+    def tool(self, name: str) -> ToolManifest | None:
+        """Return a tool, and parse no other; None if there is none of this name."""
+        if self._parsed is not None:
+            return self._parsed.tools.get(name)
+        found = self._read_tools.get(name)
+        if found is None:
+            packed = self._tools_by_name().get(name)
+            if packed is None:
+                return None
+            path = f"/tools/{name}"
+            found = self._read_tools[name] = _validated(ToolManifest, packed, _MAX_LEVELS - 2, path)
+        return found
+
+    def _tools_by_name(self) -> dict[str, bytes]:
+        if self._packed_tools is None:
+            try:
+                pieces = split_manifest(self._packed, MAX_TOOLS)
+                named = {_name_of(piece): piece for piece in pieces.tools}
+            except (BadBody, msgspec.DecodeError) as error:
+                raise _manifest_error("/tools", str(error)) from error
+            object.__setattr__(self, "_head", _parse(pieces.head))
+            object.__setattr__(self, "_packed_tools", named)
+            return named
+        return self._packed_tools
+
+    def read_steps(self) -> Steps[None]:
+        """Parse the manifest, one tool in each step."""
+        if self._parsed is not None:
+            return
+        tools: dict[str, ToolManifest] = {}
+        for name in self._tools_by_name():
+            if (tool := self.tool(name)) is not None:
+                tools[name] = tool
+            yield
+        manifest = self._head.model_copy(update={"tools": tuple(tools.values())})
+        parsed = Definition(manifest, self.digest, tools, _search_text(manifest))
+        object.__setattr__(self, "_parsed", parsed)
+
     def _read(self) -> Definition:
-        parsed = self._parsed
-        if parsed is None:
-            manifest = _parse(self._packed)
-            tools = {tool.name: tool for tool in manifest.tools}
-            parsed = Definition(manifest, self.digest, tools, _search_text(manifest))
-            object.__setattr__(self, "_parsed", parsed)
-        return parsed
+        if self._parsed is None:
+            run_steps(self.read_steps())
+        assert self._parsed is not None, "it was read now"
+        return self._parsed
+
+
+class _Named(msgspec.Struct):
+    """A packed tool, of which only the name is decoded."""
+
+    name: str
+
+
+_decode_named = msgspec.msgpack.Decoder(_Named).decode
+
+
+def _name_of(packed_tool: bytes) -> str:
+    return _decode_named(packed_tool).name
 
 
 @dataclass(frozen=True, slots=True)

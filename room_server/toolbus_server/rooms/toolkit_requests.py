@@ -278,6 +278,7 @@ class ToolkitRequests:
         while True:
             toolkit = self._room.state.resolve(participant, request.toolkit, owner)
             definition, rights = toolkit.serving.definition, participant.rights
+            yield from definition.read_steps()
             readable = yield from _readable_tools(toolkit, definition, rights)
             if definition.manifest.tools and not readable:
                 if toolkit.public:

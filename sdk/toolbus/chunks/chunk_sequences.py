@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from toolbus.chunks.chunk_types import (
     Chunk,
@@ -23,8 +23,11 @@ from toolbus.chunks.chunk_types import (
 )
 from toolbus.chunks.file_io import cut_in_pieces
 from toolbus.chunks.receive_credit import ReceivedChunk
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import RoomException, StreamBroken
 from toolbus.wire import BadBody, pack_body, unpack_body
+from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
+from toolbus.wire.codec import short_list
 
 __all__ = [
     "ChunkReader",
@@ -95,7 +98,15 @@ class ChunkReader:
             only pieces of a file may arrive before its end; dropping that file cancels the call.
     """
 
-    __slots__ = ("_count", "_file", "_give_up", "_invalid_chunk", "_is_reading", "_source")
+    __slots__ = (
+        "_count",
+        "_file",
+        "_give_up",
+        "_invalid_chunk",
+        "_is_reading",
+        "_source",
+        "_taken",
+    )
 
     def __init__(
         self,
@@ -110,6 +121,8 @@ class ChunkReader:
         self._file: object = None
         """Identifies the file whose pieces arrive now; None if there is none."""
         self._is_reading = False
+        self._taken: ReceivedChunk | None = None
+        """A chunk whose reading was cancelled."""
 
     def fail(self, error: RoomException) -> RoomException:
         """End the call as its reader refuses a chunk; return the error that the reader gets."""
@@ -128,12 +141,13 @@ class ChunkReader:
         """
         while self._file is not None:
             await self._next_piece(self._file)
-        received = await self._take()
-        if received is None:
+        taken = await self._take()
+        if taken is None:
             return None
+        received, fields = taken
         self._count += 1
         try:
-            chunk = self._read(received)
+            chunk = self._read(received, fields)
         except StreamBroken as broken:
             raise self.fail(broken) from None
         except ValueError as error:
@@ -141,8 +155,9 @@ class ChunkReader:
         is_end = received.last and self._give_up is None and isinstance(chunk, EmptyChunk)
         return None if is_end else chunk
 
-    def _read(self, received: ReceivedChunk) -> Chunk:
-        fields = unpack_body(received.body, binary=True)
+    def _read(self, received: ReceivedChunk, fields: Any) -> Chunk:
+        if isinstance(fields, BadBody):
+            raise fields
         piece = file_piece_from_wire(fields)
         if piece is not None and piece[1] and not received.last:
             return self._begin_file(piece[0])
@@ -159,8 +174,8 @@ class ChunkReader:
         """Wait for the next piece of a file; return it and whether another one follows."""
         if self._file is not file:
             raise RuntimeError("this file was skipped: the next chunk was read before its end")
-        received = await self._take()
-        piece = None if received is None else _piece_of(received.body)
+        received, fields = await self._take() or (None, ())
+        piece = file_piece_from_wire(fields)
         if received is None or piece is None or not self._fits(received, more=piece[1]):
             raise self.fail(StreamBroken("a file did not continue or end as the protocol requires"))
         if not piece[1]:
@@ -183,14 +198,37 @@ class ChunkReader:
             path, reason = error.path, error.reason
         return self._invalid_chunk(received, f"/{self._count - 1}{path}", reason)
 
-    async def _take(self) -> ReceivedChunk | None:
+    async def _take(self) -> tuple[ReceivedChunk, Any] | None:
+        """Wait for the next chunk; return it with its fields, or the `BadBody` of an invalid one.
+
+        If this is cancelled, the chunk is taken again.
+        """
         if self._is_reading:
             raise ConcurrentReadError
         self._is_reading = True
         try:
-            return await self._source.next()
+            received = self._taken or await self._source.next()
+            if received is None:
+                return None
+            self._taken = received
+            fields = await _fields_of(received.body)
+            self._taken = None
+            return received, fields
         finally:
             self._is_reading = False
+
+
+async def _fields_of(body: bytes) -> Any:
+    """Unpack the fields of a chunk, large ones in slices; return the error if that fails."""
+    try:
+        if len(body) <= LARGE_BODY_BYTES:
+            return unpack_body(body, binary=True)
+        fields = short_list(body)  # a text or a piece of a file
+        if fields is None:
+            fields = await run_in_slices(unpack_steps(body, binary=True), len(body))
+        return fields
+    except BadBody as error:
+        return error
 
 
 class ReceivedFile:
@@ -233,10 +271,3 @@ class ReceivedFile:
             # Garbage is collected on any thread, and after the end of the loop too.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._give_up)
-
-
-def _piece_of(body: bytes) -> tuple[FileChunk, bool] | None:
-    try:
-        return file_piece_from_wire(unpack_body(body, binary=True))
-    except BadBody:
-        return None

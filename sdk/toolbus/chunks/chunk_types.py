@@ -33,6 +33,7 @@ from toolbus.chunks.json_values import (
     plain_text,
 )
 from toolbus.errors import StreamBroken
+from toolbus.wire.body_steps import Steps, unpack_steps
 from toolbus.wire.codec import flat_json, unpack_body, unpack_nested
 
 __all__ = [
@@ -317,6 +318,11 @@ def read_value(body: bytes) -> Any:
     """Read the `value` of a packed chunk. Raises what `read_chunk` raises."""
     value = flat_json(body)
     return chunk_from_wire(unpack_nested(body, binary=True)).value if value is None else value
+
+
+def chunk_steps(body: bytes) -> Steps[Chunk]:
+    """Do as `read_chunk`, in steps."""
+    return chunk_from_wire((yield from unpack_steps(body, binary=True)))
 
 
 def chunk_from_wire(fields: Sequence[Any]) -> Chunk:

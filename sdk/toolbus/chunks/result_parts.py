@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from toolbus.chunks.chunk_sequences import ReceivedChunkSource
 from toolbus.chunks.receive_credit import ReceivedChunk
 from toolbus.errors import RoomException, StreamBroken
-from toolbus.wire import MAX_FRAME_BYTES, BadBody, pack_body, unpack_body
+from toolbus.wire import MAX_FRAME_BYTES, pack_body
+from toolbus.wire.codec import short_list
 
 __all__ = [
     "LARGE_RESULT_BYTES",
@@ -44,12 +45,8 @@ def part_bodies(body: bytes) -> Iterator[bytes]:
 
 def part_data(body: bytes) -> bytes | None:
     """Return the data of a part; None for any other body."""
-    try:
-        fields = unpack_body(body, binary=True)
-    except BadBody:
-        return None
-    match fields:
-        case [5, bytes(data), *_]:
+    match short_list(body, 2):
+        case [5, bytes(data)]:
             return data
     return None
 

@@ -15,13 +15,13 @@ from typing import Any, Self
 
 from opentelemetry.context import get_current
 
-from toolbus.chunks.chunk_types import read_chunk
+from toolbus.chunks.chunk_types import chunk_steps, read_chunk, read_value
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.client.affinity import AffinityCache
 from toolbus.client.connection import Connection
 from toolbus.client.inbound_stream import InboundStream, read_file, read_parts
 from toolbus.client.local_errors import (
-    decode_reply,
+    read_reply,
     recorded_end,
     request_encoding_error,
     request_too_large_error,
@@ -29,6 +29,7 @@ from toolbus.client.local_errors import (
 from toolbus.client.pending_requests import PendingRequest, PendingRequests
 from toolbus.client.reconnecting_connection import ReconnectingConnection
 from toolbus.client.retry import CallPlan, RetryPolicy
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.concurrency.timers import ROUNDING_MS
 from toolbus.errors import (
     ConnectionLost,
@@ -52,6 +53,7 @@ from toolbus.wire import (
     decode_from_client,
     encode,
 )
+from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
 __all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "Caller"]
 
@@ -117,7 +119,7 @@ class Caller:
             result = await request.future
         finally:
             self._pending.remove(request)
-        return decode_reply(result)
+        return await read_reply(result)
 
     async def describe(self, toolkit: str, participant: str | None) -> dict[str, Any]:
         """Request the description of a toolkit, record it for retries, and return it.
@@ -159,6 +161,9 @@ class Caller:
         if span is not None:
             span.end()
         try:
+            if len(result.body) > LARGE_BODY_BYTES:
+                chunk = await run_in_slices(chunk_steps(result.body), len(result.body))
+                return chunk.value if read is read_value else chunk
             return read(result.body)
         except (BadBody, ValueError, TypeError) as broken:
             raise InvalidResult("the host's result is not a chunk", executed="yes") from broken

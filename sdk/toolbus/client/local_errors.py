@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import (
     Cancelled,
     Internal,
@@ -25,10 +26,12 @@ from toolbus.wire import (
     Result,
     unpack_body,
 )
+from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 
 __all__ = [
     "NotEnteredProxy",
     "decode_reply",
+    "read_reply",
     "recorded_end",
     "request_encoding_error",
     "request_too_large_error",
@@ -102,9 +105,23 @@ def decode_reply(answer: Any) -> dict[str, Any]:
     if type(answer) is not Result:
         raise InvalidResult("the server's reply is not an object", executed="no")
     try:
-        body = unpack_body(answer.body, binary=True)
+        return _one_object(unpack_body(answer.body, binary=True))
     except BadBody as error:
         raise InvalidResult("the server's reply cannot be decoded", executed="no") from error
+
+
+async def read_reply(answer: Any) -> dict[str, Any]:
+    """Do as `decode_reply`; a large reply is read in slices."""
+    if type(answer) is not Result or len(answer.body) <= LARGE_BODY_BYTES:
+        return decode_reply(answer)
+    steps = unpack_steps(answer.body, binary=True)
+    try:
+        return _one_object(await run_in_slices(steps, len(answer.body)))
+    except BadBody as error:
+        raise InvalidResult("the server's reply cannot be decoded", executed="no") from error
+
+
+def _one_object(body: Any) -> dict[str, Any]:
     if type(body) is not dict:
         raise InvalidResult("the server's reply is not an object", executed="no")
     return body

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import DeadlineExceeded, Executed, InvalidArguments, ToolFailed
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.input_receiver import unreadable_input
@@ -18,8 +19,11 @@ from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.context import ToolContext
 from toolbus.tools.input_stream import InputStream
+from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool_run import Participant, ToolRun, progress_chunk
+from toolbus.tools.toolkit import read_large_arguments
 from toolbus.wire import BadBody, Dispatch, unpack_body
+from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 
 __all__ = ["CallRunner", "HostedCall", "describe_calls"]
 
@@ -45,6 +49,9 @@ class HostedCall(ToolRun):
     # Class attributes: few calls change them.
     caller_context: dict[str, Any] | None = None
     """The caller's own data, once the header was read; not checked."""
+    context_bytes: int = 0
+    """The size of the caller's own data, if it is large and was not read with the header."""
+    _is_reading: bool = False  # large arguments: the tool has not begun
     started: bool = False
     """False for a task that was cancelled before its first step and never runs."""
     awaited: int = 0
@@ -117,9 +124,29 @@ class HostedCall(ToolRun):
         """Read optional header fields. Raises `InvalidArguments` for an invalid caller context."""
         header = self.dispatch.header
         if "caller_context" in header:
-            self.caller_context = _caller_context(header["caller_context"])
+            packed = header["caller_context"]
+            if len(packed) > LARGE_BODY_BYTES:
+                self.context_bytes = len(packed)
+            else:
+                self.caller_context = _caller_context(packed)
         if not _STREAM_FIELDS.isdisjoint(header):
             self.open_stream()
+
+    async def read_large_parts(self) -> dict[str, Any]:
+        """Read arguments and the caller's own data in slices; return the arguments.
+
+        Raises `InvalidArguments`, recorded: nothing ran.
+        """
+        self._is_reading = True
+        if self.context_bytes:
+            packed = self.dispatch.header["caller_context"]
+            try:
+                self.caller_context = await _large_caller_context(packed)
+            except InvalidArguments as error:
+                raise self.refuse(error) from error.__cause__
+        arguments = await read_large_arguments(self, self.dispatch.arguments)
+        self._is_reading = False
+        return arguments
 
     def execute(self, arguments: dict[str, Any]) -> Coroutine[Any, Any, Chunk]:
         """Run the tool, with the call's input if it has one."""
@@ -163,6 +190,8 @@ class HostedCall(ToolRun):
     @property
     def executed(self) -> Executed:
         """Whether the function ran; unknown while a part of it is on a thread."""
+        if self._is_reading:
+            return "no"
         return "maybe" if self.threads else super().executed
 
     def stop(self) -> None:
@@ -198,13 +227,28 @@ class HostedCall(ToolRun):
 
 def _caller_context(packed: bytes) -> dict[str, Any]:
     try:
-        value = unpack_body(packed)
-        if type(value) is not dict:
-            raise BadBody("", "caller_context must be one object")
+        return _one_object(unpack_body(packed))
     except BadBody as error:
-        details = {"path": "/caller_context", "message": error.reason}
-        raise InvalidArguments(error.reason, details=details) from error
+        raise _invalid_context(error) from error
+
+
+async def _large_caller_context(packed: bytes) -> dict[str, Any]:
+    try:
+        steps = unpack_steps(packed, max_containers=MAX_CONTAINERS)
+        return _one_object(await run_in_slices(steps, len(packed)))
+    except BadBody as error:
+        raise _invalid_context(error) from error
+
+
+def _one_object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise BadBody("", "caller_context must be one object")
     return value
+
+
+def _invalid_context(error: BadBody) -> InvalidArguments:
+    details = {"path": "/caller_context", "message": error.reason}
+    return InvalidArguments(error.reason, details=details)
 
 
 @lru_cache(maxsize=_MAX_CACHED_CALLERS)

@@ -54,6 +54,7 @@ from toolbus.wire import (
     encode,
     failed,
 )
+from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
 __all__ = ["MAX_IN_FLIGHT", "Runner"]
 
@@ -338,7 +339,10 @@ class Runner:
         """Run the tool; return the packed chunk, or raise the error for the caller."""
         dispatch = call.dispatch
         try:
-            arguments = read_arguments(call, dispatch.arguments)
+            if len(dispatch.arguments) + call.context_bytes <= LARGE_BODY_BYTES:
+                arguments = read_arguments(call, dispatch.arguments)
+            else:
+                arguments = await call.read_large_parts()
             limits = call.hosted.limits.get(dispatch.tool)
             if limits is None and call.stream is None:
                 chunk = await call.execute(arguments)

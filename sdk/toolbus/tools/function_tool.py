@@ -9,15 +9,13 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Unpack
 
-from pydantic import ValidationError
-
-from toolbus.chunks.json_values import PlainArguments, cut, shown
+from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import CompiledDefinition
 from toolbus.tools.input_stream import InputParameter
 from toolbus.tools.options import ToolFields, ToolOptions, merged_options, options_of
-from toolbus.tools.schema_validation import Violation, conversion_violation
+from toolbus.tools.schema_validation import converted
 from toolbus.tools.signature import (
     FunctionSignature,
     code_of,
@@ -25,7 +23,9 @@ from toolbus.tools.signature import (
     read_signature,
     yields,
 )
-from toolbus.tools.tool import Tool, arguments_error
+from toolbus.tools.sliced_parameters import SlicedParameters
+from toolbus.tools.tool import Tool
+from toolbus.wire.body_steps import Steps
 
 __all__ = ["ITEMS_AHEAD", "FunctionTool"]
 
@@ -81,6 +81,7 @@ class FunctionTool(Tool):
         self._convert = signature.convert
         self._plain: PlainArguments | None = None
         self._signature = signature
+        self._sliced: SlicedParameters | None = None
         self._context = signature.context
         code = code_of(function)
         self._is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
@@ -127,13 +128,18 @@ class FunctionTool(Tool):
             fits = False
         if not fits:
             return super().read_arguments(arguments)
-        try:
-            return self._convert(arguments)
-        except ValidationError as error:
-            raise arguments_error(conversion_violation(error, arguments)) from None
-        except Exception as error:
-            text = f"the arguments cannot be converted: {type(error).__name__}"
-            raise arguments_error(Violation("", cut(text))) from error
+        return converted(self._convert, arguments)
+
+    def read_steps(self, arguments: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Do as `read_arguments`, in steps."""
+        if type(self).read_arguments is not FunctionTool.read_arguments:
+            return (yield from super().read_steps(arguments))
+        if self._sliced is None:
+            schema = (self._compiled or self._compile()).manifest.input_schema
+            signature = self._signature if schema == self._signature.input_schema else None
+            self._sliced = SlicedParameters(schema, signature)
+            yield
+        return (yield from self._sliced.read_steps(self.read_arguments, arguments))
 
     def _compile(self) -> CompiledDefinition:
         settled = super()._compile()

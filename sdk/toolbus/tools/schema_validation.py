@@ -8,18 +8,23 @@ values, so arguments are not written to logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, time
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jsonschema_rs
 from pydantic import ValidationError
 
 from toolbus.chunks.json_values import cut, json_pointer
+from toolbus.errors import InvalidArguments
 
-__all__ = ["JsonCheck", "Violation", "conversion_violation"]
+__all__ = ["JsonCheck", "Place", "Violation", "converted", "invalid_arguments"]
 
+T = TypeVar("T")
+
+Place: TypeAlias = Callable[[Sequence[str | int]], str]
+"""Makes a JSON pointer from the keys that lead to a value."""
 _Kind: TypeAlias = jsonschema_rs.ValidationErrorKind
 
 
@@ -36,10 +41,31 @@ class Violation(NamedTuple):
         return {"path": self.path, "message": self.message}
 
 
-def conversion_violation(error: ValidationError, arguments: dict[str, Any]) -> Violation:
-    """Return where and why pydantic could not convert arguments that match their schema."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return Violation(json_pointer(_existing(first["loc"], arguments)), cut(first["msg"]))
+def invalid_arguments(violation: Violation) -> InvalidArguments:
+    """Make the error for arguments that break their schema."""
+    message = f"{violation.path}: {violation.message}" if violation.path else violation.message
+    return InvalidArguments(message, details=violation.details)
+
+
+def converted(convert: Callable[[Any], T], arguments: Any, place: Place = json_pointer) -> T:
+    """Convert arguments that match their schema.
+
+    Args:
+        convert: The conversion, by pydantic.
+        arguments: What it gets.
+        place: Makes the JSON pointer of a violation from the keys that lead to it.
+
+    Raises `InvalidArguments` with the first violation's path and message.
+    """
+    try:
+        return convert(arguments)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = place(_existing(first["loc"], arguments))
+        raise invalid_arguments(Violation(path, cut(first["msg"]))) from None
+    except Exception as error:
+        text = f"the arguments cannot be converted: {type(error).__name__}"
+        raise invalid_arguments(Violation(place([]), cut(text))) from error
 
 
 def _existing(path: tuple[int | str, ...], value: Any) -> list[int | str]:
@@ -70,14 +96,19 @@ class JsonCheck:
         self.fits: Callable[[Any], bool] = self._validator.is_valid
         """Whether a value matches. Raises `ValueError` for what is not JSON."""
 
-    def violation(self, value: Any) -> Violation | None:
-        """Return the first violation; the same one each time."""
+    def violation(self, value: Any, place: Place = json_pointer) -> Violation | None:
+        """Return the first violation; the same one each time.
+
+        Args:
+            value: The value.
+            place: Makes the JSON pointer of a violation from the keys that lead to it.
+        """
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return _violation(error)
+            return _violation(error, place)
         except ValueError as error:
-            return Violation("", cut(str(error)))
+            return Violation(place([]), cut(str(error)))
         return None
 
 
@@ -96,19 +127,19 @@ def _compiled(schema: dict[str, Any]) -> jsonschema_rs.Validator:
         raise ValueError(f"at {where}: {cut(error.message)}") from None
 
 
-def _violation(error: jsonschema_rs.ValidationError) -> Violation:
+def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
     path = error.instance_path
     match error.kind:
         case _Kind.Required(name):
-            return Violation(json_pointer([*path, name]), cut(f'"{name}" is required'))
+            return Violation(place([*path, name]), cut(f'"{name}" is required'))
         case _Kind.AdditionalProperties([name, *_]):
-            return Violation(json_pointer([*path, name]), cut(f'"{name}" is not known'))
+            return Violation(place([*path, name]), cut(f'"{name}" is not known'))
         case _Kind.AnyOf(branches) | _Kind.OneOfNotValid(branches):
             # For an optional value, report the violation of the one branch that is not null.
             meant = [branch for branch in branches if not _wants_null(branch)]
             if len(meant) == 1 and meant[0]:
-                return _violation(meant[0][0])
-    return Violation(json_pointer(path), cut(error.message))
+                return _violation(meant[0][0], place)
+    return Violation(place(path), cut(error.message))
 
 
 def _wants_null(branch: list[jsonschema_rs.ValidationError]) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
 )
 from types import MappingProxyType
 from typing import (
@@ -51,6 +52,7 @@ from toolbus.tools.input_stream import (
 )
 
 __all__ = [
+    "ARGUMENTS_CONFIG",
     "ContextParameter",
     "FunctionSignature",
     "code_of",
@@ -59,6 +61,8 @@ __all__ = [
     "yields",
 ]
 
+ARGUMENTS_CONFIG = ConfigDict(extra="forbid")
+"""How pydantic reads arguments."""
 _OURS = MappingProxyType(
     {"ToolContext": ToolContext, "InputStream": InputStream, "FileChunk": FileChunk}
 )
@@ -97,6 +101,11 @@ class FunctionSignature(NamedTuple):
     """Set if every parameter is a plain `str`, `int` or `bool` without further rules."""
     input_parameter: InputParameter | None
     """The parameter that receives the input of a call; not in the schema."""
+    collections: Mapping[str, Any]
+    """The annotations of parameters that are exactly a `list[...]` or `dict[...]`: pydantic
+    converts each of their items by itself."""
+    unconverted: frozenset[str]
+    """Parameters of any type, which pydantic passes on."""
 
 
 class _Parameter(NamedTuple):
@@ -131,6 +140,13 @@ def read_signature(function: Callable[..., Any]) -> FunctionSignature:
         convert=adapter.validator.validate_python,
         plain=_plain(parameters),
         input_parameter=input_parameter,
+        collections={
+            each.name: each.annotation
+            for each in parameters
+            if (get_origin(each.annotation) or each.annotation) in (list, dict)
+            and not isinstance(each.default, FieldInfo)
+        },
+        unconverted=frozenset(each.name for each in parameters if each.annotation is Any),
     )
 
 
@@ -320,7 +336,7 @@ def _arguments(
     fields = {each.name: _field(each, docs.get(each.name)) for each in parameters}
     make: Any = TypedDict  # type checkers accept the functional form with a literal dict only
     arguments = make("arguments", fields)
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+    arguments.__pydantic_config__ = ARGUMENTS_CONFIG
     try:
         adapter = TypeAdapter(arguments)
         schema = adapter.json_schema(schema_generator=_SchemaWriter)

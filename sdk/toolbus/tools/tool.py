@@ -13,15 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, as_chunk
-from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.errors import InvalidResult
 from toolbus.tools.context import ToolContext
 from toolbus.tools.definition import CompiledDefinition, ToolDefinition
 from toolbus.tools.input_stream import ATTACHMENT, InputParameter
 from toolbus.tools.middleware import Middleware
-from toolbus.tools.schema_validation import JsonCheck, Violation
+from toolbus.tools.schema_validation import JsonCheck, Violation, invalid_arguments
 from toolbus.tools.signature import read_method_input
+from toolbus.wire.body_steps import Steps
 
-__all__ = ["Tool", "arguments_error"]
+__all__ = ["Tool"]
 
 
 class Tool(ToolDefinition, ABC):
@@ -107,7 +108,14 @@ class Tool(ToolDefinition, ABC):
                 return arguments
         except ValueError:  # not JSON; the violation is found below
             pass
-        raise arguments_error(check.violation(arguments) or Violation("", "the value is not JSON"))
+        raise invalid_arguments(
+            check.violation(arguments) or Violation("", "the value is not JSON")
+        )
+
+    def read_steps(self, arguments: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Do as `read_arguments`, for large arguments and in steps where that is possible."""
+        yield
+        return self.read_arguments(arguments)
 
     def make_result(self, value: Any) -> Chunk:
         """Convert the return value of `execute` to a chunk that matches the output schema.
@@ -169,9 +177,3 @@ def _check_result(check: JsonCheck, chunk: Chunk) -> None:
     if violation is not None:
         message = f"the result breaks its schema at {violation.path or '/'}: {violation.message}"
         raise InvalidResult(message, details=violation.details)
-
-
-def arguments_error(violation: Violation) -> InvalidArguments:
-    """Return the error for arguments that break their schema, with the path and the reason."""
-    message = f"{violation.path}: {violation.message}" if violation.path else violation.message
-    return InvalidArguments(message, details=violation.details)

@@ -65,6 +65,8 @@ class ToolRun(ABC):
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False
     """Whether the call was cancelled."""
+    argument_bytes: int = 0
+    """The packed size of large arguments, which are validated in slices; else 0."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 

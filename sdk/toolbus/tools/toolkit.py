@@ -15,6 +15,7 @@ from typing import Any
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
 from toolbus.chunks.json_values import cut, plain_json, shown
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import (
     InvalidArguments,
     InvalidResult,
@@ -29,12 +30,14 @@ from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
+from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 from toolbus.tools.wrapped_run import WrappedTool
 from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
+from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "failure_of",
     "packed_result",
     "read_arguments",
+    "read_large_arguments",
     "too_large",
 ]
 
@@ -148,7 +152,11 @@ class Toolkit:
             return await self._wrapped[name].run(context, arguments, attachment)
         try:
             chosen = self.get_tool(name)
-            checked = chosen.read_arguments(arguments)
+            if run.argument_bytes <= LARGE_BODY_BYTES:
+                checked = chosen.read_arguments(arguments)
+            else:
+                steps = chosen.read_steps(arguments)
+                checked = await run_in_slices(steps, run.argument_bytes, continues=True)
         except RoomException as error:
             run.refuse(error)
             raise
@@ -181,6 +189,23 @@ def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
         arguments = unpack_map(packed)
     except BadBody as error:
         raise run.refuse(_invalid(error.path, error.reason)) from error
+    return _one_object(run, arguments)
+
+
+async def read_large_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
+    """Do as `read_arguments`, in slices between which the event loop serves others."""
+    if len(packed) <= LARGE_BODY_BYTES:
+        return read_arguments(run, packed)
+    run.argument_bytes = len(packed)
+    steps = unpack_steps(packed, max_containers=MAX_CONTAINERS)
+    try:
+        arguments = await run_in_slices(steps, len(packed))
+    except BadBody as error:
+        raise run.refuse(_invalid(error.path, error.reason)) from error
+    return _one_object(run, arguments)
+
+
+def _one_object(run: ToolRun, arguments: Any) -> dict[str, Any]:
     if type(arguments) is not dict:
         raise run.refuse(_invalid("", "arguments must be one object"))
     return arguments

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
+from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import InvalidResult, RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
@@ -15,10 +16,18 @@ from toolbus.tools.streaming import check_streams, checked_result, close_items, 
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
+from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
 __all__ = ["WrappedTool"]
 
 _END = EmptyChunk()
+
+
+async def read_in_time(tool: Tool, run: ToolRun, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Check and convert arguments, large ones in slices. Raises `InvalidArguments`."""
+    if run.argument_bytes <= LARGE_BODY_BYTES:
+        return tool.read_arguments(arguments)
+    return await run_in_slices(tool.read_steps(arguments), run.argument_bytes, continues=True)
 
 
 class WrappedTool:
@@ -48,7 +57,7 @@ class WrappedTool:
         """
         run = run_of(context)
         try:
-            self._tool.read_arguments(arguments)
+            await read_in_time(self._tool, run, arguments)
             check_streams(self._tool, run)
         except RoomException as error:
             run.refuse(error)
@@ -92,7 +101,7 @@ class _Execution:
     async def __call__(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         tool, run = self._tool, run_of(call.context)
         try:
-            checked = tool.read_arguments(dict(call.arguments))
+            checked = await read_in_time(tool, run, dict(call.arguments))
             if self._stream is not None and self._is_input_read:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             self._is_input_read = True

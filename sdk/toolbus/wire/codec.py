@@ -54,6 +54,7 @@ _OTHER_FIELD = "a field is missing, of another type or out of range"
 _UNREADABLE = (ValueError, RecursionError, msgspec.DecodeError, msgpack.UnpackException)
 _ARRAY_TAGS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAP_TAGS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+_CONTAINER_TAGS = _ARRAY_TAGS | _MAP_TAGS
 _BINARY_TAGS = frozenset({0xC4, 0xC5, 0xC6})
 
 
@@ -108,19 +109,22 @@ def pack_json_chunk(value: Any) -> bytes:
         raise _encoding_error(error) from error
 
 
-def _refuse_ext(_code: int, _data: bytes) -> NoReturn:
+def refuse_ext(_code: int, _data: bytes) -> NoReturn:
+    """Refuse an ext type; for the hooks of msgpack."""
     raise ValueError("ext types are not part of the protocol")
 
 
 # msgpack refuses keys that are neither text nor bytes before it builds the map. This is required:
 # hashes of other keys are predictable, and a few thousand collisions would take minutes.
-_unpack_value = partial(msgpack.unpackb, ext_hook=_refuse_ext)
+_unpack_value = partial(msgpack.unpackb, ext_hook=refuse_ext)
 _unpack_header = partial(
     _unpack_value, max_array_len=_MAX_HEADER_ITEMS, max_map_len=_MAX_HEADER_ITEMS
 )
 
 # Decodes a map of text to plain values in one step, without intermediate objects.
 _unpack_flat = msgspec.msgpack.Decoder(dict[str, str | int | bool | None]).decode
+_unpack_items = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_unpack_plain = msgspec.msgpack.Decoder().decode
 
 
 class _Shape(NamedTuple):
@@ -348,6 +352,33 @@ def unpack_map(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEPTH)
         return unpack_nested(data, binary=binary, max_depth=max_depth)
 
 
+def flat_map(data: bytes) -> dict[str, Any] | None:
+    """Return a flat map of plain values; None for any other body."""
+    if data and data[0] in _MAP_TAGS:
+        try:
+            return _unpack_flat(data)
+        except _UNREADABLE:
+            pass
+    return None
+
+
+def short_list(data: bytes, fields: int = 15) -> list[Any] | None:
+    """Return the first values of a list of at most 15, if these are plain or byte strings.
+
+    It decodes nothing else, however large the body is; None for any other body.
+    """
+    if not data or not _FIXARRAY <= data[0] < _FIXARRAY + 16:
+        return None
+    try:
+        items = _unpack_items(data)[:fields]
+        if any(memoryview(item)[0] in _CONTAINER_TAGS for item in items):
+            return None
+        values = [_unpack_plain(item) for item in items]
+    except _UNREADABLE:
+        return None
+    return values if PLAIN_OR_BYTES.issuperset(map(type, values)) else None
+
+
 def flat_json(chunk: bytes) -> dict[str, Any] | None:
     """Return the value of a JSON chunk if it is a flat map, as most are; None for other bodies."""
     if chunk[:2] == _JSON_CHUNK:
@@ -365,9 +396,14 @@ def unpack_nested(data: bytes, *, binary: bool = False, max_depth: int = MAX_DEP
             msgspec.msgpack.decode(data, type=msgspec.Raw)
         value = _unpack_value(data)
     except (*_UNREADABLE, TypeError) as error:
-        raise BadBody("", _NOT_ALLOWED) from error
+        raise msgpack_error() from error
     check_value(value, max_depth, binary=binary)
     return value
+
+
+def msgpack_error() -> BadBody:
+    """Make the error for an opaque part that cannot be unpacked."""
+    return BadBody("", _NOT_ALLOWED)
 
 
 def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:

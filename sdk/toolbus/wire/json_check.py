@@ -9,14 +9,15 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-__all__ = ["PLAIN", "PLAIN_OR_BYTES", "BadBody", "check_value"]
+__all__ = ["PLAIN", "PLAIN_OR_BYTES", "BadBody", "Location", "check_value"]
 
 PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 """Types whose values every packer writes alike, and which contain no other values."""
 PLAIN_OR_BYTES: frozenset[type] = PLAIN | {bytes}
 _MAX_STEP_CHARS = 128
 _MAX_POINTER_CHARS = 1_024
-_Location: TypeAlias = "tuple[_Location | None, Any]"
+Location: TypeAlias = "tuple[Location | None, Any]"
+"""The keys that lead to a value, the last one first; None for the outermost value."""
 
 
 class BadBody(ValueError):
@@ -28,7 +29,7 @@ class BadBody(ValueError):
         self.reason = reason
 
 
-def check_value(value: Any, depth: int, location: _Location | None = None, *, binary: bool) -> None:
+def check_value(value: Any, depth: int, location: Location | None = None, *, binary: bool) -> None:
     """Check a decoded value and everything in it.
 
     Args:
@@ -54,7 +55,7 @@ def check_value(value: Any, depth: int, location: _Location | None = None, *, bi
 
 
 def _check_items(
-    value: dict[Any, Any] | list[Any], depth: int, location: _Location | None, *, binary: bool
+    value: dict[Any, Any] | list[Any], depth: int, location: Location | None, *, binary: bool
 ) -> None:
     plain = PLAIN_OR_BYTES if binary else PLAIN
     if isinstance(value, dict):
@@ -68,7 +69,7 @@ def _check_items(
             check_value(item, depth - 1, (location, key), binary=binary)
 
 
-def _pointer(location: _Location | None) -> str:
+def _pointer(location: Location | None) -> str:
     """Return the location of a refused value as a JSON pointer."""
     steps: list[str] = []
     while location is not None:

@@ -337,7 +337,7 @@ def test_unpacked_offer_equals_the_registered_toolkit() -> None:
 
 
 def test_remote_manifest_is_decoded_on_first_use() -> None:
-    registered = definition("kit", "run")
+    registered = definition("kit", "run", "stop")
     read = unpack_offer(
         pack_offer(participant("host").identity, Offer("kit", True, frozenset(), registered))
     ).definition
@@ -348,7 +348,10 @@ def test_remote_manifest_is_decoded_on_first_use() -> None:
     assert isinstance(read, LazyDefinition)
     assert not read.is_read
     assert check_grant(host, state.resolve(host, "kit", None), "run").name == "run"
+    assert not read.is_read
+    assert len([*read.read_steps()]) == len(registered.tools) == 2
     assert read.is_read
+    assert read.manifest == registered.manifest
 
 
 def test_invalid_remote_manifest_fails_only_its_own_requests() -> None:

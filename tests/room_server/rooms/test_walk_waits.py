@@ -13,7 +13,7 @@ import pytest
 
 from support.clients.raw_client import RawClient, raw_participant
 from support.clients.raw_requests import ask, offer, toolkit_of
-from support.processes.server_process import ServerProcess, server_process
+from support.processes.server_process import QUIET, ServerProcess, server_process
 from support.processes.victim import victim
 from toolbus import AgentsGrant, ApiScope
 from toolbus.wire import ListToolkits, Refresh, RequestId, Send, Subscribe
@@ -22,17 +22,6 @@ from toolbus_server.testing import TestServer
 MOST_P99_MS, LONGEST_MS = 20.0, 100.0
 PATTERNS = [f"*.*{number}x*y" for number in range(200)]
 """Each has to be compared with each tool, and covers none."""
-
-QUIET = """
-from dataclasses import replace
-from toolbus.__main__ import main
-from toolbus_server.process import serve
-
-server = serve.RoomServer
-serve.RoomServer = lambda settings: server(replace(settings, ping_interval_s=None))
-main()
-"""
-"""`toolbus`, whose server sends no pings: the raw participants here answer none."""
 
 
 class Attack:

@@ -16,6 +16,17 @@ from toolbus import Key, KeyRing, ParticipantToken, RoomClient
 from toolbus.auth.grants import ApiScope
 from toolbus_toolkits.demo.child_process import COMMAND_MODULE
 
+QUIET = """
+from dataclasses import replace
+from toolbus.__main__ import main
+from toolbus_server.process import serve
+
+server = serve.RoomServer
+serve.RoomServer = lambda settings: server(replace(settings, ping_interval_s=None))
+main()
+"""
+"""`toolbus`, whose server sends no pings: raw participants answer none."""
+
 
 class ServerProcess:
     """`toolbus serve`, always at the address of its first start.

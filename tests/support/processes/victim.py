@@ -1,7 +1,7 @@
 """A caller and its host in a process of their own: how long their calls wait while others attack.
 
-Run as a program it calls `echo.say` of its own host, one call after another, until its input ends,
-then prints how long the calls took.
+Run as a program it calls a tool, one call after another, until its input ends, then prints how long
+the calls took. The tool is that of its own host, or the `say` of another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -31,11 +31,21 @@ class Waits:
 
 
 @asynccontextmanager
-async def victim(url: str, token: str) -> AsyncIterator[Waits]:
-    """Run a victim around the block; the waits are known after it."""
+async def victim(url: str, token: str, toolkit: str = "victim") -> AsyncIterator[Waits]:
+    """Run a victim around the block; the waits are known after it.
+
+    Args:
+        url: The server.
+        token: The victim's token.
+        toolkit: Which `say` it calls; by default it hosts that itself.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "support.processes.victim"),
-        env={**clean_environment(), "VICTIM": f"{url} {token}", "PYTHONPATH": ":".join(sys.path)},
+        env={
+            **clean_environment(),
+            "VICTIM": f"{url} {token} {toolkit}",
+            "PYTHONPATH": ":".join(sys.path),
+        },
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -61,17 +71,18 @@ async def say(text: str) -> str:
     return text
 
 
-async def _call_until_input_ends(url: str, token: str) -> None:
+async def _call_until_input_ends(url: str, token: str, toolkit: str) -> None:
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     waits = []
     async with RoomClient(url, room="lab", token=token) as room:
-        async with room.host(Toolkit("victim", [say])):
-            await room.call("victim.say", text="ready")
+        own = room.host(Toolkit("victim", [say])) if toolkit == "victim" else nullcontext()
+        async with own:
+            await room.call(f"{toolkit}.say", text="ready")
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             while not ended.done():
                 began = perf_counter()
-                await room.call("victim.say", text="x")
+                await room.call(f"{toolkit}.say", text="x")
                 waits.append((perf_counter() - began) * 1000)
                 await asyncio.sleep(_PAUSE_S)
     waits.sort()

@@ -1,0 +1,188 @@
+"""Reads a large opaque part in small steps, between which an event loop can serve others. Pure.
+
+The result and the errors are those of `unpack_body`. A step takes about a millisecond for the worst
+bytes; only the collector of Python's garbage, which a step may start, can take longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
+from math import isfinite
+from typing import Any, TypeAlias, TypeVar
+
+import msgpack
+import msgspec
+
+from toolbus.wire.codec import MAX_DEPTH, flat_map, msgpack_error, refuse_ext
+from toolbus.wire.json_check import PLAIN, PLAIN_OR_BYTES, BadBody, Location, check_value
+
+__all__ = [
+    "LARGE_BODY_BYTES",
+    "Steps",
+    "count_containers",
+    "unpack_steps",
+]
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work in small steps; its result is what the generator returns."""
+
+LARGE_BODY_BYTES = 16 * 1024
+"""An opaque part with more bytes is read in steps."""
+PIECE_BYTES = 8 * 1024
+"""How much is unpacked in one step."""
+VALUES_PER_STEP = 4_096
+"""How many values or keys are checked in one step."""
+_FLAT_BYTES = 64 * 1024  # a flat map of so many bytes is read in two milliseconds
+_CONTAINERS: frozenset[type] = frozenset({dict, list})
+
+
+def unpack_steps(
+    data: bytes,
+    *,
+    binary: bool = False,
+    max_depth: int = MAX_DEPTH,
+    max_containers: int | None = None,
+) -> Steps[Any]:
+    """Read an opaque part as `unpack_body` does.
+
+    Args:
+        data: The packed bytes.
+        binary: Whether byte strings are allowed; JSON has none.
+        max_depth: Nesting of arrays and maps.
+        max_containers: How many arrays and maps it may have; None for any number.
+
+    Raises:
+        BadBody: As `unpack_body`, and for too many arrays and maps.
+    """
+    if len(data) <= _FLAT_BYTES and (flat := flat_map(data)) is not None:
+        return flat
+    try:
+        msgspec.msgpack.decode(data, type=msgspec.Raw)  # refuses containers with a false length
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        raise msgpack_error() from error
+    yield
+    value = yield from _unpack_pieces(data, max_containers)
+    if not (yield from _is_valid(value, max_depth, binary=binary)):
+        yield from _find_invalid(value, max_depth, None, binary=binary)
+    return value
+
+
+def _unpack_pieces(data: bytes, max_containers: int | None) -> Steps[Any]:
+    """Unpack a value piece by piece; the unpacker keeps the unfinished containers."""
+    hook = None if max_containers is None else _Counter(max_containers)
+    unpacker = msgpack.Unpacker(
+        ext_hook=refuse_ext, object_hook=hook, list_hook=hook, max_buffer_size=len(data)
+    )
+    pieces = memoryview(data)
+    for start in range(0, len(data), PIECE_BYTES):
+        unpacker.feed(pieces[start : start + PIECE_BYTES])
+        try:
+            value = unpacker.unpack()
+        except msgpack.OutOfData:
+            yield
+            continue
+        except BadBody:
+            raise
+        except (ValueError, RecursionError, TypeError, msgpack.UnpackException) as error:
+            raise msgpack_error() from error
+        return value
+    raise msgpack_error()
+
+
+class _Counter:
+    """Counts the arrays and maps of a value while they are made; refuses too many."""
+
+    __slots__ = ("_left", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = self._left = limit
+
+    def __call__(self, container: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise BadBody("", f"more than {self._limit} objects and lists")
+        return container
+
+
+def _is_valid(value: Any, max_depth: int, *, binary: bool) -> Steps[bool]:
+    """Return whether `check_value` accepts a value, level by level.
+
+    Each step is a few calls of C functions for thousands of values.
+    """
+    allowed = (PLAIN_OR_BYTES if binary else PLAIN) | _CONTAINERS | {float}
+    level: list[Any] = [[value]]
+    for depth in range(max_depth, -1, -1):
+        inner: list[Any] = []
+        for values in _batches(chain.from_iterable(map(_values_of, level))):
+            kinds = {*map(type, values)}
+            if not kinds <= allowed or (float in kinds and not _are_finite(values)):
+                return False
+            if kinds & _CONTAINERS:
+                found = [each for each in values if type(each) in _CONTAINERS]
+                if depth == 0 or not (yield from _have_text_keys(found)):
+                    return False
+                inner += filter(None, found)
+            yield
+        if not inner:
+            return True
+        level = inner
+    return False
+
+
+def _values_of(container: Any) -> Iterable[Any]:
+    return container.values() if type(container) is dict else container
+
+
+def _batches(values: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(values)
+    while batch := [*islice(iterator, VALUES_PER_STEP)]:
+        yield batch
+
+
+def _are_finite(values: list[Any]) -> bool:
+    return all(isfinite(each) for each in values if type(each) is float)
+
+
+def _have_text_keys(containers: list[Any]) -> Steps[bool]:
+    maps = [each for each in containers if type(each) is dict]
+    for keys in _batches(chain.from_iterable(maps)):
+        if not {str}.issuperset(map(type, keys)):
+            return False
+        yield
+    return True
+
+
+def _find_invalid(
+    value: Any, depth: int, location: Location | None, *, binary: bool
+) -> Steps[None]:
+    """Raise the error of `check_value` for a value that has one."""
+    kind = type(value)
+    if depth == 0 or not (kind is list or (kind is dict and {str}.issuperset(map(type, value)))):
+        check_value(value, depth, location, binary=binary)
+        return
+    plain = PLAIN_OR_BYTES if binary else PLAIN
+    items = value.items() if kind is dict else enumerate(value)
+    for number, (key, item) in enumerate(items):
+        if number % VALUES_PER_STEP == 0:
+            yield
+        if type(item) not in plain:
+            yield from _find_invalid(item, depth - 1, (location, key), binary=binary)
+
+
+def count_containers(values: Iterable[Any], limit: int) -> Steps[int]:
+    """Count the objects and lists among JSON values and in them; stop above the limit."""
+    count = 0
+    level: list[Any] = [values]
+    while level and count <= limit:
+        inner: list[Any] = []
+        for batch in _batches(chain.from_iterable(map(_values_of, level))):
+            if not _CONTAINERS.isdisjoint(map(type, batch)):
+                found = [each for each in batch if type(each) in _CONTAINERS]
+                count += len(found)
+                inner += filter(None, found)
+            yield
+        level = inner
+    return count
