@@ -318,31 +318,31 @@ class StreamRelay:
         The caller may give credit or input at any moment, but it is not polled all the time.
         """
         now = self._loop.time()
-        limit_s, what = self._stall_limit(streams)
+        limit_s, message = self._stall_limit(streams)
         left_s = streams.active_at + limit_s - now
         if left_s > _CLOCK_S:
             self._stalls.add(now + min(left_s, self._check_interval_s(streams)), streams)
         else:
-            self._abort(streams.call, StreamStalled(f"{what} for {limit_s:g} s"), "stalled")
+            self._abort(streams.call, StreamStalled(message.format(limit_s)), "stalled")
 
     def _check_interval_s(self, streams: CallStreams) -> float:
         limit_s = min(streams.idle_s or inf, streams.owed_input_s, self._unread_s)
         return max(limit_s, _CHECK_S)
 
     def _stall_limit(self, streams: CallStreams) -> tuple[float, str]:
-        """Return how long nothing may pass, and what its absence means.
+        """Return how long nothing may pass, and the message after that.
 
         A caller at another node gets its time from that node: what it gives passes through there.
         """
         results, inputs, caller = streams.results, streams.inputs, streams.call.caller
         if results is not None and not results.window.is_open:
             if results.sent_chunks < results.window.number:
-                return _SLOW_S, "the caller's connection took nothing"
+                return _SLOW_S, "the caller's connection took nothing for {:g} s"
             limit_s = _SLOW_S if caller.participant.is_remote else self._unread_s
-            return limit_s, "the caller read nothing, though more could be sent,"
+            return limit_s, "the caller read nothing for {:g} s: read chunks as they arrive"
         if inputs is not None and inputs.window.is_open and not inputs.is_done:
-            return streams.owed_input_s, "neither input nor anything else came"
-        return streams.idle_s or inf, "the host sent nothing"
+            return streams.owed_input_s, "no input came for {:g} s: end the input if it is complete"
+        return streams.idle_s or inf, "the host sent nothing for {:g} s"
 
 
 def is_stream(options: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Decides which caller may take a place of a host, so that no caller takes every place.
 
-Pure: `Runner` counts the calls. A caller is an identity, issuer and name, whatever the number of its
-connections. The callers of a tool with `max_concurrency` share its slots by `ToolSlots`.
+Pure: `Runner` counts the calls. A caller is an identity, issuer and name, however many connections
+it has. The callers of a tool with `max_concurrency` share its slots by `ToolSlots`.
 """
 
 from __future__ import annotations
