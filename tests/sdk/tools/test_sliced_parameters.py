@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from toolbus import InvalidArguments
 from toolbus.tools import sliced_parameters
-from toolbus.tools.tool import FunctionTool
+from toolbus.tools.function_tool import FunctionTool
 
 
 class Row(BaseModel):
