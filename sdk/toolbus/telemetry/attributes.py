@@ -1,7 +1,7 @@
 """The names of all attributes that are recorded of a call, and how its outcome is recorded.
 
 From the RPC conventions 1.44 (a release candidate), the GenAI conventions (in development), and
-our own under `toolbus.`. Metrics are not built yet; their names are defined here.
+our own under `toolbus.`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ EXECUTED: Final = "toolbus.executed"
 """Whether the tool's function ran: no, maybe, yes."""
 CAUSE: Final = "toolbus.cause"
 """Class of the exception behind a `tool_failed`."""
+OUTCOME: Final = "toolbus.outcome"
+"""How a call ended: ok, closed, or the code of its error."""
 
 SYSTEM: Final = "toolbus"
 """Value of `rpc.system.name`."""
@@ -53,6 +55,8 @@ OTHER: Final = "_OTHER"
 CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
 SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
 EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+TOOL_CALLS: Final = "toolbus.tool.calls"
+TOOL_CALLS_ACTIVE: Final = "toolbus.tool.calls.active"
 
 MAX_NAME_CHARS = 256
 """Longer names are truncated."""

@@ -9,7 +9,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
@@ -73,6 +73,8 @@ class ToolRun(ABC):
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False
     """Whether the call was cancelled."""
+    tracks_entry: bool = False
+    """Set where only a runner in this process can enter the function: see `executed_so_far`."""
     argument_bytes: int = 0
     """The packed size of large arguments, which are validated in slices; else 0."""
     _refusal: RoomException | None = None
@@ -144,6 +146,18 @@ class ToolRun(ABC):
         """
         return "yes" if self.entered else "maybe"
 
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the run is on a thread, or waits for one."""
+        return False
+
+    @property
+    def executed_so_far(self) -> Executed:
+        """Whether the function ran, for middlewares: "no" only if it was certainly not entered."""
+        if self.entered or not self.tracks_entry:
+            return self.executed
+        return "maybe" if self.is_on_thread else "no"
+
 
 @dataclass(eq=False)
 class LocalRun(ToolRun):
@@ -161,11 +175,32 @@ class LocalRun(ToolRun):
     """Receives the chunks of a streaming tool; without it there is no stream."""
     on_progress: Callable[[Any], None] | None = None
     """Receives the plain value of each progress, on the thread that emits it."""
+    _on_threads: set[object] = field(default_factory=set, init=False)
+    """One token for each function that has not ended on its thread."""
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
-        result: T = await self.in_thread(function)
+        token = object()
+        self._on_threads.add(token)
+
+        def run() -> T:
+            try:
+                return function()
+            finally:
+                self._on_threads.discard(token)
+
+        result: T = await self.in_thread(run)
         return result
+
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the run is on a thread, or waits for one."""
+        return bool(self._on_threads)
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the function ran; unknown while a part of it is on a thread."""
+        return "maybe" if self._on_threads else super().executed
 
     @property
     def streams(self) -> bool:
