@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
+from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 from toolbus.chunks.chunk_types import Chunk
@@ -18,6 +19,7 @@ __all__ = ["RateLimit"]
 _By: TypeAlias = Literal["tool", "caller", "principal"]
 _MAX_KEYS = 10_000
 _LEAST_S = 0.001
+_MOST_S = 366 * 24 * 3_600
 
 
 class RateLimit:
@@ -30,7 +32,7 @@ class RateLimit:
 
     Args:
         calls: How many calls.
-        per_s: In how many seconds.
+        per_s: In how many seconds, from 0.001 to 366 days.
         by: What is counted apart: each "tool", each "caller" for all tools together, or each
             "principal", which is the caller where a call is on behalf of no one else.
 
@@ -41,18 +43,18 @@ class RateLimit:
         if by not in get_args(_By):
             raise ValueError(f'by must be "tool", "caller" or "principal", not {shown(by)}')
         checked_count("calls", calls)
+        if not _LEAST_S <= checked_seconds("per_s", per_s) <= _MOST_S:
+            raise ValueError(f"per_s must be from {_LEAST_S} to {_MOST_S}, not {per_s}")
         self._key_of: Callable[[ToolCall], str] = _KEYS[by]
-        self._text = (
-            f"at most {calls} calls of one {by} in {per_s:g} s"
-            if checked_seconds("per_s", per_s)
-            else ""
-        )
+        self._text = f"at most {calls} calls of one {by} in {per_s:g} s"
         with extra_named("RateLimit"):
             from throttled import MemoryStore, RateLimiterType, Throttled
             from throttled.rate_limiter import per_duration
+        # A quota has whole seconds: the same rate, written with them; `calls` is the burst.
+        rate = calls / Fraction(per_s).limit_denominator(1_000)
         self._limiter = Throttled(
             using=RateLimiterType.GCRA.value,
-            quota=per_duration(timedelta(seconds=per_s), calls),
+            quota=per_duration(timedelta(seconds=rate.denominator), rate.numerator, burst=calls),
             store=MemoryStore(options={"MAX_SIZE": _MAX_KEYS}),
         )
 

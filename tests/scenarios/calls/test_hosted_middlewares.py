@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import FileChunk, FunctionTool, RemoteToolkit, RoomException
+from toolbus import Chunk, FileChunk, FunctionTool, Next, RemoteToolkit, RoomException, ToolCall
 from toolbus.middlewares import Cache, Log, OutputLimit, RateLimit, Retry, TimeLimit
 from toolbus_server.testing import running_server
 
@@ -31,9 +31,7 @@ class Shop:
         return [
             wrapped(self.price, Cache(), read_only=True, cache_ttl_s=60),
             wrapped(self.order, RateLimit(1, HOUR_S, by="caller")),
-            wrapped(self.wait, TimeLimit(0.05)),
             wrapped(self.block, TimeLimit(0.05)),
-            wrapped(self.lines, OutputLimit(max_chunks=2)),
             wrapped(self.file, OutputLimit(10)),
         ]
 
@@ -44,21 +42,8 @@ class Shop:
     async def order(self) -> str:
         return "done"
 
-    async def wait(self) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.runs.append("cancelled")
-
     def block(self) -> None:
         self.release.wait(30)
-
-    async def lines(self) -> AsyncIterator[str]:
-        try:
-            for letter in "abc":
-                yield letter
-        finally:
-            self.runs.append("closed")
 
     async def file(self) -> FileChunk:
         async def pieces() -> AsyncIterator[bytes]:
@@ -93,29 +78,49 @@ async def test_middlewares_run_at_the_host(caplog: pytest.LogCaptureFixture) -> 
         assert 0 < (refused.retry_after_s or 0) <= HOUR_S
         assert await bo.call("shop.order") == "done"
 
-        late = await failure(ada.call("shop.wait"))
-        assert (late.code, late.executed, shop.runs[-1]) == (
-            "deadline_exceeded",
-            "yes",
-            "cancelled",
-        )
         stuck = await failure(ada.call("shop.block"))
         assert (stuck.code, stuck.executed) == ("deadline_exceeded", "maybe")
         shop.release.set()
-
-        chunks: list[Any] = []
-
-        async def read() -> None:
-            async with ada.stream("shop.lines", {}) as stream:
-                async for chunk in stream:
-                    chunks.append(chunk.value)
-
-        long = await failure(read())
-        assert (long.code, long.executed, chunks) == ("too_large", "yes", ["a", "b"])
-        assert shop.runs[-1] == "closed"
 
         file = await failure(ada.invoke("shop.file"))
         assert (file.code, file.executed) == ("too_large", "yes")
     [*_, refusal, _] = [line for line in caplog.messages if "ended: tool=shop.order" in line]
     assert 'caller="ada"' in refusal
     assert "outcome=overloaded executed=no" in refusal
+
+
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_a_middleware_that_never_ends_ends_its_call_at_the_deadline_and_harms_no_other(
+    is_stubborn: bool,
+) -> None:
+    release, left = asyncio.Event(), asyncio.Event()
+
+    async def never(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        try:
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    if not is_stubborn:
+                        raise
+            async for chunk in next(call):
+                yield chunk
+        finally:
+            left.set()
+
+    shop = Shop()
+    kit = RemoteToolkit(
+        name="shop", tools=[FunctionTool(shop.order, middlewares=[never]), shop.price]
+    )
+    async with (
+        running_server() as server,
+        server.room("host") as host,
+        host.host(kit),
+        server.room("ada") as ada,
+    ):
+        late = await failure(ada.invoke("shop.order", {}, timeout_s=0.2))
+        assert late.code == "deadline_exceeded"
+        assert await ada.call("shop.price", item="a") == 1
+        release.set()
+        async with asyncio.timeout(30):
+            await left.wait()

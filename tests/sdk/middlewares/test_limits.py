@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import pytest
 
 from support.parts.wrapped_calls import Outcome, Scripted, execute, person, run_chain
 from toolbus.chunks.chunk_types import FileChunk, LinkChunk, TextChunk
-from toolbus.errors import NoHost
-from toolbus.middlewares import Cache, OutputLimit, RateLimit, Retry, TimeLimit
+from toolbus.errors import NoHost, ToolFailed
+from toolbus.middlewares import OutputLimit, RateLimit, Retry, TimeLimit
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.toolkit import Toolkit
 
@@ -57,11 +57,32 @@ async def test_a_refusal_did_not_run_and_says_when_to_try_again() -> None:
     assert innermost.attempts == 0
 
 
+@pytest.mark.parametrize(("calls", "per_s"), [(1, 0.5), (2, 7.25), (3, HOUR_S)])
+async def test_after_the_first_calls_the_next_one_has_to_wait_its_share(
+    calls: int, per_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)
+    kit = Toolkit("t", [echo], middlewares=[RateLimit(calls, per_s)])
+    assert [(await execute(kit)).code for _ in range(calls)] == ["ok"] * calls
+    error = (await execute(kit)).error
+    assert error is not None
+    assert error.retry_after_s == pytest.approx(per_s / calls)
+
+
 async def test_a_refusal_after_an_attempt_that_may_have_run_does_not_deny_it() -> None:
     chain = [Retry(backoff_s=0), RateLimit(1, HOUR_S)]
     error = (await run_chain(chain, Scripted(NoHost(executed="maybe")))).error
     assert error is not None
     assert (error.code, error.executed) == ("no_host", "maybe")
+
+    async def busy() -> None:
+        raise ToolFailed("busy", retryable=True)
+
+    busy_tool = FunctionTool(busy, idempotent=True)
+    kit = Toolkit("t", [busy_tool], middlewares=[Retry(backoff_s=0), RateLimit(1, HOUR_S)])
+    error = (await execute(kit)).error
+    assert error is not None
+    assert (error.code, error.executed, error.retryable) == ("overloaded", "yes", False)
 
 
 # TimeLimit
@@ -91,6 +112,9 @@ class Slow:
             pass
         return "late"
 
+    async def items_ignore_the_cancel(self) -> AsyncIterator[str]:
+        yield await self.ignores_the_cancel()
+
     def in_thread(self) -> None:
         self.release.wait(30)
 
@@ -104,6 +128,7 @@ class Slow:
         ("wait", ([], "deadline_exceeded", "yes")),
         ("items", (["a"], "deadline_exceeded", "yes")),
         ("ignores_the_cancel", ([], "deadline_exceeded", "yes")),
+        ("items_ignore_the_cancel", ([], "deadline_exceeded", "yes")),
         ("in_thread", ([], "deadline_exceeded", "maybe")),
         ("raises", ([], "tool_failed", "yes")),
     ],
@@ -210,40 +235,3 @@ async def read(file: FileChunk) -> str:
         return "ok" if await file.read() == b"xxxxx" else "other"
     except Exception as error:
         return Outcome([], error).code  # type: ignore[arg-type]  # a RoomException
-
-
-# Bad options
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: RateLimit(0, 1), ValueError, "calls must be at least 1"),
-        (lambda: RateLimit(1, 0), ValueError, "per_s must be finite"),
-        (lambda: RateLimit(1, 1, by="room"), ValueError, "by must be"),  # type: ignore[arg-type]
-        (lambda: TimeLimit(float("nan")), ValueError, "seconds must be finite"),
-        (lambda: TimeLimit("1"), TypeError, "must be seconds"),  # type: ignore[arg-type]
-        (lambda: OutputLimit(), ValueError, "max_bytes, max_chunks or both"),
-        (lambda: OutputLimit(True), TypeError, "whole number"),
-        (lambda: OutputLimit(max_chunks=0), ValueError, "at least 1"),
-    ],
-)
-def test_bad_options_are_refused(make: Any, error: Any, words: str) -> None:
-    with pytest.raises(error, match=words):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("module", "make"), [("throttled", lambda: RateLimit(1, 1)), ("cachetools", Cache)]
-)
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, module: str, make: Any) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"{module}.*toolbus\[middlewares\]"):
-        make()
-
-
-async def test_limits_of_a_tool_hold_for_that_tool_alone() -> None:
-    limited = FunctionTool(echo, name="limited", middlewares=[OutputLimit(1)])
-    kit = Toolkit("t", [limited])
-    assert (await execute(kit, {"text": "ab"})).code == "too_large"
-    assert (await execute(Toolkit("u", [echo]), {"text": "ab"})).values == ["ab"]

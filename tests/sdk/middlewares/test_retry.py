@@ -42,6 +42,7 @@ async def test_only_harmless_attempts_follow(
     innermost = Scripted(*steps)
     found = await run_chain([RETRY], innermost, replace(REMOTE, idempotent=idempotent))
     assert (innermost.attempts, found.values, found.executed) == (attempts, values, executed)
+    assert found.code != "tool_failed"  # that of a second call of `next` after a chunk
     if executed == "maybe" and len(steps) == 2 and idempotent and attempts == 3:
         assert found.error is not None
         assert not found.error.retryable
@@ -92,12 +93,3 @@ async def test_pauses_are_no_shorter_than_asked_for_and_keep_the_deadline(
     innermost = Scripted(NoHost(retry_after_s=7), FINE)
     found = await run_chain([Retry()], innermost, deadline_at=105.0, clock=lambda: 100.0)
     assert (found.code, innermost.attempts, len(pauses)) == ("no_host", 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "error"),
-    [((0,), {}, ValueError), (("3",), {}, TypeError), ((), {"backoff_s": -1}, ValueError)],
-)
-def test_bad_options_are_refused(arguments: Any, options: Any, error: Any) -> None:
-    with pytest.raises(error, match=r"attempts|backoff_s"):
-        Retry(*arguments, **options)
