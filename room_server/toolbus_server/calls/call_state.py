@@ -93,8 +93,8 @@ class Replication(Protocol):
     def participant_changed(self, participant: Participant) -> None:
         """Publish that a participant of this node joined, changed or left."""
 
-    def send_message(self, to: str | None, message: dict[str, Any]) -> int:
-        """Send a message to the subscribers of a name at other nodes, or to all of them.
+    def send_message(self, to: Identity | None, message: dict[str, Any], sender: Identity) -> int:
+        """Send a message to the subscribers of an identity at other nodes, or to all of them.
 
         Returns:
             How many subscribers there are.

@@ -406,4 +406,6 @@ class RoomCallMonitor:
 
 
 def _id_and_name(connection: Connection) -> list[str]:
-    return [connection.participant.id, connection.participant.identity.name]
+    participant = connection.participant
+    known = [participant.id, participant.identity.name]
+    return [*known, participant.identity.issuer, participant.alias] if participant.alias else known

@@ -74,12 +74,12 @@ class DelegatedCalls:
 
     def check_agent(self, caller: Connection) -> None:
         """End the calls of a caller for those that a newer token does not let it act for."""
-        may_act_for = caller.participant.rights.may_act_for
+        agent = caller.participant
         lost = [
             call
             for call in caller.calls.values()
-            if call.is_named and call.hops == 1 and call.principal is not None
-            if not may_act_for(call.principal.identity.name)
+            if call.is_named and call.hops == 1 and call.principal and call.delegation
+            if not call.delegation.room.state.issuers.may_act_for(agent, call.principal.identity)
         ]
         self._end(lost, _AGENT_LOST)
 

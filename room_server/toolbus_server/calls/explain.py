@@ -38,6 +38,7 @@ def explain(
             "name": participant.identity.name,
             "role": participant.role,
             "issuer": participant.identity.issuer,
+            **({"alias": participant.alias} if participant.alias else {}),
         },
         "hosts": len(toolkit.serving.hosts),
         "generation": toolkit.serving.number,

@@ -42,6 +42,7 @@ def call_context(
     Raises:
         PermissionDenied: Its parent is not in flight here, the caller may not act for the
             principal, or the principal has left.
+        InvalidArguments: The principal is named with an unknown alias.
         LoopDetected: It is nested too deeply.
     """
     on_behalf_of = options.get("on_behalf_of")
@@ -57,7 +58,7 @@ def call_context(
     if parent.hops >= limits.max_hops:
         raise LoopDetected(f"more than {limits.max_hops} calls within each other")
     principal = parent.principal or parent.caller.participant
-    if on_behalf_of is not None and on_behalf_of != principal.identity.name:
+    if on_behalf_of is not None and _named(room, caller, on_behalf_of) != principal.identity:
         raise PermissionDenied("a nested call acts for the principal of its parent only")
     present = authorities(room, principal, is_named=parent.is_named)
     if not present:
@@ -80,24 +81,27 @@ def authorities(
 
 
 def _connections_of(room: RoutedRoom, identity: Identity) -> Sequence[Participant]:
-    named = room.state.participants_named(identity.name)
-    return [each for each in named if each.identity == identity and not each.has_expired]
+    return [each for each in room.state.participants_of(identity) if not each.has_expired]
+
+
+def _named(room: RoutedRoom, caller: Connection, name: str) -> Identity:
+    return room.state.issuers.identity_of(name, caller.participant.identity, "on_behalf_of")
 
 
 def _principal(room: RoutedRoom, caller: Connection, name: str | None) -> Participant | None:
     if name is None:
         return None
+    identity = _named(room, caller, name)
     # Only a caller that may act for the name learns whether such a participant is connected.
-    if not caller.participant.rights.may_act_for(name):
+    if not room.state.issuers.may_act_for(caller.participant, identity):
         raise PermissionDenied(
             f"no grant to act for {name[:64]!r} (agents.act_for)",
             details={"grant": f"agents.act_for={name[:MAX_NAME_CHARS]}"},
         )
-    identities = {each.identity for each in room.state.participants_named(name)}
-    present = _connections_of(room, identities.pop()) if len(identities) == 1 else ()
+    present = _connections_of(room, identity)
     if not present:
-        reason = "several identities here are" if identities else "no participant here is"
-        raise PermissionDenied(f"{reason} named {name[:64]!r}", details={"on_behalf_of": name[:64]})
+        message = f"no participant here is named {name[:64]!r}"
+        raise PermissionDenied(message, details={"on_behalf_of": name[:64]})
     return present[0]
 
 

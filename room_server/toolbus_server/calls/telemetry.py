@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from toolbus.errors import NotFound, RoomException
+from toolbus.errors import InvalidArguments, NotFound, RoomException
 from toolbus.telemetry.attributes import CALLER_NODE, HOST_NODE, NODE, SharedAttributes
 from toolbus.telemetry.tracing import (
     TRACESTATE,
@@ -94,7 +94,7 @@ class ServerTelemetry:
         if received is None or not received.sampled:
             return
         registered = _is_registered(room.state, caller, request)
-        attributes = call_attributes(room=room.state.name, caller=caller.identity.name)
+        attributes = call_attributes(room=room.state.name, caller=caller.full_name)
         span = self._tracing.start_server(
             recorded_method(f"{request.toolkit}.{request.tool}", registered=registered),
             request.call_id,
@@ -113,7 +113,7 @@ def _is_registered(room: RoomState, caller: Participant, request: Call) -> bool:
         return False
     try:
         toolkit = room.resolve(caller, request.toolkit, participant)
-    except NotFound:
+    except (NotFound, InvalidArguments):
         return False
     return toolkit.serving.definition.tool(request.tool) is not None
 
@@ -122,8 +122,8 @@ def _attributes_of(room: RoutedRoom, call: InFlightCall) -> SharedAttributes:
     principal, caller, host = call.principal, call.caller.participant, call.host.participant
     return _attributes(
         room.state.name,
-        caller.identity.name,
-        None if principal is None else principal.identity.name,
+        caller.full_name,
+        None if principal is None else principal.full_name,
         host.id,
         None if room.replication is None else room.replication.node,
         caller.node if caller.is_remote else None,

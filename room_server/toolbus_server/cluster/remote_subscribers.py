@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.wire import unpack_body
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.remote_participants import RemoteParticipant
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.issuers import name_between, read_name_between
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.hub import OpenRoom
 from toolbus_server.rooms.walks import Ended, Walks
 
@@ -23,7 +25,7 @@ class SubscriberChannel(Protocol):
     """Sends to other nodes."""
 
     def send_message(self, node: str, room: str, to: str | None, message: dict[str, Any]) -> None:
-        """Send a message to the participants of a name at a node, or to all."""
+        """Send a message to participants at a node, named by `name_between`, or to all."""
 
     def send_report(self, node: str, room: str, report: NodeCallReport) -> bool:
         """Send a report of calls; return False if the node is unreachable or full."""
@@ -52,17 +54,17 @@ class RemoteSubscribers:
 
     # Messages
 
-    def send(self, to: str | None, message: dict[str, Any]) -> int:
-        """Send a message to remote participants of a name, or to all; return how many listen."""
+    def send(self, to: Identity | None, message: dict[str, Any], sender: Identity) -> int:
+        """Send a message to remote participants, or to all; return how many listen."""
         listeners = [
             remote
             for remote in self._remote.values()
-            if remote.participant.receives_messages
-            and to in (None, remote.participant.identity.name)
+            if remote.participant.receives_messages and to in (None, remote.participant.identity)
             if not self._open.routed.state.has_moved(remote.participant)
         ]
+        name = None if to is None else name_between(to, sender.issuer)
         for node in {remote.node for remote in listeners}:
-            self._channel.send_message(node, self._name, to, message)
+            self._channel.send_message(node, self._name, name, message)
         return len(listeners)
 
     def deliver(self, to: str | None, message: dict[str, Any]) -> None:
@@ -70,7 +72,8 @@ class RemoteSubscribers:
         if to is None:
             local = [session.connection.participant for session in self._open.sessions.values()]
         else:
-            named = self._open.routed.state.participants_named(to)
+            *_, issuer = unpack_body(message["from"])[:4]
+            named = self._open.routed.state.participants_of(read_name_between(to, issuer))
             local = [participant for participant in named if not participant.is_remote]
         size = len(message.get("body", b""))
         if self._messages.accepts(size):  # else it is dropped, as for a receiver that is behind

@@ -36,7 +36,7 @@ from toolbus_server.cluster.replication_codec import (
     up_change,
 )
 from toolbus_server.registry.generations import Claim
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
 from toolbus_server.rooms.walks import Ended, Walks
@@ -205,9 +205,9 @@ class ReplicatedRoom:
             (each for each in sessions if slot_held_by(each.connection.participant) == slot), None
         )
 
-    def send_message(self, to: str | None, message: dict[str, Any]) -> int:
-        """Send a message to remote participants of a name, or to all; return how many listen."""
-        return self.subscribers.send(to, message)
+    def send_message(self, to: Identity | None, message: dict[str, Any], sender: Identity) -> int:
+        """Send a message to remote participants, or to all; return how many listen."""
+        return self.subscribers.send(to, message, sender)
 
     def _remote_changed(self, node: str, participant: Participant) -> None:
         self.subscribers.update(node, participant)

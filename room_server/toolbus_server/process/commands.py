@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter
 
-from toolbus.auth.keys import Algorithm, Key
+from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.cli.error_report import reporting
 from toolbus.cli.option_values import check_drain, check_listen_host
 from toolbus.diagnostics.exit_codes import UsageError
@@ -307,6 +307,10 @@ def _create(
     iss: Annotated[
         str | None, typer.Option(help="Issuer of the tokens; by default the first key's.")
     ] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(help="Short name of a new issuer, needed beside others, as in ALIAS/NAME."),
+    ] = None,
     alg: Annotated[Algorithm, typer.Option(help="Algorithm of the signature.")] = "HS256",
     out: Annotated[Path, typer.Option(help="The key file; the key is appended to it.")] = Path(
         "keys.toml"
@@ -322,10 +326,11 @@ def _create(
         old = list(load_keys(out)) if out.exists() else []
         issuer = iss or (old[0].iss if old else "toolbus")
         try:
-            created = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg)
+            created = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg, alias=alias)
             ring = add_key(out, created)
         except (OSError, ValueError) as error:
             raise UsageError(f"no key was created: {error}") from error
+        fault = _alias_fault(ring)
         signing = ring.signing_key
         facts = {
             "kid": created.kid,
@@ -336,7 +341,16 @@ def _create(
         }
         typer.echo(json_codec.dumps(facts) if json else created.kid)
         if not json:
-            typer.echo(_advice(facts), err=True)
+            typer.echo(_advice(facts) + fault, err=True)
+
+
+def _alias_fault(ring: KeyRing) -> str:
+    """Return why no server accepts these keys together, as a further line of advice."""
+    try:
+        ring.aliases()
+    except ValueError as error:
+        return f"\n  no server starts with this file yet: {error}"
+    return ""
 
 
 def _new_kid() -> str:

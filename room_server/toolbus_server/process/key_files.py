@@ -29,7 +29,8 @@ def dev_keys(path: Path) -> KeyRing:
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        created = Key.generate(kid=f"dev-{secrets.token_hex(4)}", iss="toolbus-dev")
+        kid = f"dev-{secrets.token_hex(4)}"
+        created = Key.generate(kid=kid, iss="toolbus-dev", alias="dev")
         with suppress(FileExistsError):  # another process was faster: its key counts
             data = KeyRing([created]).to_toml().encode()
             write_atomically(path, data, mode=0o600, sync=True, replace=False)

@@ -41,12 +41,14 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     Raises:
         OSError: A file cannot be read.
         ValueError: A file is not a valid `keys.toml`, or other users can change it, or two keys
-            have the same id.
+            have the same id, or one of several issuers has no alias of its own.
     """
     paths = list(paths)
     for path in paths:
         check_writers(path)
-    return KeyRing([key for path in paths for key in KeyRing.load(path)])
+    keys = KeyRing([key for path in paths for key in KeyRing.load(path)])
+    keys.aliases()  # raises ValueError
+    return keys
 
 
 class KeyFiles:

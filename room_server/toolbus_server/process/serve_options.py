@@ -84,6 +84,7 @@ class ServeOptions:
         _check_workers(self.workers, self.redis)
         try:
             keys = KeyRing(trusted)
+            keys.aliases()
         except ValueError as error:
             raise UsageError(str(error)) from error
         return ServerSettings(

@@ -64,7 +64,7 @@ def check_principal(
     """
     lacking = [each for each in authorities if not each.may_call(toolkit.name, tool)]
     if lacking:
-        who = lacking[0].identity.name
+        who = lacking[0].full_name
         if len(lacking) < len(authorities):
             who = f"{len(lacking)} of {len(authorities)} connections of {who}"
         message = f"{who} has no grant for {toolkit.name}.{tool}"

@@ -15,6 +15,7 @@ from toolbus.wire import ParticipantId, ToolManifest, pack_body
 from toolbus_server.registry.generations import Generation, ServingChange, ranked
 
 __all__ = [
+    "NO_ALIAS",
     "Identity",
     "Participant",
     "RegisteredToolkit",
@@ -22,6 +23,8 @@ __all__ = [
     "searchable_texts",
 ]
 
+NO_ALIAS = "?"
+"""Shown for an issuer that has no alias beside others; no request can name it."""
 _MAX_CACHED_RIGHTS = 4_096
 
 
@@ -56,7 +59,9 @@ class Participant:
     """When its token was issued: seconds since the epoch."""
     rights: ToolRights = field(init=False)
     packed_info: bytes = field(init=False)
-    """Its public identity, packed: id, name, role, issuer."""
+    """Its public identity, packed: id, name, role, issuer, and the alias if there is one."""
+    alias: str = ""
+    """The alias of its issuer, shown before its name; empty where the server has one issuer."""
     in_flight: int = 0
     """How many calls it runs as a host, by the server's count."""
     toolkits: list[RegisteredToolkit] = field(default_factory=list)
@@ -101,7 +106,22 @@ class Participant:
         self.has_expired = newer.has_expired
         self._may_call.clear()
         self.rights = _rights_of(self.scope.agents)
-        self.packed_info = pack_body([self.id, self.identity.name, self.role, self.identity.issuer])
+        self._pack()
+
+    def _pack(self) -> None:
+        info = [self.id, self.identity.name, self.role, self.identity.issuer]
+        self.packed_info = pack_body([*info, self.alias] if self.alias else info)
+
+    def set_alias(self, alias: str) -> None:
+        """Show its name with another alias from now on."""
+        if alias != self.alias:
+            self.alias = alias
+            self._pack()
+
+    @property
+    def full_name(self) -> str:
+        """Its name as people see it: with the alias of its issuer, if there are several."""
+        return f"{self.alias}/{self.identity.name}" if self.alias else self.identity.name
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is cached."""
@@ -183,11 +203,11 @@ class RegisteredToolkit:
         if self.public or self.owner == participant.identity:
             return True
         shared = (at or self.serving).shared_with
-        return bool(shared) and (
-            "*" in shared
-            or f"name:{participant.identity.name}" in shared
-            or f"role:{participant.role}" in shared
-        )
+        if not shared:
+            return False
+        issuer, name = participant.identity
+        name = name if issuer == self.owner.issuer else f"{issuer}\0{name}"  # see `read_share`
+        return "*" in shared or f"name:{name}" in shared or f"role:{participant.role}" in shared
 
 
 def searchable_texts(toolkit: RegisteredToolkit, tools: Iterable[ToolManifest]) -> list[str]:

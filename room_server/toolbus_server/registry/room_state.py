@@ -21,6 +21,7 @@ from toolbus_server.registry.generations import (
     ServingChange,
     place,
 )
+from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
     Identity,
     Participant,
@@ -64,15 +65,24 @@ class RoomState:
         name: The room's name.
         random: Draws the two hosts between which the one with fewer calls is chosen.
         visibility: What participants may see of toolkits; shared by all rooms of a server.
+        issuers: Says whom a name means; shared by all rooms of a server.
     """
 
-    def __init__(self, name: str, random: Random, visibility: ToolVisibility | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        random: Random,
+        visibility: ToolVisibility | None = None,
+        issuers: Issuers | None = None,
+    ) -> None:
         self.name = name
+        self.issuers: Issuers = issuers or Issuers()
+        """Says whom a name means."""
         self.visibility: ToolVisibility = visibility or ToolVisibility()
         """What each participant may see of its toolkits."""
         self._random = random
         self._participants: dict[ParticipantId, Participant] = {}
-        self._by_name: dict[str, dict[ParticipantId, Participant]] = {}
+        self._by_identity: dict[Identity, dict[ParticipantId, Participant]] = {}
         self._sorted_participants: list[tuple[str, ParticipantId]] = []
         self.remote_count = 0
         """How many participants are connected to other nodes."""
@@ -80,7 +90,6 @@ class RoomState:
         """How many are connected to nodes that are draining."""
         self._public: dict[str, RegisteredToolkit] = {}
         self._private: dict[tuple[Identity, str], RegisteredToolkit] = {}
-        self._owned: dict[tuple[str, str], list[RegisteredToolkit]] = {}
         self._order: list[tuple[str, bool, str, str]] = []
         self._by_order: dict[tuple[str, bool, str, str], RegisteredToolkit] = {}
         self._last_generations: dict[Identity, int] = {}
@@ -93,7 +102,7 @@ class RoomState:
     def join(self, participant: Participant) -> None:
         """Add a participant."""
         self._participants[participant.id] = participant
-        self._by_name.setdefault(participant.identity.name, {})[participant.id] = participant
+        self._by_identity.setdefault(participant.identity, {})[participant.id] = participant
         insort(self._sorted_participants, (participant.identity.name, participant.id))
         participant.is_present = True
         self.remote_count += participant.is_remote
@@ -129,13 +138,13 @@ class RoomState:
         participant.is_present = False
         self.remote_count -= participant.is_remote
         self.draining_node_participant_count -= participant.node_is_draining
-        name = participant.identity.name
+        identity = participant.identity
         del self._participants[participant.id]
-        del self._by_name[name][participant.id]
-        if not self._by_name[name]:
-            del self._by_name[name]
+        del self._by_identity[identity][participant.id]
+        if not self._by_identity[identity]:
+            del self._by_identity[identity]
         del self._sorted_participants[
-            bisect_left(self._sorted_participants, (name, participant.id))
+            bisect_left(self._sorted_participants, (identity.name, participant.id))
         ]
 
     def _reserve(self, toolkit: RegisteredToolkit) -> None:
@@ -403,7 +412,6 @@ class RoomState:
             self._public[toolkit.name] = toolkit
         else:
             self._private[toolkit.owner, toolkit.name] = toolkit
-        self._owned.setdefault((toolkit.owner.name, toolkit.name), []).append(toolkit)
         self._by_order[toolkit.order] = toolkit
         insort(self._order, toolkit.order)
 
@@ -412,10 +420,6 @@ class RoomState:
             del self._public[toolkit.name]
         else:
             del self._private[toolkit.owner, toolkit.name]
-        owned = self._owned[toolkit.owner.name, toolkit.name]
-        owned.remove(toolkit)
-        if not owned:
-            del self._owned[toolkit.owner.name, toolkit.name]
         del self._by_order[toolkit.order]
         del self._order[bisect_left(self._order, toolkit.order)]
 
@@ -431,9 +435,9 @@ class RoomState:
         """Whether no participant is left."""
         return not self._participants
 
-    def participants_named(self, name: str) -> list[Participant]:
-        """Find all participants of a name, of any issuer."""
-        return list(self._by_name.get(name, {}).values())
+    def participants_of(self, identity: Identity) -> list[Participant]:
+        """Find all participants of an identity."""
+        return list(self._by_identity.get(identity, {}).values())
 
     def has_moved(self, participant: Participant) -> bool:
         """Whether its instance already has another connection that receives its messages."""
@@ -441,8 +445,7 @@ class RoomState:
             each.receives_messages
             and not each.node_is_draining
             and each.instance == participant.instance
-            for each in self._by_name.get(participant.identity.name, {}).values()
-            if each.identity == participant.identity
+            for each in self._by_identity.get(participant.identity, {}).values()
         )
 
     def participants(self, after: tuple[str, str] | None) -> Iterator[Participant]:
@@ -462,10 +465,11 @@ class RoomState:
             participant: The participant that asks.
             name: The toolkit's name. Alone it means the private toolkit of this participant, else
                 the public one.
-            owner: An owner's name: then only that owner's toolkits count, private ones first.
+            owner: Names an owner: then only that owner's toolkits count, private ones first.
 
         Raises:
             NotFound: There is none, or none that is visible to it.
+            InvalidArguments: `owner` has an unknown alias.
         """
         if owner is None:
             own = self._private.get((participant.identity, name)) if self._private else None
@@ -479,9 +483,10 @@ class RoomState:
     def _owned_by(
         self, participant: Participant, name: str, owner: str
     ) -> RegisteredToolkit | None:
-        owned = self._owned.get((owner, name), ())
-        seen = (toolkit for toolkit in owned if toolkit.is_visible_to(participant))
-        return min(seen, key=lambda toolkit: toolkit.public, default=None)
+        identity = self.issuers.identity_of(owner, participant.identity, "participant")
+        owned = (self.own(identity, name, public) for public in (False, True))
+        seen = (each for each in owned if each is not None and each.is_visible_to(participant))
+        return next(seen, None)
 
     def choose_host(self, toolkit: RegisteredToolkit, affinity: str | None = None) -> Participant:
         """Choose the host of the next call.

@@ -175,7 +175,9 @@ class Administration:
         name, participant = _text(options, "room"), _text(options, "participant")
         if not matches_room(admin.rooms, name):
             raise PermissionDenied(f"your token is not for room {name}")
-        return self._execute_everywhere("kick", {"room": name, "participant": participant})
+        named = self._hub.issuers.identity_of(participant, admin.identity, "participant")
+        options = {"room": name, "participant": participant, **named._asdict()}
+        return self._execute_everywhere("kick", options)
 
     def _revoke(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
         if "*" not in admin.rooms:
@@ -204,12 +206,19 @@ class Administration:
 def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant], bool]:
     """Return a predicate for the participants of an action: by name or id, token, or identity."""
     if action == "kick":
-        room, wanted = options["room"], options["participant"]
-        return lambda name, each: name == room and wanted in (each.id, each.identity.name)
+        return _kick_matcher(options)
     if "jti" in options:
         return lambda _, each: each.jti == options["jti"]
     identity, at = Identity(options["issuer"], options["name"]), options["at"]
     return lambda _, each: each.identity == identity and is_issued_before(each.issued_at, at)
+
+
+def _kick_matcher(options: dict[str, Any]) -> Callable[[str, Participant], bool]:
+    room, wanted = options["room"], options["participant"]
+    if "issuer" not in options:  # from a node of an older version, which knows one issuer only
+        return lambda name, each: name == room and wanted in (each.id, each.full_name)
+    identity = Identity(options["issuer"], options["name"])
+    return lambda name, each: name == room and (each.id == wanted or each.identity == identity)
 
 
 def _summary(open_room: OpenRoom) -> dict[str, Any]:

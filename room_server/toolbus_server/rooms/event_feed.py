@@ -23,6 +23,7 @@ from toolbus.wire import Event, encode
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.registry.generations import Generation
+from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import Listing, Steps
@@ -58,9 +59,11 @@ TOPIC_GRANTS = {
 _MAX_TOOLS = 512
 
 
-def toolkit_summary(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, Any]:
+def toolkit_summary(
+    toolkit: RegisteredToolkit, listing: Listing, issuers: Issuers
+) -> dict[str, Any]:
     """Describe a toolkit for lists and events, to those who may see this of it: no schemas."""
-    manifest = toolkit.serving.definition.manifest
+    manifest, alias = toolkit.serving.definition.manifest, issuers.alias_of(toolkit.owner.issuer)
     summary = {
         "name": toolkit.name,
         "title": manifest.title,
@@ -68,7 +71,11 @@ def toolkit_summary(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, A
         "version": manifest.version,
         "digest": toolkit.serving.definition.digest,
         "public": toolkit.public,
-        "owner": {"name": toolkit.owner.name, "issuer": toolkit.owner.issuer},
+        "owner": {
+            "name": toolkit.owner.name,
+            "issuer": toolkit.owner.issuer,
+            **({"alias": alias} if alias else {}),
+        },
         "hosts": len(toolkit.serving.hosts),
         "tools": [tool.name for tool in listing.tools],
     }
@@ -93,6 +100,7 @@ def participant_summary(participant: Participant) -> dict[str, Any]:
         "name": participant.identity.name,
         "role": participant.role,
         "issuer": participant.identity.issuer,
+        **({"alias": participant.alias} if participant.alias else {}),
         "attributes": participant.attributes,
         "since": participant.since,
     }
@@ -103,14 +111,16 @@ def _participant_event(participant: Participant) -> dict[str, Any]:
     return summary if participant.is_present else summary | {"attributes": {}}
 
 
-def _toolkit_event(toolkit: RegisteredToolkit, listing: Listing) -> dict[str, Any]:
-    return toolkit_summary(toolkit, Listing(listing.tools[:_MAX_TOOLS], listing.reserve))
+def _toolkit_event(
+    toolkit: RegisteredToolkit, listing: Listing, issuers: Issuers
+) -> dict[str, Any]:
+    return toolkit_summary(toolkit, Listing(listing.tools[:_MAX_TOOLS], listing.reserve), issuers)
 
 
-def _removed_toolkit_event(toolkit: RegisteredToolkit) -> dict[str, Any]:
+def _removed_toolkit_event(toolkit: RegisteredToolkit, issuers: Issuers) -> dict[str, Any]:
     # Its last definition, and whether it still exists for others, may be hidden from the receiver.
     hidden = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
-    return toolkit_summary(toolkit, Listing((), ())) | hidden
+    return toolkit_summary(toolkit, Listing((), ()), issuers) | hidden
 
 
 def _encode_event(number: int, name: str, data: dict[str, Any] | Raw) -> bytes:
@@ -308,7 +318,7 @@ class EventFeed:
             try:
                 yield from self._send_all()
             except Exception:
-                name = self._connection.participant.identity.name
+                name = self._connection.participant.full_name
                 _logger.exception("events of its room could not be sent to %r", name)
         self._is_flushing = False
 
@@ -394,13 +404,13 @@ class EventFeed:
 
     def _pack_toolkit(self, toolkit: RegisteredToolkit, listing: Listing | None) -> Raw:
         """Pack an event once for all subscribers that see the same tools and the same reserve."""
-        pack = self._scheduler.packed
+        pack, issuers = self._scheduler.packed, self._state.issuers
         if listing is None:
-            return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit))
+            return pack(toolkit, None, lambda: _removed_toolkit_event(toolkit, issuers))
         sees_all = len(listing.tools) == len(toolkit.serving.definition.manifest.tools)
         tools = "all" if sees_all else self.participant.rights
         kind = (tools, *listing.reserve)
-        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, listing))
+        return pack(toolkit, kind, lambda: _toolkit_event(toolkit, listing, issuers))
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1

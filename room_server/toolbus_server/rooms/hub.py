@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -17,6 +18,7 @@ from toolbus.concurrency.timers import Deadlines
 from toolbus_server.calls.router import Connection, RoutedRoom, Router
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
+from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Identity, Participant, Reservation
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import ToolVisibility
@@ -98,6 +100,8 @@ class Hub:
         self.scheduler: FairScheduler = FairScheduler(loop)
         """Sends the events of all rooms, and runs the walks of all participants."""
         self._visibility = ToolVisibility()
+        self.issuers: Issuers = Issuers()
+        """Says whom a name means; `set_issuers` changes it."""
         self.registrations = RegistrationQueue(loop, self.scheduler)
         """Reads the manifests of all rooms."""
         self.denied = 0
@@ -108,6 +112,24 @@ class Hub:
         self._empty: asyncio.Event | None = None
         self.accepts_remote_calls = True
         """Whether calls from other nodes are run; False once the drain time is over."""
+
+    def set_issuers(self, aliases: Mapping[str, str]) -> None:
+        """Replace the issuers and their aliases; publish what is shown with another alias now."""
+        self.issuers.update(aliases)
+        for open_room in self.rooms.values():
+            changed: set[str] = set()
+            for connection in open_room.routed.connections.values():
+                participant = connection.participant
+                alias = self.issuers.alias_of(participant.identity.issuer)
+                if participant.alias != alias:
+                    changed.add(participant.identity.issuer)
+                    participant.set_alias(alias)
+                    open_room.feeds.publish_participant(participant, was_present=True)
+            open_room.feeds.publish(
+                ToolkitChange("toolkit_changed", toolkit)
+                for toolkit in open_room.routed.state.toolkits_after(None)
+                if toolkit.owner.issuer in changed
+            )
 
     def epoch_of(self, room: str, identity: Identity, instance: str) -> int | None:
         """Return the epoch of the session that this instance has in a room, if it has one."""
@@ -127,6 +149,7 @@ class Hub:
         open_room = self.open(name)
         connection, participant = session.connection, session.connection.participant
         participant.since = time.time_ns() // 1_000_000
+        participant.set_alias(self.issuers.alias_of(participant.identity.issuer))
         key = (participant.identity, participant.instance)
         old = open_room.sessions.get(key)
         open_room.sessions[key] = session
@@ -140,7 +163,7 @@ class Hub:
         return open_room
 
     def _open(self, name: str) -> OpenRoom:
-        room = RoutedRoom(RoomState(name, self._random, self._visibility))
+        room = RoutedRoom(RoomState(name, self._random, self._visibility, self.issuers))
         feeds = EventFeeds(room, self._loop, self.scheduler)
         toolkit_requests = ToolkitRequests(room, self.limits, feeds, self.registrations)
         participant_requests = ParticipantRequests(room, feeds, self._loop.time, self.registrations)
@@ -241,6 +264,8 @@ class Hub:
 
     def join_remote(self, open_room: OpenRoom, connection: Connection) -> None:
         """Add a participant of another node."""
+        participant = connection.participant
+        participant.set_alias(self.issuers.alias_of(participant.identity.issuer))
         open_room.routed.connections[connection.participant.id] = connection
         open_room.routed.state.join(connection.participant)
         open_room.feeds.publish_participant(connection.participant, was_present=False)
@@ -271,10 +296,10 @@ class Hub:
         open_room = self.rooms.get(room)
         if open_room is None or not open_room.routed.state.remote_count:
             return 0
-        state, key = open_room.routed.state, (identity, instance)
+        state = open_room.routed.state
         own = (
-            each.is_remote and not each.node_is_draining and (each.identity, each.instance) == key
-            for each in state.participants_named(identity.name)
+            each.is_remote and not each.node_is_draining and each.instance == instance
+            for each in state.participants_of(identity)
         )
         return state.remote_count - state.draining_node_participant_count - sum(own)
 

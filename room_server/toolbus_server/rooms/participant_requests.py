@@ -33,7 +33,7 @@ from toolbus.wire import (
     unpack_body,
 )
 from toolbus_server.calls.router import Connection, RoutedRoom
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.registry.packed_manifest import count_values
 from toolbus_server.registry.request_options import (
     MAX_PAGE_BYTES,
@@ -137,14 +137,15 @@ class ParticipantRequests:
 
         Raises:
             PermissionDenied: The sender lacks the grant `messaging`.
-            InvalidArguments: The message's name is invalid.
+            InvalidArguments: The message's name is invalid, or the receiver's alias is unknown.
             TooLarge: Its body is over the limit.
             QuotaExceeded: The sender sends too many messages.
             NotFound: No participant has that name.
         """
         self._check_message(connection, request)
         sender = connection.participant
-        receivers = [] if request.to is None else self._state.participants_named(request.to)
+        to = None if request.to is None else self._named(connection, request.to, "to")
+        receivers = [] if to is None else self._state.participants_of(to)
         if request.to is not None and not receivers:
             raise NotFound(f"no participant named {request.to[:128]!r} is here")
         message = {
@@ -154,19 +155,22 @@ class ParticipantRequests:
             "direct": request.to is not None,
             "builders": list(sender.scope.agents.builders),
         }
-        elsewhere = self._send_to_other_nodes(request.to, message)
-        if request.to is None:
+        elsewhere = self._send_to_other_nodes(to, message, sender)
+        if to is None:
             here = yield from self._feeds.deliver_to_others(message, sender)
         else:
             here = yield from self._feeds.deliver(message, receivers)
         return {"delivered": here + elsewhere}
 
-    def _send_to_other_nodes(self, to: str | None, message: dict[str, Any]) -> int:
-        return (
-            0
-            if self._room.replication is None
-            else self._room.replication.send_message(to, message)
-        )
+    def _named(self, connection: Connection, text: str, option: str) -> Identity:
+        return self._state.issuers.identity_of(text, connection.participant.identity, option)
+
+    def _send_to_other_nodes(
+        self, to: Identity | None, message: dict[str, Any], sender: Participant
+    ) -> int:
+        if self._room.replication is None:
+            return 0
+        return self._room.replication.send_message(to, message, sender.identity)
 
     def _check_message(self, connection: Connection, request: Send) -> None:
         if not connection.participant.scope.messaging:
@@ -189,7 +193,8 @@ class ParticipantRequests:
         """Store the builders that a participant offers, or return those of another one.
 
         Raises:
-            InvalidArguments: An offer is malformed, or not exactly one of the two is requested.
+            InvalidArguments: An offer is malformed, not exactly one of the two is requested, or the
+                participant's alias is unknown.
             TooLarge: The offers do not fit one frame.
         """
         offer = read_option(request.options, "offer", list)
@@ -202,8 +207,9 @@ class ParticipantRequests:
             self._publish_change(connection.participant)
             return {}
         patterns = ToolPatterns(connection.participant.scope.agents.builders)
-        named = self._state.participants_named(str(participant))
-        return {"builders": _fitting(_covered(named, patterns))}
+        named = self._named(connection, str(participant), "participant")
+        present = self._state.participants_of(named)
+        return {"builders": _fitting(_covered(present, patterns))}
 
 
 def _checked_attributes(attributes: dict[str, Any]) -> bytes:

@@ -96,7 +96,7 @@ def log_registration(
         is_new: Whether it is not the return of a host that had registered before.
     """
     toolkit, joined, [change] = done
-    who = (participant.identity.name, participant.instance)
+    who = (participant.full_name, participant.instance)
     if change.serving is not None and change.serving.before.hosts:
         before = change.serving.before
         _logger.warning(

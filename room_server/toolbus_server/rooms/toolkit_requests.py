@@ -35,6 +35,7 @@ from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.generations import Claim
+from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
 from toolbus_server.registry.packed_manifest import toolkit_name_of
 from toolbus_server.registry.request_options import (
@@ -98,6 +99,8 @@ class ToolkitRequests:
         public, shared_with = _read_visibility(request.options)
         claim, must_be_only = _read_claim(request.options)
         participant, packed = connection.participant, request.manifest
+        read_share = self._room.state.issuers.read_share
+        shared_with = frozenset(read_share(each, participant.identity) for each in shared_with)
         self._check_participant(participant, toolkit_name_of(packed), public)
 
         def accept(definition: Definition) -> dict[str, Any] | Awaitable[dict[str, Any]]:
@@ -216,9 +219,7 @@ class ToolkitRequests:
     def _denied(self, participant: Participant, public: bool, name: str) -> PermissionDenied:
         kind = "public" if public else "private"
         self.denied += 1
-        _logger.warning(
-            "%r may not register the %s toolkit %s", participant.identity.name, kind, name
-        )
+        _logger.warning("%r may not register the %s toolkit %s", participant.full_name, kind, name)
         message = f"no grant to register the {kind} toolkit {name}".rstrip()
         grant = f"agents.register_{kind}_toolkit"
         if getattr(participant.scope.agents, f"register_{kind}_toolkit"):
@@ -259,7 +260,8 @@ class ToolkitRequests:
         """Return one page of the toolkits that the participant can see."""
         participant, options = connection.participant, request.options
         _need_use_tools(connection)
-        page = _ToolkitPage(page_limit(options), read_option(options, "search", str) or "")
+        search = read_option(options, "search", str) or ""
+        page = _ToolkitPage(page_limit(options), search, self._room.state.issuers)
         position = read_cursor(options, _POSITION)
         after = None if position is None else (position[0], position[1], position[2], position[3])
         for toolkit in self._room.state.toolkits_after(after):
@@ -291,7 +293,7 @@ class ToolkitRequests:
             if toolkit.serving.definition is definition and participant.rights is rights:
                 break
         listed = tuple(tool for tool in readable if rights.may_see(toolkit.name, tool.name))
-        summary = toolkit_summary(toolkit, Listing(listed, reserve))
+        summary = toolkit_summary(toolkit, Listing(listed, reserve), self._room.state.issuers)
         if known == definition.digest:
             return {"toolkit": summary, "unchanged": True}
         manifest = definition.manifest.model_copy(update={"tools": ()}).model_dump(mode="json")
@@ -341,8 +343,9 @@ def _packed_tools(tools: Iterable[ToolManifest]) -> Steps[list[Raw]]:
 class _ToolkitPage:
     """One page of a list of toolkits, with as much of a search as one page may cost."""
 
-    def __init__(self, limit: int, search: str) -> None:
+    def __init__(self, limit: int, search: str, issuers: Issuers) -> None:
         self._limit = limit
+        self._issuers = issuers
         self._wanted = search.casefold()
         self._packed: list[Raw] = []
         self._bytes = self._effort = 0
@@ -356,7 +359,7 @@ class _ToolkitPage:
             return False
         self.end = toolkit
         if self._matches(toolkit, listing.tools):
-            packed = pack_once(toolkit_summary(toolkit, listing))
+            packed = pack_once(toolkit_summary(toolkit, listing, self._issuers))
             self._packed.append(packed)
             self._bytes += len(memoryview(packed))
         return True
@@ -419,6 +422,6 @@ def _read_claim(options: dict[str, Any]) -> tuple[Claim, bool]:
 
 
 def _is_share(entry: Any) -> bool:
-    if type(entry) is not str or len(entry) > 256:
+    if type(entry) is not str or len(entry) > 256 or "\0" in entry:
         return False
     return entry == "*" or (entry.startswith(_SHARE_PREFIXES) and len(entry) > 5)

@@ -100,7 +100,7 @@ async def running_server(
         tracing: Records the server's spans.
         seed: Makes the choice of hosts repeatable.
     """
-    signing = key or Key.generate(kid="test", iss="toolbus-test")
+    signing = key or Key.generate(kid="test", iss="toolbus-test", alias="test")
     chosen = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
     chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys]))
     random = None if seed is None else Random(seed)
@@ -127,7 +127,7 @@ async def running_nodes(
         ValueError: The URL is not a Redis's.
         TimeoutError: The servers do not join within 10 s.
     """
-    key = Key.generate(kid="test", iss="toolbus-test")
+    key = Key.generate(kid="test", iss="toolbus-test", alias="test")
     common = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
     common = replace(common, redis=redis, node="")
     async with AsyncExitStack() as stack:

@@ -72,7 +72,8 @@ class RoomServer:
         random: Chooses hosts; pass a seeded one to repeat a run.
 
     Raises:
-        ValueError: There is no trusted key, or a trusted proxy is not a network.
+        ValueError: There is no trusted key, one of several issuers has no alias of its own, or a
+            trusted proxy is not a network.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class RoomServer:
         """
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
+        self.hub.set_issuers(self._settings.keys.aliases())
         self.admission = Admission(
             self._settings, self.hub.epoch_of, self.hub.remote_count, time.time
         )
@@ -209,11 +211,12 @@ class RoomServer:
         """Accept tokens of these keys only, from now on.
 
         Open connections stay: a token is checked when a client connects or refreshes it.
-        Raises ValueError if there is no key.
+        Raises ValueError if there is no key, or one of several issuers has no alias of its own.
         """
         self._settings = _checked(replace(self._settings, keys=keys))
         if self._server is not None:
             self.admission.keys = keys
+            self.hub.set_issuers(keys.aliases())
 
     def stop_listening(self) -> None:
         """Close the listening sockets, so that other processes get the new connections.
@@ -333,6 +336,7 @@ def _with_retry_after(response: Response) -> Response:
 def _checked(settings: ServerSettings) -> ServerSettings:
     if not len(settings.keys):
         raise ValueError("a server needs at least one key to check tokens with")
+    settings.keys.aliases()  # raises ValueError
     TrustedProxies(settings.trusted_proxies)
     return settings
 

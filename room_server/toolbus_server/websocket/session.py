@@ -150,6 +150,7 @@ class Session:
         return {
             "name": participant.identity.name,
             "issuer": participant.identity.issuer,
+            **({"alias": participant.alias} if participant.alias else {}),
             "role": participant.role,
             "api": participant.scope.to_claims(),
             "limits": self._hub.limits.to_wire(),

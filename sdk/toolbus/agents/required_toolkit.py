@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from toolbus.auth.grants import ToolRights, is_tool_name, is_toolkit_name
-from toolbus.auth.participant_names import name_fault
+from toolbus.auth.participant_names import means, reference_fault
 from toolbus.chunks.json_values import shown
 from toolbus.client.call_options import is_time
 from toolbus.diagnostics.exit_codes import grant_command
@@ -26,7 +26,7 @@ from toolbus.errors import (
 )
 from toolbus.room.events import RoomEvent
 from toolbus.room.room_client import RoomClient
-from toolbus.room.toolkit_proxy import ToolkitProxy
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 
 __all__ = ["REQUIRED_TIMEOUT_S", "RequiredToolkit"]
 
@@ -58,7 +58,7 @@ class RequiredToolkit:
     tools: tuple[str, ...] | list[str] | None = None
     """The required tools of it; None requires no particular one."""
     participant: str | None = None
-    """The name of an owner: then only that owner's toolkits count."""
+    """The name of an owner, or `alias/name`: then only that owner's toolkits count."""
     _: KW_ONLY
     timeout_s: float | None = None
     """Seconds to wait for it. None is 60; 0 checks once and does not wait."""
@@ -74,7 +74,7 @@ class RequiredToolkit:
                     raise ValueError(f"toolkit {self.name}: {shown(tool)} is not a tool name")
             object.__setattr__(self, "tools", tuple(self.tools))
         owner = self.participant
-        if owner is not None and (fault := name_fault(owner)) is not None:
+        if owner is not None and (fault := reference_fault(owner)) is not None:
             raise ValueError(f"{shown(owner)} is not a participant name: it {fault}")
         if self.timeout_s is not None and not is_time(self.timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
@@ -194,13 +194,17 @@ class RequiredToolkit:
         tools = list(missing.tools or self.tools or ())
         return NotFound(text, details={"toolkit": self.name, "tools": tools})
 
+    def _is_of_owner(self, each: ToolkitInfo, room: RoomClient) -> bool:
+        owner = self.participant
+        return owner is None or means(owner, each.owner, each.alias, room.me.alias)
+
     async def _alternatives(self, room: RoomClient) -> str:
         """List the toolkits that this participant can see instead."""
         names: list[str] = []
         try:
             async with asyncio.timeout(_ALTERNATIVES_S), aclosing(room.toolkits()) as listed:
                 async for each in listed:
-                    if self.participant in (None, each.owner):
+                    if self._is_of_owner(each, room):
                         names.append(each.name)
                     if len(names) > _MAX_LISTED:
                         break

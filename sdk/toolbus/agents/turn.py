@@ -413,16 +413,17 @@ def _principal(agent: Participant, sender: Participant | None) -> str | None:
     """Return the name on whose behalf the calls of a turn are made; None is the agent itself.
 
     Raises:
-        PermissionDenied: A sender of another issuer has the agent's own name: a call on its behalf
-            would be treated as the agent's.
+        PermissionDenied: The sender is of another issuer, of which the server gives no alias: its
+            bare name would mean a participant of the agent's issuer.
     """
     if sender is None or (sender.name, sender.issuer or agent.issuer) == (agent.name, agent.issuer):
         return None
-    if sender.name == agent.name:
+    if sender.issuer not in ("", agent.issuer) and not sender.alias:
         raise PermissionDenied(
-            "the sender has the agent's name but another issuer: no calls on its behalf"
+            "the sender is of another issuer, for which the server gives no alias: no calls on its"
+            " behalf"
         )
-    return sender.name
+    return sender.full_name
 
 
 def _asked_for(

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, TypeGuard
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictStr, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from toolbus.auth.participant_names import is_participant_name
+from toolbus.auth.participant_names import reference_fault
 
 __all__ = [
     "GRANTS",
@@ -91,8 +91,8 @@ def _check_toolkit_pattern(pattern: str) -> str:
 
 
 def _check_principal(name: str) -> str:
-    if not is_participant_name(name):
-        raise _refuse(name, "principal", "write a participant's name, or '*' for all")
+    if reference_fault(name) is not None:
+        raise _refuse(name, "principal", "write a participant's name, alias/name, or '*' for all")
     return name
 
 
@@ -291,7 +291,10 @@ class AgentsGrant:
     deny: _ToolPatternList = ()
     """Patterns of tools that it may neither see nor call; wins over `allow`."""
     act_for: _PrincipalList = ()
-    """Names that it may call on behalf of without a parent call; `*` stands for all names."""
+    """Names that it may call on behalf of without a parent call; `*` stands for all names.
+
+    A bare name and `*` mean the token's own issuer; `alias/name` and `alias/*` another one.
+    """
     builders: _ToolkitPatternList = ()
     """Patterns of dynamic builders that it may request from an agent."""
 
@@ -466,5 +469,9 @@ class ToolRights:
         return allowed and self._register.covers_toolkit(toolkit)
 
     def may_act_for(self, principal: str) -> bool:
-        """Whether it may call on behalf of this participant without a parent call."""
+        """Whether it may call on behalf of this name of its own issuer without a parent call."""
         return "*" in self._grant.act_for or principal in self._grant.act_for
+
+    def may_act_for_text(self, entry: str) -> bool:
+        """Whether `act_for` has this very entry: a name, `alias/name`, `*` or `alias/*`."""
+        return entry in self._grant.act_for

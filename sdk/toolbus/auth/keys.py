@@ -11,6 +11,7 @@ remove the old one when its last token has expired.
     kid = "2025-01"
     alg = "HS256"            # or EdDSA, ES256, RS256
     iss = "example"
+    alias = "example"        # needed as soon as there are keys of a second issuer
     secret = "..."           # or public = '''PEM''', or private = '''PEM'''
 """
 
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from toolbus.atomic_file import write_atomically
+from toolbus.auth.participant_names import ALIAS_RULE, is_alias
 
 if TYPE_CHECKING:
     from toolbus.auth.jws import PrivateKey, PublicKey
@@ -38,7 +40,7 @@ Algorithm: TypeAlias = Literal["HS256", "EdDSA", "ES256", "RS256"]
 
 _ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 _MATERIALS = ("secret", "public", "private")
-_TABLE_FIELDS = ("kid", "alg", "iss", *_MATERIALS)
+_TABLE_FIELDS = ("kid", "alg", "iss", "alias", *_MATERIALS)
 _MIN_SECRET_BYTES = 32
 _MAX_LABEL_CHARS = 128
 _PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
@@ -58,6 +60,11 @@ class Key:
     """The only algorithm that this key is used with, whatever a token names."""
     iss: str
     """The issuer of every token signed by this key; a part of its participant's identity."""
+    alias: str | None = None
+    """The short name of the issuer before the names of its participants, as in `alias/name`.
+
+    A server with keys of several issuers needs one for each; one key of an issuer may give it.
+    """
     secret: str | None = None
     """HS256 only: the shared secret, of at least 32 bytes in UTF-8. Signs and verifies."""
     public: str | None = None
@@ -70,6 +77,7 @@ class Key:
     def __post_init__(self) -> None:
         _check_label("kid", self.kid)
         _check_label("iss", self.iss)
+        _check_alias(self.iss, self.alias)
         if self.alg not in _ALGORITHMS:
             raise ValueError(f"alg must be one of {', '.join(_ALGORITHMS)}")
         self._check_material()
@@ -97,13 +105,17 @@ class Key:
         return None, check_key_type(self.alg, load_public(self.public or ""))
 
     @classmethod
-    def generate(cls, *, kid: str, iss: str, alg: Algorithm = "HS256") -> Key:
+    def generate(
+        cls, *, kid: str, iss: str, alg: Algorithm = "HS256", alias: str | None = None
+    ) -> Key:
         """Generate a new key that can sign."""
         if alg not in _ALGORITHMS or alg == "HS256":
-            return cls(kid=kid, alg=alg, iss=iss, secret=secrets.token_urlsafe(48))
+            secret = secrets.token_urlsafe(48)
+            return cls(kid=kid, alg=alg, iss=iss, alias=alias, secret=secret)
         from toolbus.auth.jws import new_private, private_pem
 
-        return cls(kid=kid, alg=alg, iss=iss, private=private_pem(new_private(alg)))
+        private = private_pem(new_private(alg))
+        return cls(kid=kid, alg=alg, iss=iss, alias=alias, private=private)
 
     @property
     def can_sign(self) -> bool:
@@ -122,7 +134,8 @@ class Key:
             )
         from toolbus.auth.jws import public_pem
 
-        return Key(kid=self.kid, alg=self.alg, iss=self.iss, public=public_pem(self._verifier))
+        public = public_pem(self._verifier)
+        return Key(kid=self.kid, alg=self.alg, iss=self.iss, alias=self.alias, public=public)
 
     def sign(self, payload: bytes) -> str:
         """Sign a payload; return the compact JWS. ValueError if this key cannot sign."""
@@ -148,6 +161,12 @@ def _check_label(name: str, value: object) -> None:
         raise ValueError(f"{name} must be text of 1 to {_MAX_LABEL_CHARS} characters")
     if not value.isprintable():
         raise ValueError(f"{name} must be printable")
+
+
+def _check_alias(issuer: str, alias: object) -> None:
+    if alias is not None and not is_alias(alias):
+        shown = repr(alias)[:64]
+        raise ValueError(f"the alias {shown} of issuer {issuer!r} must be {ALIAS_RULE}")
 
 
 def _check_secret(secret: str) -> None:
@@ -205,6 +224,37 @@ class KeyRing:
     def get(self, kid: str) -> Key | None:
         """Return the key with this id, or None."""
         return self._by_kid.get(kid)
+
+    def aliases(self) -> dict[str, str]:
+        """Return the alias of each issuer; empty for an issuer alone that has none.
+
+        Raises:
+            ValueError: There are several issuers, and one has no alias, or that of another; or an
+                issuer has two. The message names it and says what to write.
+        """
+        given: dict[str, str] = {}
+        for key in self:
+            known = given.setdefault(key.iss, key.alias or "")
+            if key.alias and known not in ("", key.alias):
+                raise ValueError(
+                    f"issuer {key.iss!r} has the aliases {known!r} and {key.alias!r}: write one"
+                    f" alias for all its keys"
+                )
+            given[key.iss] = known or key.alias or ""
+        owners: dict[str, str] = {}
+        for issuer, alias in given.items() if len(given) > 1 else ():
+            if not alias:
+                raise ValueError(
+                    f"issuer {issuer!r} has no alias, and there are keys of {len(given)} issuers:"
+                    f' write alias = "..." ({ALIAS_RULE}) into its [[key]] table, of kid'
+                    f" {next(key.kid for key in self if key.iss == issuer)!r}"
+                )
+            if owners.setdefault(alias, issuer) != issuer:
+                raise ValueError(
+                    f"issuers {owners[alias]!r} and {issuer!r} have the same alias {alias!r}:"
+                    f" write another one into the [[key]] tables of {issuer!r}"
+                )
+        return given
 
     @property
     def signing_key(self) -> Key | None:

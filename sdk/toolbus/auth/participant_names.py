@@ -7,10 +7,24 @@ script for each name, as for identifiers of the restriction level "highly restri
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import TypeGuard
 
-__all__ = ["MAX_NAME_CHARS", "is_participant_name", "name_fault"]
+__all__ = [
+    "ALIAS_RULE",
+    "MAX_NAME_CHARS",
+    "full_name",
+    "is_alias",
+    "is_participant_name",
+    "means",
+    "name_fault",
+    "reference_fault",
+]
+
+ALIAS_RULE = "1 to 32 of a-z, 0-9 and '-'"
+"""What the alias of an issuer is."""
+_ALIAS = re.compile(r"[a-z0-9-]{1,32}")
 
 MAX_NAME_CHARS = 128
 """The longest name or role of a participant, in characters."""
@@ -37,6 +51,39 @@ _MIXABLE = tuple(
 def is_participant_name(value: object) -> TypeGuard[str]:
     """Whether this can name a participant or a role."""
     return name_fault(value) is None
+
+
+def is_alias(value: object) -> TypeGuard[str]:
+    """Whether this can be the alias of an issuer."""
+    return isinstance(value, str) and _ALIAS.fullmatch(value) is not None
+
+
+def full_name(name: str, alias: str) -> str:
+    """Return a participant's name as people see it: `alias/name`, or the name without an alias."""
+    return f"{alias}/{name}" if alias else name
+
+
+def means(text: str, name: str, alias: str, own_alias: str) -> bool:
+    """Whether a text of a request means a participant, as the server decides it (NAME-1).
+
+    Args:
+        text: A name, or `alias/name`.
+        name: The participant's.
+        alias: That of the participant's issuer; empty where the server has one issuer.
+        own_alias: That of the issuer of the participant that makes the request.
+    """
+    if alias and "/" in text:
+        return text == full_name(name, alias)
+    return text == name and alias == own_alias
+
+
+def reference_fault(value: object) -> str | None:
+    """Return why a request cannot name a participant so: by a name, or by `alias/name`."""
+    if isinstance(value, str):
+        alias, slash, name = value.partition("/")
+        if slash and is_alias(alias) and name_fault(name) is None:
+            return None
+    return name_fault(value)
 
 
 def name_fault(value: object) -> str | None:

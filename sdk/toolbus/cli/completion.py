@@ -63,7 +63,7 @@ def complete_toolkit(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of an owner of toolkits."""
-    return _matching((each.owner for each in _visible_toolkits(ctx)), incomplete)
+    return _matching((each.full_owner for each in _visible_toolkits(ctx)), incomplete)
 
 
 def complete_context(incomplete: str) -> list[str]:

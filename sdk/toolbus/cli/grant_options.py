@@ -19,7 +19,7 @@ __all__ = ["add_grants", "read_grants"]
 _TOOLKITS = ("patterns of toolkit names", "'my*'")
 _TOOLS = ("patterns of tools", "'files.*'")
 _VALUES = {
-    "agents.act_for": ("names of participants", "'*'"),
+    "agents.act_for": ("names of participants, or alias/name", "'*'"),
     "agents.register": _TOOLKITS,
     "agents.builders": _TOOLKITS,
 }

@@ -374,5 +374,7 @@ def show_explanation(explained: Explanation, *, as_json: bool) -> None:
     affinity = ", and later calls of the same affinity go to it too" if explained.affinity else ""
     hosts = f"one of {explained.hosts} hosts" if explained.hosts > 1 else "the only host"
     node = f" on node {one_line(explained.node)}" if explained.node else ""
-    typer.echo(f"would run at {one_line(host.name)} ({one_line(host.id)}){node}, {hosts}{affinity}")
+    typer.echo(
+        f"would run at {one_line(host.full_name)} ({one_line(host.id)}){node}, {hosts}{affinity}"
+    )
     typer.echo(f"  generation {explained.generation}, digest {one_line(explained.digest)}")

@@ -16,9 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from toolbus.auth.participant_names import means
 from toolbus.diagnostics.exit_codes import CallTarget
 from toolbus.errors import NotFound, RoomException
 from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.tools.tool_run import Participant
 
 __all__ = [
     "FirstToolkits",
@@ -63,8 +65,8 @@ class ToolkitLister(Protocol):
         """The room's name."""
 
     @property
-    def name(self) -> str:
-        """The name of this participant."""
+    def me(self) -> Participant:
+        """The participant that asks."""
 
     async def first_toolkits(self) -> FirstToolkits:
         """Return the first page of the toolkit list, with one request."""
@@ -86,7 +88,7 @@ async def suggest_name(error: NotFound, room: ToolkitLister, target: CallTarget)
             seen = await room.first_toolkits()
     except (RoomException, TimeoutError):
         return error
-    me, error = room.name, _with_room(error, room.room)
+    me, error = room.me, _with_room(error, room.room)
     for each in seen.toolkits:
         if each.name == target.toolkit and _matches_owner(each, target, me):
             return suggest_tool(error, target, each.tools)
@@ -117,14 +119,14 @@ def suggest_tool(error: NotFound, target: CallTarget, tools: Iterable[str]) -> N
     return _with_suggestion(error, f"{target.toolkit} has {listed}{more}, see `{command}`")
 
 
-def _matches_owner(each: ToolkitInfo, target: CallTarget, me: str) -> bool:
+def _matches_owner(each: ToolkitInfo, target: CallTarget, me: Participant) -> bool:
     """Whether the target's `participant` selects this toolkit."""
     if target.participant:
-        return each.owner == target.participant
-    return each.public or each.owner == me
+        return means(target.participant, each.owner, each.alias, me.alias)
+    return each.public or each.full_owner == me.full_name
 
 
-def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: str) -> str:
+def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: Participant) -> str:
     namesake = next((each for each in seen if each.name == target.toolkit), None)
     if namesake is not None:
         return f"there is {_owner_text(namesake)}"
@@ -140,8 +142,9 @@ def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: str
 def _owner_text(each: ToolkitInfo) -> str:
     """Return how to select a toolkit of another owner."""
     if each.public:
-        return f"a public one of {each.owner}: omit --participant"
-    return f"a private one of {each.owner}: add --participant {shlex.quote(each.owner)}"
+        return f"a public one of {each.full_owner}: omit --participant"
+    owner = each.full_owner
+    return f"a private one of {owner}: add --participant {shlex.quote(owner)}"
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:

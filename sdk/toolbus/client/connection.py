@@ -26,8 +26,8 @@ Handlers: TypeAlias = Mapping[type[Any], Callable[[Any], None]]
 
 
 def _has_identity(facts: dict[str, Any]) -> bool:
-    """Whether the facts of a welcome have what every server sends, in the right types."""
-    texts = (facts.get(each) for each in ("name", "issuer", "role"))
+    """Whether the facts of a welcome have what a server sends, in the right types."""
+    texts = (*(facts.get(each) for each in ("name", "issuer", "role")), facts.get("alias", ""))
     return all(isinstance(each, str) for each in texts) and isinstance(facts.get("api"), dict)
 
 

@@ -193,10 +193,7 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
 
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
-        return (
-            "--on-behalf-of (on_behalf_of=) must be the name of exactly one participant in the "
-            "room: `toolbus participants` lists them"
-        )
+        return "--on-behalf-of (on_behalf_of=) must be a name as `toolbus participants` lists it"
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
     command = None if lacks else _command_for_grant(error.details.get("grant"))
     if command is not None:

@@ -249,13 +249,13 @@ def _invalid_context(error: BadBody) -> InvalidArguments:
 @lru_cache(maxsize=_MAX_CACHED_CALLERS)
 def _span_attributes(room: str, caller: bytes, on_behalf_of: bytes | None) -> SharedAttributes:
     """Make span attributes of two packed participants; cached, as callers repeat."""
-    name = None if on_behalf_of is None else _participant_of(on_behalf_of).name
-    attributes = call_attributes(room=room, caller=_participant_of(caller).name, on_behalf_of=name)
-    return SharedAttributes(attributes)
+    name = None if on_behalf_of is None else _participant_of(on_behalf_of).full_name
+    caller_name = _participant_of(caller).full_name
+    return SharedAttributes(call_attributes(room=room, caller=caller_name, on_behalf_of=name))
 
 
 def _participant_of(packed: bytes) -> Participant:
-    return Participant(*unpack_body(packed)[:4])
+    return Participant(*unpack_body(packed)[:5])
 
 
 def describe_calls(calls: Collection[HostedCall]) -> str:

@@ -11,6 +11,11 @@ from toolbus.tools.tool_run import Participant
 __all__ = ["Explanation"]
 
 
+def _participant(facts: Mapping[str, Any]) -> Participant:
+    identity = (facts["name"], facts["role"], facts["issuer"], facts.get("alias", ""))
+    return Participant(facts["id"], *identity)
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The server's decision about a call that was not made."""
@@ -44,7 +49,7 @@ class Explanation:
         host = body["host"]
         return cls(
             True,
-            host=Participant(host["id"], host["name"], host["role"], host["issuer"]),
+            host=_participant(host),
             hosts=body["hosts"],
             generation=body["generation"],
             digest=body["digest"],

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolbus.auth.participant_names import full_name
 from toolbus.errors import Executed
 from toolbus.telemetry.propagation import parse_traceparent
 from toolbus.wire import unpack_body
@@ -23,7 +24,7 @@ class EndedCall:
     call_id: str
     """The id that the caller chose; the same for every attempt of one call."""
     caller: str
-    """The name of the participant that made the call."""
+    """The name of the participant that made the call; `alias/name` beside other issuers."""
     caller_id: str
     """The id of the caller's connection."""
     toolkit: str
@@ -31,7 +32,7 @@ class EndedCall:
     tool: str
     """The tool's name; for a refused call the text that the caller sent."""
     host: str | None
-    """The host's name; None for a call that was refused before it reached a host."""
+    """The host's name, likewise; None for a call that was refused before it reached a host."""
     host_id: str | None
     """The id of the host's connection."""
     code: str | None
@@ -50,7 +51,7 @@ class EndedCall:
         Trailing fields that this release does not know are ignored.
         """
         call_id, caller, toolkit, tool, host, code, executed, duration_us, traceparent = fields[:9]
-        (caller_id, caller_name), (host_id, host_name) = caller[:2], (host or (None, None))[:2]
+        (caller_id, caller_name), (host_id, host_name) = _seen(caller), _seen(host)
         return cls(
             call_id=call_id,
             caller=caller_name,
@@ -94,6 +95,13 @@ class CallReport:
             failed=data["failed"],
             calls=tuple(map(EndedCall.from_wire, unpack_body(data["calls"]))),
         )
+
+
+def _seen(participant: Sequence[str] | None) -> tuple[Any, Any]:
+    """Return the id and the name to show of a participant, which has an alias or not."""
+    if participant is None:
+        return None, None
+    return participant[0], full_name(participant[1], "".join(participant[3:4]))
 
 
 def _trace_id(traceparent: str | None) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from toolbus.atomic_file import write_atomically
+from toolbus.auth.participant_names import full_name
 from toolbus.errors import DefinitionChanged
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.untrusted_text import json_text
@@ -57,6 +58,8 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
     """The name of the identity that registered it."""
     issuer: str
     """The issuer of that identity's token."""
+    alias: str = ""
+    """The alias of that issuer, where the server has several. It decides nothing."""
     digest: str
     """The digest of the definition, with all its tools, also those that the token cannot see."""
     version: str = ""
@@ -75,6 +78,7 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
             public=info.public,
             owner=info.owner,
             issuer=info.issuer,
+            alias=info.alias,
             digest=info.digest,
             version=fields.pop("version", ""),
             definition=fields,
@@ -84,7 +88,16 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
     @property
     def label(self) -> str:
         """The toolkit for messages: `words of ann`."""
-        return f"{self.name} of {self.owner}"
+        return f"{self.name} of {self.full_owner}"
+
+    @property
+    def full_owner(self) -> str:
+        """The owner as people see it, and for `participant=`: `alias/name`, or the name."""
+        return full_name(self.owner, self.alias)
+
+    def with_alias(self, alias: str) -> LockedToolkit:
+        """Return this entry with the alias that the issuer has now."""
+        return self if alias == self.alias else self.model_copy(update={"alias": alias})
 
     def matches(self, current: LockedToolkit | ToolkitInfo) -> bool:
         """Whether a toolkit has the locked owner and definition."""
@@ -102,8 +115,8 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
     def _differences(self, current: LockedToolkit) -> Iterator[str]:
         if (self.owner, self.issuer) != (current.owner, current.issuer):
             yield (
-                f"owner: {self.owner} (issuer {self.issuer}) -> "
-                f"{current.owner} (issuer {current.issuer})"
+                f"owner: {self.full_owner} (issuer {self.issuer}) -> "
+                f"{current.full_owner} (issuer {current.issuer})"
             )
         if self.digest == current.digest:
             return
@@ -164,7 +177,7 @@ class LockFile:
 
     def to_text(self) -> str:
         """Return the content of the file: JSON; invisible characters are escaped."""
-        content = {"lock": 1, "toolkits": [each.model_dump() for each in self.toolkits]}
+        content = {"lock": 1, "toolkits": [_fields_of(each) for each in self.toolkits]}
         return json_text(content, indent=2, sort_keys=True) + "\n"
 
     def updated(
@@ -212,6 +225,10 @@ class LockFile:
         text = "\n".join([f"toolkit {current.name} differs from {self.path}:", *listed])
         details = {"toolkit": current.name, "digest": current.digest}
         return LockRefused(text, details={**details, "difference": lines[:_MAX_DETAILS]})
+
+
+def _fields_of(toolkit: LockedToolkit) -> dict[str, Any]:
+    return toolkit.model_dump(exclude=None if toolkit.alias else {"alias"})
 
 
 def _slot(toolkit: LockedToolkit | ToolkitInfo) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 The first call of a toolkit waits for its description, which is compared with the file: owner,
 issuer and digest. Every call is then sent with the locked digest as its pin and the locked owner as
-`participant`, so that the server refuses any other for each call. The server does not compare the
-issuer; that is compared only here.
+`participant`, so that the server refuses any other for each call. Where the server has several
+issuers, that is the owner's `alias/name`, with the alias that its issuer has now.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LockedCaller(Caller):
         manifest = ToolkitManifest.model_validate(body["manifest"])
         key = (toolkit, participant)
         self._stale.add(key)
-        self._entries[key] = self.lock.check(info, manifest)
+        self._entries[key] = self.lock.check(info, manifest).with_alias(info.alias)
         self._stale.discard(key)
         return body
 
@@ -103,7 +103,7 @@ class LockedCaller(Caller):
         self, plan: CallPlan, options: dict[str, Any] | None, stream: InboundStream | None = None
     ) -> PendingRequest | None:
         entry = self._entries[plan.key]
-        locked = {"participant": entry.owner, "pin": entry.digest}
+        locked = {"participant": entry.full_owner, "pin": entry.digest}
         return super()._send_call(plan, {**(options or {}), **locked}, stream)
 
     async def _compare(self, plan: CallPlan) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolbus.auth.participant_names import full_name
 from toolbus.tools.tool_run import Participant
 from toolbus.wire import unpack_body
 
@@ -31,6 +32,13 @@ class ParticipantInfo:
     """The attributes that it published, unchecked. Empty if it has left."""
     since: float
     """When it joined, in seconds since the epoch, by the server's clock."""
+    alias: str = ""
+    """The alias of its issuer, where the server has several; else empty."""
+
+    @property
+    def full_name(self) -> str:
+        """What requests name it by, and people see: `alias/name`, or the name without an alias."""
+        return full_name(self.name, self.alias)
 
     @classmethod
     def from_wire(cls, summary: Mapping[str, Any]) -> ParticipantInfo:
@@ -42,6 +50,7 @@ class ParticipantInfo:
             issuer=summary["issuer"],
             attributes=summary["attributes"],
             since=summary["since"] / 1000,
+            alias=summary.get("alias", ""),
         )
 
 
@@ -64,7 +73,7 @@ class Message:
     def from_wire(cls, data: Mapping[str, Any]) -> Message:
         """Decode a message. Raises BadBody for an invalid body."""
         return cls(
-            sender=Participant(*unpack_body(data["from"])[:4]),
+            sender=Participant(*unpack_body(data["from"])[:5]),
             name=data["name"],
             body=unpack_body(data["body"]),
             direct=data["direct"],

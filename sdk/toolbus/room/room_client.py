@@ -229,7 +229,8 @@ class RoomClient(Room):
         """The participant as others see it; its id changes with each reconnect."""
         welcome = self._welcome
         facts = welcome.facts
-        return Participant(welcome.participant, facts["name"], facts["role"], facts["issuer"])
+        identity = (facts["name"], facts["role"], facts["issuer"], facts.get("alias", ""))
+        return Participant(welcome.participant, *identity)
 
     @property
     def name(self) -> str:
@@ -272,7 +273,8 @@ class RoomClient(Room):
         Args:
             toolkit: The toolkit to host.
             public: Whether the whole room sees it; True unless the toolkit itself says otherwise.
-            shared_with: Who else sees a private toolkit: `name:x`, `role:x`, or `*`.
+            shared_with: Who else sees a private toolkit: `name:x` of your issuer,
+                `name:alias/x` of another one, `role:x`, or `*`.
             supersede: True takes over from other definitions whatever their versions; False raises
                 `DefinitionConflict` if there are any.
 

@@ -166,7 +166,8 @@ class Subscriptions:
         if room_event is not None:
             kit = room_event.toolkit
             if kit is not None and kit.digest:  # a removed toolkit has none
-                self._caller.affinities.record_event(kit.name, kit.owner, kit.digest)
+                for owner in {kit.owner, kit.full_owner}:
+                    self._caller.affinities.record_event(kit.name, owner, kit.digest)
             topic = topic_of(room_event)
             for reader in self._readers:
                 if topic in reader.topics:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Never, Protocol, Self, TypeAlias
 
+from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import with_option_hint
 from toolbus.errors import InvalidArguments, NotFound
@@ -75,8 +76,15 @@ class ToolkitInfo:
     """The names of the tools that this participant can see."""
     issuer: str = ""
     """The issuer of that identity's token."""
+    alias: str = ""
+    """The alias of that issuer, where the server has several; else empty."""
     reserve: tuple[DefinitionInfo, ...] = ()
     """Other definitions that have hosts, the next to serve first."""
+
+    @property
+    def full_owner(self) -> str:
+        """The owner as people see it, and for `participant=`: `alias/name`, or the name."""
+        return full_name(self.owner, self.alias)
 
     @classmethod
     def from_wire(cls, summary: Mapping[str, Any]) -> ToolkitInfo:
@@ -92,6 +100,7 @@ class ToolkitInfo:
             hosts=summary["hosts"],
             tools=tuple(summary["tools"]),
             issuer=summary["owner"]["issuer"],
+            alias=summary["owner"].get("alias", ""),
             reserve=tuple(map(DefinitionInfo.from_wire, summary.get("reserve", ()))),
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidResult, RoomException
 from toolbus.tools.call_room import CallRoom
@@ -38,6 +39,13 @@ class Participant:
     role: str = "user"
     issuer: str = ""
     """The token's `iss`; name and issuer together are the identity."""
+    alias: str = ""
+    """The alias of that issuer, where the server has several; else empty."""
+
+    @property
+    def full_name(self) -> str:
+        """What requests name it by, and people see: `alias/name`, or the name without an alias."""
+        return full_name(self.name, self.alias)
 
 
 LOCAL = Participant(id="local", name="local")

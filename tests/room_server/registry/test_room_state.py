@@ -316,7 +316,7 @@ def test_a_toolkit_without_hosts_is_removed_with_all_its_state() -> None:
     assert not state.is_empty
     state.leave(bob)
     assert state.is_empty
-    tables = (state._public, state._private, state._owned, state._order, state._by_order)
+    tables = (state._public, state._private, state._order, state._by_order)
     assert not any(tables)
 
 
@@ -378,7 +378,7 @@ def test_a_reservation_that_ends_frees_the_name_and_all_its_state() -> None:
     assert [change.kind for change in state.release(reservation)] == ["toolkit_removed"]
     assert state.release(reservation) == []
     assert listed(state, bob) == []
-    tables = (state._public, state._private, state._owned, state._order, state._by_order)
+    tables = (state._public, state._private, state._order, state._by_order)
     assert not any((*tables, state._reserved))
 
 

@@ -31,6 +31,7 @@ from toolbus.wire import (
 from toolbus_server.calls.router import Connection
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
+from toolbus_server.registry.issuers import Issuers
 from toolbus_server.rooms import event_feed as feed
 from toolbus_server.rooms import fair_scheduler as scheduler
 from toolbus_server.rooms.hub import Hub, OpenRoom
@@ -203,9 +204,9 @@ async def test_subscribers_with_the_same_rights_share_a_packed_event(
     made: list[Any] = []
     summary = feed.toolkit_summary
 
-    def counted(toolkit: Any, tools: Any) -> dict[str, Any]:
+    def counted(toolkit: Any, tools: Any, issuers: Issuers) -> dict[str, Any]:
         made.append(tools)
-        return summary(toolkit, tools)
+        return summary(toolkit, tools, issuers)
 
     monkeypatch.setattr(feed, "toolkit_summary", counted)
     room = BusyRoom()
@@ -285,10 +286,10 @@ async def test_an_exception_for_one_subscriber_does_not_affect_the_others(
 ) -> None:
     summary = feed.toolkit_summary
 
-    def broken(toolkit: Any, listing: Any) -> dict[str, Any]:
+    def broken(toolkit: Any, listing: Any, issuers: Issuers) -> dict[str, Any]:
         if toolkit.name == "bad" and len(listing.tools) == 1:
             raise RuntimeError("a bug")
-        return summary(toolkit, listing)
+        return summary(toolkit, listing, issuers)
 
     monkeypatch.setattr(feed, "toolkit_summary", broken)
     room = BusyRoom()

@@ -198,7 +198,8 @@ async def test_equal_offers_of_many_participants_are_returned_once_or_refused_as
             for n in range(200)
         ]
         room = server.server.hub.rooms["lab"].routed.state
-        room._by_name["many"] = {each.id: each for each in builders}
+        many = connection.participant.identity._replace(name="many")
+        room._by_identity[many] = {each.id: each for each in builders}
         received = await ask(ann, Builders(RequestId(2), {"participant": "many"}))
         assert received == {"builders": [packed]}
         for number, each in enumerate(builders):
@@ -220,9 +221,9 @@ async def test_equal_offers_of_many_participants_are_returned_once_or_refused_as
 
 
 @pytest.mark.row(58)
-async def test_acting_for_a_name_that_two_identities_have_is_denied() -> None:
+async def test_acting_for_a_name_means_the_identity_of_the_agents_issuer() -> None:
     """CALL-17."""
-    other = Key.generate(kid="other", iss="elsewhere")
+    other = Key.generate(kid="other", iss="elsewhere", alias="elsewhere")
     settings = ServerSettings(keys=KeyRing([other]), port=0, drain_s=1.0)
     narrow = ApiScope(agents=AgentsGrant(call=True, deny=["echo.say"]))
     acting = call_of(on_behalf_of="bob", arguments=pack_body({"text": "hello"}))

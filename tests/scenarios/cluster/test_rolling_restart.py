@@ -16,6 +16,7 @@ from support.nodes.relayed import node_of
 from support.redis.server import RedisServer
 from support.rooms.events import listed
 from toolbus import RoomClient, ToolContext, Toolkit, tool
+from toolbus_server.registry.models import Identity
 from toolbus_server.testing import TestServer
 
 TIME_S = 60
@@ -252,9 +253,10 @@ async def test_a_message_is_delivered_once_to_a_participant_that_moves(redis: Re
                     made.lead_to(third)
                     leaving = asyncio.create_task(there.server.stop())
                     assert (await anext(received)).name == "reconnected"
-                    bobs = here.server.hub.rooms["lab"].routed.state.participants_named
+                    bobs = here.server.hub.rooms["lab"].routed.state.participants_of
+                    named_bob = Identity(here.key.iss, "bob")
                     while not any(  # noqa: ASYNC110 - a plain flag
-                        each.receives_messages > each.node_is_draining for each in bobs("bob")
+                        each.receives_messages > each.node_is_draining for each in bobs(named_bob)
                     ):
                         await asyncio.sleep(0.01)
                     assert await ann.send("bob", "first", {}) == 1

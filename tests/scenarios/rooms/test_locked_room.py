@@ -30,7 +30,7 @@ from toolbus import (
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
-OTHER = Key.generate(kid="other", iss="other")
+OTHER = Key.generate(kid="other", iss="other", alias="other")
 
 
 @tool
@@ -123,8 +123,13 @@ async def test_locked_toolkit_is_used_in_every_way() -> None:
     ("toolkit", "owner", "key", "difference"),
     [
         (CHANGED, "ann", None, "- tool split"),
-        (WORDS, "eve", None, "owner: ann (issuer toolbus-test) -> eve (issuer toolbus-test)"),
-        (WORDS, "ann", OTHER, "owner: ann (issuer toolbus-test) -> ann (issuer other)"),
+        (
+            WORDS,
+            "eve",
+            None,
+            "owner: test/ann (issuer toolbus-test) -> test/eve (issuer toolbus-test)",
+        ),
+        (WORDS, "ann", OTHER, "owner: test/ann (issuer toolbus-test) -> other/ann (issuer other)"),
     ],
     ids=["definition", "owner", "issuer"],
 )
@@ -144,7 +149,7 @@ async def test_toolkit_that_differs_is_refused_in_every_way(
 
 async def test_toolkit_outside_the_lock_file_is_refused_in_every_way() -> None:
     async with server() as here, hosted(here.room("ann"), WORDS), locked(here, LockFile()) as agent:
-        text = "public toolkit words of ann (issuer toolbus-test) is not in toolbus.lock"
+        text = "public toolkit words of test/ann (issuer toolbus-test) is not in toolbus.lock"
         assert await every_way(agent) == [f"{text}\nno"] * 6
 
 
@@ -182,7 +187,7 @@ async def test_own_private_toolkit_does_not_replace_a_locked_public_one() -> Non
     async with server() as here, hosted(here.room("ann"), WORDS), here.room("writer") as room:
         lock = await lock_of(room, "words")
         async with locked(here, lock) as agent, agent.host(WORDS, public=False):
-            with pytest.raises(DefinitionChanged, match="private toolkit words of agent"):
+            with pytest.raises(DefinitionChanged, match="private toolkit words of test/agent"):
                 await agent.call("words.count", text="a")
             chunk = await agent.invoke("words.count", {"text": "a"}, participant="ann")
             assert chunk.value == 1

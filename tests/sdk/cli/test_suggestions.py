@@ -24,6 +24,7 @@ from toolbus.errors import (
 )
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import DEV_KEYS_FILE
+from toolbus.tools.tool_run import Participant
 
 KITS = """
 from toolbus import NotFound, RemoteToolkit, ToolContext, ToolFailed, tool
@@ -171,12 +172,15 @@ def test_list_is_requested_once_and_only_for_a_missing_name(
     assert asked == ["ann", "ann"]
 
 
+ANN = Participant("1", "ann")
+
+
 @dataclass(slots=True)
 class Lister:
     """A room that returns a toolkit list and counts the requests."""
 
     answer: FirstToolkits | RoomException
-    name: str = "ann"
+    me: Participant = ANN
     room: str = "lab"
     asked: list[str] = field(default_factory=list)
 

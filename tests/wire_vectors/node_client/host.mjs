@@ -142,9 +142,9 @@ class Run {
   }
 
   #context() {
-    const [id, name, role, issuer] = unpack(this.header.caller);
+    const [id, name, role, issuer, alias] = unpack(this.header.caller);
     return {
-      caller: { id, name, role, issuer },
+      caller: { id, name, role, issuer, alias }, // alias: only beside other issuers (NAME-4)
       id: this.id, // the `parent` of calls within this one (CALL-14)
       signal: this.#stopping.signal,
       input: this.receiving && this.#inputValues(),

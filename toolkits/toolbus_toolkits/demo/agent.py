@@ -52,7 +52,7 @@ _WAIT_S = 5.0
 
 def _requester(context: ToolContext) -> str:
     """Return the sender's name: the agent calls its own tools on behalf of the sender."""
-    return (context.on_behalf_of or context.caller).name
+    return (context.on_behalf_of or context.caller).full_name
 
 
 class LargestConfig(ToolkitConfig):
@@ -127,7 +127,7 @@ async def _work(room: RoomClient, events: EventStream[RoomEvent]) -> None:
         if message is not None and message.name == QUESTION:
             answer = await _answer(room, message)
             with suppress(RoomException):  # the sender may have left
-                await room.send(message.sender.name, ANSWER, answer)
+                await room.send(message.sender.full_name, ANSWER, answer)
 
 
 async def _answer(room: RoomClient, message: Message) -> dict[str, Any]:

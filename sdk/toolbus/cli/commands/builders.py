@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from toolbus.auth.participant_names import means
 from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.schema_text import SchemaTree, node_lines
@@ -72,7 +73,9 @@ async def _builders(room: CommandRoom, participant: str) -> list[BuilderInfo]:
 
 
 async def _is_present(room: CommandRoom, participant: str) -> bool:
-    return any(each.name == participant for each in await room.participants())
+    own = room.me.alias
+    listed = await room.participants()
+    return any(means(participant, each.name, each.alias, own) for each in listed)
 
 
 def _show(found: Sequence[BuilderInfo]) -> None:

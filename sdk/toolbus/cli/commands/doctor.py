@@ -331,7 +331,7 @@ async def _check_room(context: _Context) -> str:
             RoomClient(**context.options.choices(), locked=False) as room,
         ):
             context.joined = True
-            return f"joined {room.room} as {room.name}"
+            return f"joined {room.room} as {room.me.full_name}"
     except PermissionDenied as error:
         raise CheckFailed(error.message, _room_repair(error)) from None
     except (RoomException, TimeoutError) as error:

@@ -60,7 +60,7 @@ async def _listen(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) ->
 
 async def _read(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) -> None:
     async with room.events(["messages"]) as events:
-        me = one_line(room.name)
+        me = one_line(room.me.full_name)
         typer.echo(f"listening as {me} in room {one_line(room.room)}  (Ctrl-C to stop)", err=True)
         async for event in events:
             if event.name in _GAPS:
@@ -75,7 +75,7 @@ def _as_line(message: Message) -> str:
     clock = time.strftime("%H:%M:%S")
     to = "" if message.direct else " to all"
     body = json_text(message.body)
-    text = f"{clock} {message.name} from {message.sender.name}{to}: {body}"
+    text = f"{clock} {message.name} from {message.sender.full_name}{to}: {body}"
     return one_line(text)
 
 
@@ -84,7 +84,12 @@ def _as_json(message: Message) -> str:
     facts = {
         "at": round(time.time(), 3),
         "kind": message.name,
-        "from": {"name": sender.name, "role": sender.role, "issuer": sender.issuer},
+        "from": {
+            "name": sender.name,
+            "role": sender.role,
+            "issuer": sender.issuer,
+            "alias": sender.alias,
+        },
         "direct": message.direct,
         "body": message.body,
     }

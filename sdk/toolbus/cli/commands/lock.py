@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolbus.auth.participant_names import means
 from toolbus.cli.completion import complete_owner, complete_toolkit
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
@@ -125,16 +126,21 @@ def lock(
             raise LockRefused(f"the room differs from {path}", details=changes.facts())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Chosen:
     """The toolkits that the command is about."""
 
     names: tuple[str, ...]
     owner: str | None
+    own_alias: str = ""
+    """The alias of the issuer of this participant, once it has joined."""
 
     def covers(self, each: LockedToolkit | ToolkitInfo) -> bool:
         """Whether an entry or a toolkit is one of them."""
-        return self.owner in (None, each.owner) and (not self.names or each.name in self.names)
+        if self.names and each.name not in self.names:
+            return False
+        owner = self.owner
+        return owner is None or means(owner, each.owner, each.alias, self.own_alias)
 
 
 def _load(path: Path, *, must_exist: bool) -> LockFile:
@@ -155,6 +161,7 @@ def _save(new: LockFile) -> None:
 
 async def _updated(room: CommandRoom, old: LockFile, chosen: _Chosen) -> tuple[LockFile, _Changes]:
     """Return the file with the chosen toolkits as they are now."""
+    chosen.own_alias = room.me.alias
     changes, removed = _Changes(), []
     if chosen.names:
         found = [await _named(room, name, chosen.owner) for name in chosen.names]
@@ -172,6 +179,7 @@ async def _updated(room: CommandRoom, old: LockFile, chosen: _Chosen) -> tuple[L
 
 async def _check(room: CommandRoom, old: LockFile, chosen: _Chosen) -> _Changes:
     """Return how the chosen entries of the file differ from the room."""
+    chosen.own_alias = room.me.alias
     changes = _Changes()
     entries = [each for each in old.toolkits if chosen.covers(each)]
     for entry in entries:
@@ -207,7 +215,9 @@ async def _current(room: CommandRoom, wanted: LockedToolkit | ToolkitInfo) -> Lo
     A public toolkit is the one of its name, of any owner. A bare name means an own private toolkit
     if there is one; then the public one is requested by its owner.
     """
-    owners: Iterable[str | None] = (None, wanted.owner) if wanted.public else (wanted.owner,)
+    owners: Iterable[str | None] = (
+        (None, wanted.full_owner) if wanted.public else (wanted.full_owner,)
+    )
     for owner in owners:
         try:
             proxy = await room.toolkit(wanted.name, owner)

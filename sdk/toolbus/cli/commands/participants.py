@@ -36,7 +36,7 @@ def participants(options: RoomOptions) -> None:
         typer.echo(json_text(facts))
     else:
         rows = [_COLUMNS, *(_row(each, hosted) for each in listed)]
-        if len({each.name for each in listed}) < len(listed):
+        if len({each.full_name for each in listed}) < len(listed):
             rows = _with_ids(rows, listed)
         show_columns(rows)
 
@@ -48,19 +48,19 @@ async def _list(room: CommandRoom) -> tuple[list[ParticipantInfo], _Hosted | Non
     try:
         async for toolkit in room.toolkits():
             if toolkit.hosts:
-                hosted[toolkit.owner].append(toolkit.name)
+                hosted[toolkit.full_owner].append(toolkit.name)
     except PermissionDenied:
         return listed, None
     return listed, hosted
 
 
 def _row(each: ParticipantInfo, hosted: _Hosted | None) -> tuple[str, ...]:
-    toolkits = "-" if hosted is None else ", ".join(hosted.get(each.name, ())) or "none"
+    toolkits = "-" if hosted is None else ", ".join(hosted.get(each.full_name, ())) or "none"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.since))
     attributes = " ".join(
         f"{cut(name)}={cut(json_text(value))}" for name, value in each.attributes.items()
     )
-    return each.name, each.role, toolkits, since, attributes
+    return each.full_name, each.role, toolkits, since, attributes
 
 
 def _with_ids(
@@ -75,9 +75,10 @@ def _facts(each: ParticipantInfo, hosted: _Hosted | None) -> dict[str, Any]:
     return {
         "name": each.name,
         "role": each.role,
-        "toolkits": None if hosted is None else list(hosted.get(each.name, ())),
+        "toolkits": None if hosted is None else list(hosted.get(each.full_name, ())),
         "since": each.since,
         "attributes": dict(each.attributes),
         "issuer": each.issuer,
+        "alias": each.alias,
         "id": each.id,
     }

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolbus.auth.participant_names import means
 from toolbus.cli.columns import show_columns
 from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.definition_text import reserve_lines
@@ -82,7 +83,11 @@ def tools(
 async def _list_toolkits(
     room: CommandRoom, search: str | None, participant: str | None
 ) -> list[ToolkitInfo]:
-    listed = [each async for each in room.toolkits(search) if participant in (None, each.owner)]
+    listed = [
+        each
+        async for each in room.toolkits(search)
+        if participant is None or means(participant, each.owner, each.alias, room.me.alias)
+    ]
     lock = room.lock
     if lock is None:
         return listed
@@ -93,7 +98,7 @@ async def _list_toolkits(
             found.append(each)
             if not entry.matches(each):
                 # Raises the error that shows the difference.
-                await room.toolkit(each.name, None if each.public else each.owner)
+                await room.toolkit(each.name, None if each.public else each.full_owner)
     return found
 
 
@@ -136,7 +141,7 @@ def _row(each: ToolkitInfo) -> tuple[str, ...]:
     return (
         each.name,
         ", ".join(each.tools),
-        each.owner,
+        each.full_owner,
         str(each.hosts),
         "all" if each.public else "some",
         description,
@@ -157,7 +162,7 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
     manifest = proxy.manifest.model_dump(mode="json")
     manifest["tools"] = [each.model_dump(mode="json") for each in chosen]
     info = proxy.info
-    facts = {"owner": info.owner, "public": info.public, "hosts": info.hosts}
+    facts = {"owner": info.full_owner, "public": info.public, "hosts": info.hosts}
     reserve = [asdict(each) for each in info.reserve]
     return {**manifest, **facts, "digest": info.digest, "reserve": reserve}
 
@@ -173,11 +178,11 @@ def _toolkit_lines(
     proxy: ToolkitProxy, chosen: Sequence[ToolManifest], *, is_nested: bool
 ) -> Iterator[tuple[str, str]]:
     info, manifest = proxy.info, proxy.manifest
-    visibility = "public" if info.public else "private"
+    visibility, owner = "public" if info.public else "private", info.full_owner
     yield "bold", f"{info.name}: {manifest.title or info.name}"
     yield (
         "dim",
-        f"  {visibility}, owner {info.owner}, hosts {info.hosts}, version {info.version or '-'}",
+        f"  {visibility}, owner {owner}, hosts {info.hosts}, version {info.version or '-'}",
     )
     yield "dim", f"  digest {info.digest}"
     for line in reserve_lines(info):

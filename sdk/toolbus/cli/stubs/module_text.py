@@ -46,10 +46,10 @@ def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
 
 
 def _header(info: ToolkitInfo, class_name: str, variable: str) -> list[str]:
-    owner = f"{info.owner} (issuer {info.issuer})"
+    owner = f"{info.full_owner} (issuer {info.issuer})"
     command = f"toolbus stubs {info.name}"
     if not info.public:
-        command += f" --participant {shlex.quote(info.owner)}"
+        command += f" --participant {shlex.quote(info.full_owner)}"
     kind = "public" if info.public else "private"
     texts = [
         f"The tools of the {kind} toolkit {info.name} for type checkers, written by `{command}`.",

@@ -97,7 +97,7 @@ def _json_superseded(superseded: Superseded) -> dict[str, Any]:
     toolkit, before = superseded
     return {
         "toolkit": toolkit.name,
-        "owner": toolkit.owner,
+        "owner": toolkit.full_owner,
         "from": {"version": before.version, "digest": before.digest},
         "to": {"version": toolkit.version, "digest": toolkit.digest},
     }

@@ -38,7 +38,9 @@ class Roster:
 
     def set_participants(self, listed: Iterable[ParticipantInfo] | None) -> None:
         """Replace all participants; None without permission."""
-        self._participants = None if listed is None else {each.id: each.name for each in listed}
+        self._participants = (
+            None if listed is None else {each.id: each.full_name for each in listed}
+        )
 
     def set_toolkits(self, listed: Iterable[ToolkitInfo] | None) -> None:
         """Replace all toolkits; None without permission."""
@@ -51,7 +53,7 @@ class Roster:
             if event.name == "participant_left":
                 self._participants.pop(participant.id, None)
             else:
-                self._participants[participant.id] = participant.name
+                self._participants[participant.id] = participant.full_name
         if toolkit is not None and event.superseded is not None:
             if len(self._superseded) < _MAX_SUPERSEDED:
                 self._superseded.append(Superseded(toolkit, event.superseded))
@@ -82,4 +84,4 @@ class Roster:
 
 
 def _key(toolkit: ToolkitInfo) -> tuple[str, str, bool]:
-    return toolkit.name, toolkit.owner, toolkit.public
+    return toolkit.name, toolkit.full_owner, toolkit.public

@@ -1,0 +1,124 @@
+"""What a text that names a participant means, and how participants are shown to people.
+
+Pure. A bare name means the speaker's own issuer, always: no token of another issuer can take it.
+`alias/name` names the issuer. A server of one issuer shows bare names, and a `/` that follows no
+alias of it is part of a name. Otherwise a text is split at its first `/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolbus_server.registry.models import NO_ALIAS, Identity, Participant
+from toolbus_server.registry.request_options import bad_option
+
+__all__ = ["Issuers", "name_between", "read_name_between"]
+
+
+class Issuers:
+    """The issuers of one server and their aliases, shared by all its rooms.
+
+    Args:
+        aliases: The alias of each issuer; empty for one alone that has none.
+    """
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self._aliases: dict[str, str] = {}
+        self._by_alias: dict[str, str] = {}
+        self.update(aliases or {})
+
+    def update(self, aliases: Mapping[str, str]) -> None:
+        """Replace the issuers.
+
+        Former ones keep their alias, unless it is given to another: their participants stay until
+        their tokens expire.
+        """
+        given = {alias for alias in aliases.values() if alias}
+        former = {iss: each for iss, each in self._aliases.items() if each and each not in given}
+        self._aliases = {iss: alias or former.get(iss, "") for iss, alias in aliases.items()}
+        self._aliases = former | self._aliases
+        self._by_alias = {alias: iss for iss, alias in self._aliases.items() if alias}
+
+    @property
+    def are_several(self) -> bool:
+        """Whether names are shown with an alias."""
+        return len(self._aliases) > 1
+
+    def alias_of(self, issuer: str) -> str:
+        """Return the alias to show: empty for the only issuer, `NO_ALIAS` for an unknown one."""
+        alias = self._aliases.get(issuer)
+        if alias is None:
+            return NO_ALIAS if self._aliases else ""
+        return (alias or NO_ALIAS) if self.are_several else ""
+
+    def identity_of(self, text: str, speaker: Identity, option: str) -> Identity:
+        """Return whom a text of a request means.
+
+        Args:
+            text: A name, or `alias/name`.
+            speaker: The identity that sent the request.
+            option: The path of the text in the request.
+
+        Raises:
+            InvalidArguments: No issuer has that alias. The message has the speaker's own alias;
+                others are known only from the participants that the speaker may see.
+        """
+        alias, slash, name = text.partition("/")
+        if not slash:
+            return Identity(speaker.issuer, text)
+        issuer = self._by_alias.get(alias)
+        if issuer is not None:
+            return Identity(issuer, name)
+        if not self.are_several:
+            return Identity(speaker.issuer, text)
+        own = self.alias_of(speaker.issuer)
+        raise bad_option(
+            option,
+            f"must be a name of your own issuer, or alias/name: no issuer has the alias "
+            f"{alias[:32]!r}, yours has {own!r}",
+        )
+
+    def may_act_for(self, agent: Participant, principal: Identity) -> bool:
+        """Whether the grant `act_for` of a participant covers an identity.
+
+        An entry means what it means in a request of this participant; `*` stands for all names of
+        an issuer.
+        """
+        covers, own = agent.rights.may_act_for_text, agent.identity.issuer
+        alias = self._aliases.get(principal.issuer)
+        if alias and (covers(f"{alias}/{principal.name}") or covers(f"{alias}/*")):
+            return True
+        if principal.issuer != own:
+            return False
+        is_bare = "/" not in principal.name or self._is_bare(principal.name)
+        return covers("*") or (is_bare and covers(principal.name))
+
+    def _is_bare(self, name: str) -> bool:
+        """Whether a name with a slash means the speaker's own issuer."""
+        return not self.are_several and name.partition("/")[0] not in self._by_alias
+
+    def read_share(self, entry: str, sharer: Identity) -> str:
+        """Return an entry of `shared_with` in the form in which it is kept, independent of aliases.
+
+        Raises:
+            InvalidArguments: No issuer has its alias.
+        """
+        kind, colon, text = entry.partition(":")
+        if kind != "name":
+            return entry
+        named = self.identity_of(text, sharer, "shared_with")
+        return f"{kind}{colon}{name_between(named, sharer.issuer)}"
+
+
+def name_between(named: Identity, issuer: str) -> str:
+    """Write an identity as nodes exchange it, beside an issuer: a bare name is one of that issuer.
+
+    So nodes of an older version read the names of the only issuer. No issuer has a NUL.
+    """
+    return named.name if named.issuer == issuer else f"{named.issuer}\0{named.name}"
+
+
+def read_name_between(text: str, issuer: str) -> Identity:
+    """Read what `name_between` wrote."""
+    other, nul, name = text.partition("\0")
+    return Identity(other, name) if nul else Identity(issuer, text)
