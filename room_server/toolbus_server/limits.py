@@ -34,6 +34,8 @@ class Limits:
     """The timeout of a call that has none of its own."""
     stream_idle_ms: int = 30_000
     """How long the host of a stream may be silent, unless its call sets `idle_ms`."""
+    stream_unread_ms: int = 30_000
+    """How long a host waits for a caller that takes nothing of what it could send."""
     reservation_ms: int = 30_000
     """How long the name of a toolkit stays reserved for its owner after its last host is lost."""
 

@@ -287,7 +287,7 @@ class StreamBroken(RoomException):
 
 
 class StreamStalled(RoomException):
-    """A stream delivered nothing for longer than its idle limit."""
+    """Nothing passed for longer than a limit: its host, its reader or its input has stalled."""
 
     code = "stream_stalled"
     _retry_rule = "if_not_executed"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from random import randrange
 from typing import Any, NamedTuple, Protocol
 
@@ -266,6 +267,8 @@ class CallStreams(Struct, eq=False):
     has_progressed: bool = False
     idle_s: float = 0.0
     """How long the host may be silent; 0 for no limit."""
+    owed_input_s: float = inf
+    """How long the caller may be silent whose input has not ended."""
     active_at: float = 0.0
     is_waiting: bool = False
     """Whether it is one of `Connection.waiting_streams`."""

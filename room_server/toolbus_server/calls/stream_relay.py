@@ -41,8 +41,9 @@ _RETRY_AFTER_S = 0.05
 _MAX_CREDIT = 2**53
 _MAX_WAITING_BYTES = 64
 """The most bytes of the first chunk of a result that waits for other streams (STREAM-10)."""
-_UNREAD_S = 300.0
-"""How long a host waits for a caller that gives no credit."""
+_SLOW_S = 300.0
+"""How long a host waits for a connection that takes nothing, or for input, whatever the caller
+says."""
 _CHECK_S = 1.0
 _CLOCK_S = 0.001
 """A timer may fire this many seconds early."""
@@ -65,6 +66,7 @@ class StreamRelay:
     ) -> None:
         self._loop = loop
         self._limits = limits
+        self._unread_s = limits.stream_unread_ms / 1000
         self._abort = abort
         self._stalls: Deadlines[CallStreams] = Deadlines(loop, self._check_stall)
         self.dropped = 0
@@ -87,6 +89,7 @@ class StreamRelay:
             streams.idle_s = _idle_s(options, self._limits)
         if options.get("input"):
             streams.inputs = _input_of(call)
+            streams.owed_input_s = min(_idle_s(options, self._limits) or inf, _SLOW_S)
             header["input"] = True
         if streams.progress:
             header["progress"] = True
@@ -105,7 +108,7 @@ class StreamRelay:
         for direction in (streams.results, streams.inputs):
             if direction is not None:
                 _account(direction)
-        self._stalls.add(streams.active_at + (streams.idle_s or _UNREAD_S), streams)
+        self._stalls.add(streams.active_at + self._check_interval_s(streams), streams)
 
     def close(self, streams: CallStreams) -> None:
         """Close the streams of a call that has ended; queued chunks may still be written."""
@@ -242,12 +245,17 @@ class StreamRelay:
         port = direction.reader.port
         if port.is_behind:
             _account(direction)
-            ticket = NotifyingTicket(partial(self._chunk_written, direction, size))
+            ticket = NotifyingTicket(partial(self._queued_chunk_written, direction, size))
             port.send_bounded(encode(onward), ticket)
         else:
             port.gather()
             port.send_message(encode(onward))
             self._chunk_written(direction, size)
+
+    def _queued_chunk_written(self, direction: StreamDirection, size: int) -> None:
+        if direction.call.streams is not None:  # its reader could not take it before
+            direction.call.streams.active_at = self._loop.time()
+        self._chunk_written(direction, size)
 
     def _chunk_written(self, direction: StreamDirection, size: int) -> None:
         """Count a chunk that was written to its reader, and give the sender further credit."""
@@ -305,19 +313,36 @@ class StreamRelay:
         self._abort(direction.call, error, "broken")
 
     def _check_stall(self, streams: CallStreams) -> None:
-        """End a stream whose host is silent though it has credit, or whose caller gives none."""
-        now, results = self._loop.time(), streams.results
-        waits_for_reader = results is not None and not results.window.is_open
-        limit_s = _UNREAD_S if waits_for_reader else streams.idle_s or inf
+        """End a stream whose host is silent though it has credit, or whose caller owes something.
+
+        The caller may give credit or input at any moment, but it is not polled all the time.
+        """
+        now = self._loop.time()
+        limit_s, message = self._stall_limit(streams)
         left_s = streams.active_at + limit_s - now
         if left_s > _CLOCK_S:
-            # The reader may give credit at any moment, but it is not polled all the time.
-            soon_s = max(streams.idle_s or inf, _CHECK_S) if waits_for_reader else inf
-            self._stalls.add(now + min(left_s, soon_s, _UNREAD_S), streams)
-            return
-        what = "its caller gave no credit" if waits_for_reader else "the host sent nothing"
-        error = StreamStalled(f"{what} for {limit_s:g} s")
-        self._abort(streams.call, error, "stalled")
+            self._stalls.add(now + min(left_s, self._check_interval_s(streams)), streams)
+        else:
+            self._abort(streams.call, StreamStalled(message.format(limit_s)), "stalled")
+
+    def _check_interval_s(self, streams: CallStreams) -> float:
+        limit_s = min(streams.idle_s or inf, streams.owed_input_s, self._unread_s)
+        return max(limit_s, _CHECK_S)
+
+    def _stall_limit(self, streams: CallStreams) -> tuple[float, str]:
+        """Return how long nothing may pass, and the message after that.
+
+        A caller at another node gets its time from that node: what it gives passes through there.
+        """
+        results, inputs, caller = streams.results, streams.inputs, streams.call.caller
+        if results is not None and not results.window.is_open:
+            if results.sent_chunks < results.window.number:
+                return _SLOW_S, "the caller's connection took nothing for {:g} s"
+            limit_s = _SLOW_S if caller.participant.is_remote else self._unread_s
+            return limit_s, "the caller read nothing for {:g} s: read chunks as they arrive"
+        if inputs is not None and inputs.window.is_open and not inputs.is_done:
+            return streams.owed_input_s, "no input came for {:g} s: end the input if it is complete"
+        return streams.idle_s or inf, "the host sent nothing for {:g} s"
 
 
 def is_stream(options: Mapping[str, Any]) -> bool:

@@ -28,6 +28,10 @@ MIN_SHARE_BYTES = 64 * 1024
 """The least share of each stream, even if the budget is used up."""
 
 
+_CREDIT_INTERVAL_S = 5.0
+"""How long a sender waits for the credit of a reader that reads slowly; a server allows 30 s."""
+
+
 class ReceivedChunk(NamedTuple):
     """A packed chunk that was received."""
 
@@ -85,6 +89,7 @@ class ReceiveBuffer:
     __slots__ = (
         "_bodies",
         "_budget",
+        "_closed_at",
         "_has_ended",
         "_send_credit",
         "_share",
@@ -112,6 +117,8 @@ class ReceiveBuffer:
         self._used_bytes = 0
         self._has_ended = False
         self._waiter: asyncio.Future[None] | None = None
+        self._closed_at = 0.0
+        """When the sender had used all its credit, by the loop's clock."""
 
     @property
     def number(self) -> int:
@@ -136,6 +143,8 @@ class ReceiveBuffer:
         """Store a body for the reader. Raises `StreamBroken` if it is not a valid next one."""
         self._window.arrive(number, len(body))
         self._bodies.append(body)
+        if not self._window.is_open:
+            self._closed_at = asyncio.get_running_loop().time()
         self._wake()
 
     def end(self) -> None:
@@ -156,7 +165,7 @@ class ReceiveBuffer:
         body = self._bodies.popleft()
         self.used_chunks += 1
         self._used_bytes += len(body)
-        if not self._has_ended and self._is_half_used:
+        if not self._has_ended and (self._is_half_used or self._is_credit_due):
             self._send_credit(*self.grant_credit())
         return body
 
@@ -165,6 +174,13 @@ class ReceiveBuffer:
         window = self._window
         few_chunks = (window.chunks - self.used_chunks) * 2 <= WINDOW_CHUNKS
         return few_chunks or (window.bytes - self._used_bytes) * 2 <= self._share
+
+    @property
+    def _is_credit_due(self) -> bool:
+        """Whether the sender has waited for so long that it must learn that the reader goes on."""
+        if self._window.is_open:
+            return False
+        return asyncio.get_running_loop().time() - self._closed_at >= _CREDIT_INTERVAL_S
 
     def discard(self) -> None:
         """Drop all buffered bodies and release the share: nothing is read any more."""

@@ -15,6 +15,8 @@ from toolbus.errors import DeadlineExceeded, Executed, InvalidArguments, ToolFai
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.input_receiver import unreadable_input
 from toolbus.hosting.output_stream import CallHost, OutputStream
+from toolbus.hosting.shared_places import Identity
+from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.telemetry.attributes import SharedAttributes, call_attributes
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.context import ToolContext
@@ -25,11 +27,11 @@ from toolbus.tools.toolkit import read_large_arguments
 from toolbus.wire import BadBody, Dispatch, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 
-__all__ = ["CallRunner", "HostedCall", "describe_calls"]
+__all__ = ["CallRunner", "HostedCall", "describe_calls", "identity_of"]
 
 T = TypeVar("T")
 
-_MAX_CACHED_CALLERS = 256
+_MAX_CACHED_CALLERS = 512
 _STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
 
 
@@ -59,6 +61,7 @@ class HostedCall(ToolRun):
     ended: bool = False
     """The tool has ended; functions that it left on threads may still run."""
     _room: CallRoom | None = None
+    _identity: Identity | None = None
 
     def __init__(self, runner: CallRunner, dispatch: Dispatch, hosted: HostedToolkit) -> None:
         remaining_ms = dispatch.remaining_ms
@@ -73,7 +76,7 @@ class HostedCall(ToolRun):
         """Runs the call; set after the task's first step if that is run at once."""
         self.threads: int = 0
         """Number of the call's functions that are on threads now; they cannot be stopped."""
-        self.slots: asyncio.Semaphore | None = None
+        self.slots: ToolSlots | None = None
         """Where the call holds a slot, until its threads have ended too."""
         self.stream: OutputStream | None = None
         """Chunks, progress and input of the call; None for a call that has none of them."""
@@ -98,6 +101,13 @@ class HostedCall(ToolRun):
     def caller(self) -> Participant:
         """Who made the call."""
         return _participant_of(self.dispatch.header["caller"])
+
+    @property
+    def identity(self) -> Identity:
+        """Issuer and name of the caller, for whom the call counts."""
+        if self._identity is None:
+            self._identity = identity_of(self.dispatch.header["caller"])
+        return self._identity
 
     @property
     def on_behalf_of(self) -> Participant | None:
@@ -200,7 +210,7 @@ class HostedCall(ToolRun):
     def free_slot(self) -> None:
         """Release the tool's slot, unless a function of this call is still on a thread."""
         if self.slots is not None and not self.threads:
-            self.slots.release()
+            self.slots.release(self)
             self.slots = None
 
     def self_cancelled_error(self) -> ToolFailed:
@@ -252,6 +262,13 @@ def _span_attributes(room: str, caller: bytes, on_behalf_of: bytes | None) -> Sh
     name = None if on_behalf_of is None else _participant_of(on_behalf_of).full_name
     caller_name = _participant_of(caller).full_name
     return SharedAttributes(call_attributes(room=room, caller=caller_name, on_behalf_of=name))
+
+
+@lru_cache(maxsize=_MAX_CACHED_CALLERS)
+def identity_of(packed: bytes) -> Identity:
+    """Return issuer and name of a packed participant; cached, as callers repeat."""
+    participant = _participant_of(packed)
+    return participant.issuer, participant.name
 
 
 def _participant_of(packed: bytes) -> Participant:

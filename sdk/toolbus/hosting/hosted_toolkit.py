@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
@@ -39,7 +40,7 @@ def _are_strings(values: Any) -> bool:
 class ToolLimits(NamedTuple):
     """Limits of a tool: concurrent calls and seconds per call; None is no limit."""
 
-    slots: asyncio.Semaphore | None
+    slots: ToolSlots | None
     timeout_s: float | None
 
 
@@ -50,7 +51,7 @@ NO_LIMITS = ToolLimits(None, None)
 def _limits_of(tool: Tool) -> ToolLimits:
     """Return the tool's own limits; a sync tool without a limit runs one call at a time."""
     limit = tool.max_concurrency or (None if tool.is_async else 1)
-    return ToolLimits(None if limit is None else asyncio.Semaphore(limit), tool.timeout_s)
+    return ToolLimits(None if limit is None else ToolSlots(limit), tool.timeout_s)
 
 
 @dataclass(slots=True, eq=False)

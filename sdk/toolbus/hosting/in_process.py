@@ -19,6 +19,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, LinkChunk
 from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, TooLarge
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
+from toolbus.hosting.shared_places import Identity
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import Participant, ToolRun
@@ -99,6 +100,11 @@ class InProcessCall:
         running.add_done_callback(_consume_exception)
         self.threads.add(running)
         return await asyncio.shield(running)
+
+    @property
+    def identity(self) -> Identity:
+        """Who makes the call, issuer and name: callers share the slots of a tool."""
+        return self.caller.issuer, self.caller.name
 
     @property
     def on_threads(self) -> list[asyncio.Future[Any]]:
@@ -233,8 +239,8 @@ async def _slot(limits: ToolLimits, call: InProcessCall) -> AsyncIterator[None]:
     if limits.slots is None:
         yield
         return
-    await limits.slots.acquire()
-    release = limits.slots.release
+    await limits.slots.acquire(call)
+    release = partial(limits.slots.release, call)
     try:
         yield
     finally:

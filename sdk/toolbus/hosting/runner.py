@@ -32,8 +32,9 @@ from toolbus.errors import (
     Overloaded,
     RoomException,
 )
-from toolbus.hosting.hosted_call import HostedCall, describe_calls
+from toolbus.hosting.hosted_call import HostedCall, describe_calls, identity_of
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, InvalidOffer, ToolLimits
+from toolbus.hosting.shared_places import MAX_IN_FLIGHT, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
 from toolbus.telemetry.tracing import (
@@ -56,12 +57,10 @@ from toolbus.wire import (
 )
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
-__all__ = ["MAX_IN_FLIGHT", "Runner"]
+__all__ = ["Runner"]
 
 _logger = bounded_logger(__name__)
 
-MAX_IN_FLIGHT = 256
-"""Calls that one connection runs and queues; a further one is `overloaded`."""
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
 
@@ -75,7 +74,8 @@ class Runner:
         room_name: The name of the room, for spans.
         tracing: Records sampled calls.
         connection: The connection; without one, frames are dropped.
-        max_in_flight: How many calls may run and queue.
+        max_in_flight: How many calls may run and queue, before their callers share: see
+            `SharedPlaces`.
         loop_is_ending: Returns whether the event loop is cancelling all its tasks.
     """
 
@@ -85,7 +85,7 @@ class Runner:
         "_context",
         "_hosted",
         "_loop_is_ending",
-        "_max_in_flight",
+        "_places",
         "_room_name",
         "_running",
         "_sends_parts",
@@ -115,7 +115,7 @@ class Runner:
         self.room_of: Callable[[int, float | None], Any] = room_of
         self._room_name = room_name
         self._tracing = tracing
-        self._max_in_flight = max_in_flight
+        self._places = SharedPlaces.of(max_in_flight)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
@@ -124,7 +124,7 @@ class Runner:
         self._sends_parts = False
         self._unread = UnreadResults()
         self._abandoned: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(max_in_flight, "toolbus-tool")
+        self._threads = ThreadPoolExecutor(self._places.total, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
         # A call must not inherit the span that is current while we connect.
         self._context = copy_context()
@@ -188,13 +188,11 @@ class Runner:
         if hosted is None:
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
-        if len(self._running) - self._unread.count >= self._max_in_flight:
-            message = f"the host runs {self._max_in_flight} calls"
-            self._refuse(dispatch, Overloaded(message, retry_after_s=_RETRY_AFTER_S))
-            return
-        if self._unread.count and self._unread.is_full(dispatch.header["caller"]):
-            message = "too many bytes of results wait at the host for you to read"
-            self._refuse(dispatch, Overloaded(message, retry_after_s=_RETRY_AFTER_S))
+        used = len(self._running) - self._unread.count
+        if (self._unread.count or used >= self._places.common) and (
+            reason := self._overload(dispatch.header["caller"], used)
+        ):
+            self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S))
             return
         call = HostedCall(self, dispatch, hosted)
         if len(dispatch.header) > 1:
@@ -207,6 +205,17 @@ class Runner:
         self._running.add(call)
         hosted.running_calls.add(call)
         call.task = start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
+
+    def _overload(self, packed_caller: bytes, used: int) -> str:
+        """Return why a caller gets no place; empty if it gets one."""
+        caller, unread = identity_of(packed_caller), self._unread
+        if used >= self._places.common:
+            held = sum(call.identity == caller for call in self._running) - unread.count_of(caller)
+            if not self._places.may_take(used, held):
+                return f"the host runs {used} calls, {held} of them yours"
+        if unread.is_full(caller):
+            return "too many bytes of results wait at the host for you to read"
+        return ""
 
     def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
         self.send(failed(dispatch.id, error))
@@ -371,7 +380,7 @@ class Runner:
         if call.streams or "whole" in header or "files_only" in header:
             return body
         call.free_slot()  # the function has ended: the caller may read at its own pace
-        with self._unread.waiting(header["caller"], len(body)):
+        with self._unread.waiting(call.identity, len(body)):
             return await call.open_stream().send_all_but_last_part(body)
 
     def _call_error(self, call: HostedCall, error: BaseException) -> BaseException:
@@ -396,7 +405,7 @@ class Runner:
         self, call: HostedCall, limits: ToolLimits, arguments: dict[str, Any]
     ) -> Chunk:
         if limits.slots is not None:
-            await limits.slots.acquire()
+            await limits.slots.acquire(call)
             call.slots = limits.slots
         timer = None
         if limits.timeout_s is not None:

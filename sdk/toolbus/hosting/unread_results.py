@@ -6,8 +6,11 @@ it may leave waiting is limited: its further calls are refused. No result is dro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from toolbus.hosting.shared_places import Identity
 
 __all__ = ["MAX_UNREAD_BYTES", "UnreadResults"]
 
@@ -18,26 +21,33 @@ MAX_UNREAD_BYTES = 64 * 1024 * 1024
 class UnreadResults:
     """The results of one host that are being sent in parts."""
 
-    __slots__ = ("_bytes_of", "count")
+    __slots__ = ("_bytes_of", "_count_of", "count")
 
     def __init__(self) -> None:
-        self._bytes_of: dict[bytes, int] = {}
+        self._bytes_of: Counter[Identity] = Counter()
+        self._count_of: Counter[Identity] = Counter()
         self.count: int = 0
         """How many results wait."""
 
-    def is_full(self, caller: bytes) -> bool:
-        """Whether a caller, by its packed facts, has left too many bytes waiting."""
-        return self._bytes_of.get(caller, 0) > MAX_UNREAD_BYTES
+    def is_full(self, caller: Identity) -> bool:
+        """Whether a caller has left too many bytes waiting."""
+        return self._bytes_of[caller] > MAX_UNREAD_BYTES
+
+    def count_of(self, caller: Identity) -> int:
+        """Return how many results of a caller wait."""
+        return self._count_of[caller]
 
     @contextmanager
-    def waiting(self, caller: bytes, size: int) -> Iterator[None]:
+    def waiting(self, caller: Identity, size: int) -> Iterator[None]:
         """Count a result of `size` bytes until the block ends."""
         self.count += 1
-        self._bytes_of[caller] = self._bytes_of.get(caller, 0) + size
+        self._count_of[caller] += 1
+        self._bytes_of[caller] += size
         try:
             yield
         finally:
             self.count -= 1
-            left = self._bytes_of.pop(caller) - size
-            if left:
-                self._bytes_of[caller] = left
+            self._count_of[caller] -= 1
+            self._bytes_of[caller] -= size
+            if not self._count_of[caller]:
+                del self._count_of[caller], self._bytes_of[caller]

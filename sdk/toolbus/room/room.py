@@ -275,7 +275,8 @@ class Room:
                 once input was taken.
             wait_for_host_s: Seconds to wait for a host, as in `invoke`.
             stall_timeout_s: Seconds without a chunk, input or progress although the tool could
-                send; then the stream ends with `StreamStalled`. None is no limit.
+                send; then the stream ends with `StreamStalled`. None is no limit. A stream that
+                is not read ends after 30 s, one whose input pauses after 300 s, whatever this is.
             on_progress: A plain function that gets the value of each progress.
             unknown: Takes nothing, as in `invoke`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -233,8 +233,6 @@ def test_a_stream_that_waits_for_credit_or_has_no_idle_limit_does_not_stall(
     waiting = StreamedCall(harness, 2, credit_chunks=1)
     waiting.chunk()
     harness.clock.advance(29)
-    harness.clock.advance(200)
-    harness.clock.advance(20)
     waiting.credit(2, 2_000_000)
     harness.clock.advance(29)
     assert [type(frame) for frame in waiting.at_caller.sent] == [StreamChunk]
@@ -246,23 +244,124 @@ def test_a_stream_that_waits_for_credit_or_has_no_idle_limit_does_not_stall(
 
 
 @pytest.mark.row(68)
-@pytest.mark.parametrize("options", [{}, {"idle_ms": 0}, {"idle_ms": 2}])
-def test_a_host_waits_five_minutes_for_a_caller_that_gives_no_credit(
-    harness: RouterHarness, options: dict[str, Any]
+@pytest.mark.parametrize("options", [{}, {"idle_ms": 0}, {"idle_ms": 2}, {"idle_ms": 10**9}])
+@pytest.mark.parametrize("unread_ms", [30_000, 300_000])
+def test_a_host_waits_for_a_caller_that_takes_nothing_as_long_as_its_server_says(
+    options: dict[str, Any], unread_ms: int
 ) -> None:
     """STREAM-7: and is checked rarely, however short its idle limit is."""
+    harness = RouterHarness(Limits(stream_unread_ms=unread_ms))
     streamed = StreamedCall(harness, credit_chunks=1, **options)
     streamed.chunk()
     checks = 0
-    for _ in range(2_990):
+    for _ in range(unread_ms // 100 - 10):
         harness.clock.advance(0.1)
         checks += harness.clock.fired
         harness.clock.fired = 0
     assert [type(frame) for frame in streamed.at_caller.sent] == [StreamChunk]
-    assert checks <= 310
-    harness.clock.advance(31)  # it is checked every 30 s
+    assert checks <= unread_ms // 1000 + 10
+    harness.clock.advance(1.1)
     assert phase(streamed.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
     assert streamed.at_host.take_cancel().reason == "stalled"
+
+
+def _lagging(harness: RouterHarness) -> StreamedCall:
+    """Return a stream whose last chunk is written after 299 s."""
+    streamed = StreamedCall(harness, credit_chunks=1)
+    streamed.at_caller.holds = True
+    streamed.chunk()
+    harness.clock.advance(299)
+    streamed.at_caller.release()
+    return streamed
+
+
+def _remote(harness: RouterHarness) -> StreamedCall:
+    """Return a stream whose caller is connected to another node."""
+    streamed = StreamedCall(harness, credit_chunks=1)
+    streamed.alice.participant.is_remote = True
+    streamed.chunk()
+    harness.clock.advance(270)
+    return streamed
+
+
+def _slow(harness: RouterHarness) -> StreamedCall:
+    """Return a stream whose caller gives credit for one chunk in 29 s."""
+    streamed = StreamedCall(harness, credit_chunks=1, idle_ms=0)
+    for number in range(20):
+        streamed.chunk()
+        harness.clock.advance(29)
+        streamed.credit(number + 2, 2**30)
+    streamed.chunk()
+    return streamed
+
+
+@pytest.mark.row(68)
+@pytest.mark.parametrize("begin", [_lagging, _remote, _slow])
+def test_a_caller_that_takes_something_or_cannot_has_not_stalled(
+    harness: RouterHarness, begin: Callable[[RouterHarness], StreamedCall]
+) -> None:
+    """STREAM-7: nor one at another node, which decides that; 30 s later nothing has come."""
+    streamed = begin(harness)
+    harness.clock.advance(29)
+    assert all(isinstance(frame, StreamChunk) for frame in streamed.at_caller.sent)
+    harness.clock.advance(1)
+    assert phase(streamed.at_caller.sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.row(68)
+def test_a_result_in_parts_that_its_caller_does_not_take_ends(harness: RouterHarness) -> None:
+    """STREAM-7, STREAM-11."""
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, ms=10**9)
+    dispatch = port_of(host).take_dispatch()
+    harness.router.streams.chunk(host, StreamChunk(dispatch.id, 1, pack_body([5, b""])))
+    harness.clock.advance(29)
+    assert port_of(alice).take(StreamChunk)
+    harness.clock.advance(1)
+    assert phase(port_of(alice).take_failed()) == ("stream_stalled", "maybe")
+    assert port_of(host).take_cancel().reason == "stalled"
+
+
+@pytest.mark.row(68)
+@pytest.mark.parametrize(
+    ("options", "limit_s"),
+    [({}, 30), ({"idle_ms": 5_000}, 5), ({**WINDOW, "idle_ms": 0}, 300), ({"idle_ms": 10**9}, 300)],
+)
+def test_a_caller_that_owes_input_and_sends_none_has_stalled(
+    harness: RouterHarness, options: dict[str, Any], limit_s: int
+) -> None:
+    """INPUT-4: not before it has credit, and progress of the tool counts."""
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, ms=10**9, input=True, progress=True, **options)
+    dispatch = port_of(host).take_dispatch()
+    streams = harness.router.streams
+    if "credit_bytes" not in options:
+        harness.clock.advance(1_000)
+    streams.credit(host, Credit(dispatch.id, True, 9, 1_000))
+    harness.clock.advance(limit_s - 1)
+    streams.progress(host, Progress(dispatch.id, BODY))
+    harness.clock.advance(limit_s - 1)
+    streams.input(alice, Input(1, 1, BODY, False))
+    harness.clock.advance(limit_s - 1)
+    assert not any(isinstance(frame, Failed) for frame in port_of(alice).sent)
+    harness.clock.advance(1)
+    assert phase(port_of(alice).sent[-1]) == ("stream_stalled", "maybe")  # type: ignore[arg-type]
+    assert port_of(host).sent[-1] == Cancel(dispatch.id, "stalled")
+
+
+@pytest.mark.row(68)
+def test_a_tool_that_has_its_whole_input_may_run_until_its_deadline(
+    harness: RouterHarness,
+) -> None:
+    """INPUT-4."""
+    host, alice = harness.host("host", "t"), harness.connection("alice")
+    harness.call(alice, 1, ms=10**9, input=True)
+    dispatch = port_of(host).take_dispatch()
+    harness.router.streams.credit(host, Credit(dispatch.id, True, 9, 1_000))
+    harness.router.streams.input(alice, Input(1, 1, BODY, True))
+    harness.clock.advance(10**5)
+    harness.router.answer(host, Result(dispatch.id, BODY))
+    assert isinstance(port_of(alice).sent[-1], Result)
 
 
 @pytest.mark.parametrize("kind", ["chunk", "progress"])

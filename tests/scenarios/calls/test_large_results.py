@@ -12,7 +12,7 @@ import pytest
 
 from support.rooms.large_results import MANY_LARGE, SLOW, arrives, raw_host, sdk_host
 from toolbus import RoomException
-from toolbus.hosting.runner import MAX_IN_FLIGHT
+from toolbus.hosting.shared_places import MAX_IN_FLIGHT
 from toolbus_server.testing import FaultProxy, Faults, TestServer, running_server
 
 HOSTS = [sdk_host, raw_host]

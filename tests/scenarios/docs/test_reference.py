@@ -96,6 +96,8 @@ def test_limits_are_those_of_the_server() -> None:
         f"{limits.call_timeout_ms // 1000} s"
     )
     assert shown["stream without progress"] == f"{limits.stream_idle_ms // 1000} s"
+    unread = shown["stream, file or large result of which the caller takes nothing"]
+    assert unread == f"{limits.stream_unread_ms // 1000} s"
 
 
 def sources() -> Iterator[str]:

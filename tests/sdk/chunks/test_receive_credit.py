@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from support.parts.virtual_clock import on_virtual_clock
 from toolbus.chunks.receive_credit import (
     BUDGET_BYTES,
     MIN_SHARE_BYTES,
@@ -123,3 +124,27 @@ async def test_discarded_bodies_are_not_read_and_their_share_is_released() -> No
         sender.buffer.discard()
         assert budget.free_bytes == BUDGET_BYTES
     assert await sender.buffer.next() is None
+
+
+# Slow readers
+
+
+@pytest.mark.parametrize(("chunk_every_s", "credits"), [(1.0, 25), (20.0, 127), (0.001, 0)])
+def test_a_sender_that_waits_learns_in_time_that_its_slow_reader_goes_on(
+    chunk_every_s: float, credits: int
+) -> None:
+    """STREAM-3: 5 s after it had used its credit, and not with every chunk."""
+
+    async def read_half_a_window() -> list[tuple[int, int]]:
+        sender = Sender(BufferBudget())
+        sender.buffer.grant_credit()
+        sender.send(*[b"x"] * WINDOW_CHUNKS)
+        for _ in range(WINDOW_CHUNKS // 2 - 1):
+            await asyncio.sleep(chunk_every_s)  # of a virtual clock
+            before = len(sender.credits)
+            await sender.buffer.next()
+            if len(sender.credits) > before:
+                sender.send(*[b"x"] * (sender.credits[-1][0] - sender.number))
+        return sender.credits
+
+    assert len(on_virtual_clock(read_half_a_window())) == credits

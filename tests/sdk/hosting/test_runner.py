@@ -391,6 +391,27 @@ async def test_call_beyond_the_limit_is_overloaded(host_stage: HostStage) -> Non
     assert error.retry_after_s
 
 
+async def test_a_caller_with_many_calls_delays_another_one_by_the_call_that_runs(
+    host_stage: HostStage,
+) -> None:
+    """CALL-19: neither the places of the host nor the slot of the tool are all its own."""
+    bob = {"caller": pack_body(["p2", "bob", "user", "acme"])}
+    reconnected = {"caller": pack_body(["p3", "alice", "admin", "acme"])}
+    server = host_stage.server(hold(host_stage, max_concurrency=1), max_in_flight=3)
+    for number in range(3):
+        server.dispatch(number, "hold", number=number)
+    await host_stage.wait_entered()
+    server.dispatch(3, "hold", header=reconnected)
+    assert (await server.error()).code == "overloaded"
+    server.dispatch(4, "hold", number=4, header=bob)
+    server.cancel(0)
+    await host_stage.wait_entered()
+    for number in (1, 2, 4):
+        server.cancel(number)
+    await server.idle()
+    assert host_stage.ended == ["hold 0", "hold 4"]
+
+
 async def test_loss_of_the_server_stops_all_calls(host_stage: HostStage) -> None:
     server = host_stage.server(hold(host_stage), hold_thread(host_stage))
     server.dispatch(1, "hold")

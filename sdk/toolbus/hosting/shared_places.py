@@ -1,0 +1,49 @@
+"""Decides which caller may take a place of a host, so that no caller takes every place.
+
+Pure: `Runner` counts the calls. A caller is an identity, issuer and name, however many connections
+it has. The callers of a tool with `max_concurrency` share its slots by `ToolSlots`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+__all__ = ["MAX_IN_FLIGHT", "RESERVED_PLACES", "Identity", "SharedPlaces"]
+
+Identity: TypeAlias = tuple[str, str]
+"""Issuer and name of a caller."""
+
+MAX_IN_FLIGHT = 256
+"""Calls that one host runs and queues before its callers have to share."""
+RESERVED_PLACES = 128
+"""Further calls that it runs, of callers that have fewer places than others."""
+
+
+class SharedPlaces(NamedTuple):
+    """The places of a host: some for every caller, and a reserve for those that hold few.
+
+    As long as fewer than `common` places are taken every caller gets one, so a caller that is alone
+    may hold all of them. Beyond that a caller gets a place only while it holds fewer than are still
+    free, the dynamic threshold of Choudhury and Hahne ("Dynamic Queue Length Thresholds for
+    Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). Each caller can
+    therefore take at most half of what is left, and a part stays free for the next one: beside one
+    caller that holds 256 places, a second one gets 64, a third 32, and six more at least one.
+    A caller that holds many gets none until fewer than `common` are taken.
+    """
+
+    common: int = MAX_IN_FLIGHT
+    reserved: int = RESERVED_PLACES
+
+    @classmethod
+    def of(cls, common: int) -> SharedPlaces:
+        """Return places with a reserve of half as many."""
+        return cls(common, (common + 1) // 2)
+
+    @property
+    def total(self) -> int:
+        """The most calls of all callers."""
+        return self.common + self.reserved
+
+    def may_take(self, used: int, held: int) -> bool:
+        """Return whether a caller that holds `held` of the `used` places gets one more."""
+        return used < self.common or held < self.total - used
