@@ -89,6 +89,11 @@ class Definition:
     """The manifest without fields at their defaults, packed."""
 
     @property
+    def is_name_only(self) -> bool:
+        """Whether its manifest is not kept: then it seems to have no tools."""
+        return False
+
+    @property
     def name(self) -> str:
         """The name of the toolkit."""
         return self.manifest.name
@@ -109,7 +114,7 @@ class LazyDefinition(Definition):
         name: The name of the toolkit.
         digest: Identifies the definition.
         version: The author's version.
-        packed: The manifest.
+        packed: The manifest; empty if it is not kept.
     """
 
     __slots__ = ("_name", "_packed", "_parsed", "_version")
@@ -125,6 +130,11 @@ class LazyDefinition(Definition):
         put(self, "_version", version)
         put(self, "_packed", packed)
         put(self, "_parsed", None)
+
+    @property
+    def is_name_only(self) -> bool:
+        """Whether its manifest is not kept."""
+        return not self._packed
 
     @property
     def is_read(self) -> bool:
@@ -164,7 +174,10 @@ class LazyDefinition(Definition):
     def _read(self) -> Definition:
         parsed = self._parsed
         if parsed is None:
-            manifest = _parse(self._packed)
+            if self._packed:
+                manifest = _parse(self._packed)
+            else:
+                manifest = ToolkitManifest(name=self._name, version=self._version)
             tools = {tool.name: tool for tool in manifest.tools}
             parsed = Definition(manifest, self.digest, tools, _search_text(manifest))
             object.__setattr__(self, "_parsed", parsed)

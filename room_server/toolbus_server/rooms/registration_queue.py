@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from toolbus.errors import QuotaExceeded, Unavailable
 from toolbus.wire import ParticipantId
 from toolbus_server.calls.router import Connection
-from toolbus_server.limits import RateLimiter
-from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.models import Participant
 from toolbus_server.registry.toolkit_definition import (
     Definition,
     ParsedManifest,
@@ -37,9 +36,6 @@ SMALL_MANIFEST_BYTES = 4 * 1024
 """A manifest of at most so many bytes is parsed when it arrives."""
 SMALL_COST = 1_000
 """Schemas of a small manifest that cost at most this are compiled when it arrives."""
-MAX_IDENTITY_COST = 2_000_000
-"""What the registrations of all connections of one identity may cost at one server in 10 s."""
-_WINDOW_S = 10.0
 _RETRY_AFTER_S = 1.0
 Reply: TypeAlias = dict[str, Any]
 _Outcome: TypeAlias = "Reply | Awaitable[Reply]"
@@ -59,7 +55,6 @@ class RegistrationQueue:
         self._valid_schemas = ValidSchemas()
         self._last: dict[ParticipantId, asyncio.Future[None]] = {}
         self._waiting_bytes: dict[ParticipantId, int] = {}
-        self._limiters: dict[Identity, RateLimiter] = {}
         self.steps = 0
         """How many steps were run in turns."""
 
@@ -87,7 +82,8 @@ class RegistrationQueue:
 
         def start() -> asyncio.Future[Definition]:
             ready: asyncio.Future[Definition] = self._loop.create_future()
-            self._scheduler.add(self._job(connection, self._steps(connection, packed), ready))
+            job = self._job(connection, self._steps(connection, packed), ready)
+            self._scheduler.add(job, participant.identity)
             return ready
 
         return self._in_order(participant, start, accept, len(packed))
@@ -147,24 +143,15 @@ class RegistrationQueue:
                 ready.set_result(end.value)
             except Exception as error:
                 ready.set_exception(error)
-            connection.work.exceeded(self._loop.time(), thread_time() - began)
+            connection.usage.charge(thread_time() - began)
             yield
 
     def charge(self, connection: Connection, cost: int) -> None:
         """Count what a request is about to compile. Raises QuotaExceeded."""
         now = self._loop.time()
-        for limiter in (connection.compiling, self._limiter(connection.participant.identity, now)):
+        for limiter in (connection.compiling, connection.usage.compiling):
             if limiter.exceeded(now, cost):
                 raise QuotaExceeded(
                     "too many schemas, or too expensive ones: register fewer at a time",
                     retry_after_s=limiter.retry_after_s(now),
                 )
-
-    def _limiter(self, identity: Identity, now: float) -> RateLimiter:
-        """Return the limiter of an identity, and forget those whose window is over."""
-        while self._limiters:  # the windows end in the order in which they began
-            oldest = next(iter(self._limiters))
-            if self._limiters[oldest].retry_after_s(now):
-                break
-            del self._limiters[oldest]
-        return self._limiters.setdefault(identity, RateLimiter(MAX_IDENTITY_COST, _WINDOW_S))

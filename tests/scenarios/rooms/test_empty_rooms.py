@@ -21,7 +21,7 @@ from toolbus import NoHost, NotFound, RemoteToolkit, RoomClient, Toolkit
 from toolbus.auth.keys import KeyRing
 from toolbus.errors import AlreadyExists
 from toolbus_server.limits import Limits
-from toolbus_server.rooms import hub
+from toolbus_server.rooms import parked_rooms
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -85,7 +85,7 @@ async def test_names_in_empty_rooms_are_bounded_and_those_of_the_first_room_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-18."""
-    monkeypatch.setattr(hub, "MAX_PARKED_NAMES", 2)
+    monkeypatch.setattr(parked_rooms, "MAX_PARKED_NAMES", 2)
     async with asyncio.timeout(TIME_S), running_server() as server:
         for room in ("one", "two", "three"):
             await lose_only_participant(server, room)

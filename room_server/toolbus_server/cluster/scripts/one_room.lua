@@ -28,9 +28,30 @@ local function free_expired_names()
   end
 end
 
+-- A name that is reserved in a room without participants is kept without its manifest, the fifth field of its facts.
+local function drop_manifest(name)
+  local kept = get(facts, 'k' .. name)
+  local is_readable, offer = pcall(cmsgpack.unpack, kept and kept[3])
+  if is_readable and type(offer) == 'table' and offer[5] ~= '' then
+    offer[5] = ''
+    kept[3] = cmsgpack.pack(offer)
+    redis.call('HSET', facts, 'k' .. name, cmsgpack.pack(kept))
+  end
+end
+
 -- Removes a room that no node holds. While names are reserved in it, its state stays until the last one is free.
-local function close_room(room, rooms)
+-- Names of the owners in `beyond` are free at once.
+local function close_room(room, rooms, beyond)
   free_expired_names()
+  for _, name in ipairs(redis.call('ZRANGE', reserved, 0, -1)) do
+    local owner = (get(names, name) or {''})[1]
+    if beyond[owner] then
+      end_reservation(name, owner)
+      redis.call('HDEL', names, name)
+    else
+      drop_manifest(name)
+    end
+  end
   redis.call('ZREM', rooms, room)
   local last = redis.call('ZREVRANGE', reserved, 0, 0, 'WITHSCORES')
   for _, key in ipairs({KEYS[2], facts, names, reserved}) do
