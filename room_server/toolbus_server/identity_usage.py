@@ -41,8 +41,8 @@ MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 """Bytes of the different manifests in all rooms."""
 MAX_WAITING_REQUESTS = 4_096
 """Requests in slices that have not ended: four times those of one connection."""
-MAX_WAITING_BYTES = 16 * 1024 * 1024
-"""Bytes of these requests."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Bytes of these requests and of registrations that wait to be read."""
 MIN_SUBSCRIPTION = 1_024
 """What a subscription counts at least, in toolkits: so there are at most 1,024 subscriptions."""
 MAX_SUBSCRIBED_TOOLKITS = 1_024 * MIN_SUBSCRIPTION
@@ -86,8 +86,9 @@ class IdentityUsage:
         self.manifest_bytes: int = 0
         """Bytes of its manifests (REG-27)."""
         self.waiting_requests: int = 0
-        """Its requests in slices that have not ended, and their bytes."""
+        """Its requests in slices that have not ended (REG-20)."""
         self.waiting_bytes: int = 0
+        """Bytes of these requests, and of its registrations that are not read yet (REG-27)."""
         self.subscribed: int = 0
         """What its subscriptions count, in toolkits (EVENT-5)."""
         self.kept_names: int = 0
@@ -108,10 +109,11 @@ class IdentityUsage:
 
     def can_wait(self, size: int) -> bool:
         """Whether one more request of this size may wait."""
-        return (
-            self.waiting_requests < MAX_WAITING_REQUESTS
-            and self.waiting_bytes + size <= MAX_WAITING_BYTES
-        )
+        return self.waiting_requests < MAX_WAITING_REQUESTS and self.has_room_for(size)
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many more bytes of requests may wait."""
+        return self.waiting_bytes + size <= MAX_WAITING_BYTES
 
     def add_waiting(self, requests: int, size: int) -> None:
         """Count requests that wait, or, below zero, that do not wait any more."""

@@ -71,7 +71,8 @@ class RegistrationQueue:
         too much was compiled; Unavailable if the participant has left meanwhile.
         """
         participant = connection.participant
-        if self.waiting_bytes(participant) + len(packed) > MAX_PARTICIPANT_BYTES:
+        is_over = self.waiting_bytes(participant) + len(packed) > MAX_PARTICIPANT_BYTES
+        if is_over or not connection.usage.has_room_for(len(packed)):
             raise QuotaExceeded("too many registrations are waiting", retry_after_s=_RETRY_AFTER_S)
         parsed: ParsedManifest | None = None
         if participant.id not in self._last and len(packed) <= SMALL_MANIFEST_BYTES:
@@ -86,24 +87,26 @@ class RegistrationQueue:
             self._scheduler.add(job, participant.identity)
             return ready
 
-        return self._in_order(participant, start, accept, len(packed))
+        return self._in_order(connection, start, accept, len(packed))
 
-    def after_registrations(self, participant: Participant, act: Callable[[], Reply]) -> _Outcome:
+    def after_registrations(self, connection: Connection, act: Callable[[], Reply]) -> _Outcome:
         """Call `act` when the participant's earlier registrations have taken effect."""
-        if participant.id not in self._last:
+        if connection.participant.id not in self._last:
             return act()
-        return self._in_order(participant, None, lambda _: act(), 0)
+        return self._in_order(connection, None, lambda _: act(), 0)
 
     def _in_order(
         self,
-        participant: Participant,
+        connection: Connection,
         start: Callable[[], asyncio.Future[Definition]] | None,
         act: Callable[[Any], _Outcome],
         size: int,
     ) -> Awaitable[Reply]:
+        participant = connection.participant
         previous, done = self._last.get(participant.id), self._loop.create_future()
         self._last[participant.id] = done
         self._waiting_bytes[participant.id] = self.waiting_bytes(participant) + size
+        connection.usage.add_waiting(0, size)
 
         async def run() -> Reply:
             try:
@@ -111,14 +114,16 @@ class RegistrationQueue:
                     await asyncio.shield(previous)
                 result = act(None if start is None else await start())
             finally:
-                self._end(participant, done, size)
+                self._end(connection, done, size)
             # A claim at other nodes began when it was awaited, before later requests go on.
             return await result if isawaitable(result) else result
 
         return run()
 
-    def _end(self, participant: Participant, done: asyncio.Future[None], size: int) -> None:
+    def _end(self, connection: Connection, done: asyncio.Future[None], size: int) -> None:
+        participant = connection.participant
         done.set_result(None)
+        connection.usage.add_waiting(0, -size)
         self._waiting_bytes[participant.id] -= size
         if self._last.get(participant.id) is done:
             del self._last[participant.id], self._waiting_bytes[participant.id]

@@ -245,7 +245,7 @@ class ToolkitRequests:
     ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Unregister a toolkit, after what the participant registered before."""
         act = partial(self._unregister, connection, request)
-        return self._queue.after_registrations(connection.participant, act)
+        return self._queue.after_registrations(connection, act)
 
     def _unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
         changes = self._room.state.unregister(
@@ -258,7 +258,7 @@ class ToolkitRequests:
     def drain(self, connection: Connection) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Send a participant no more calls; it finishes those that it runs."""
         act = partial(self._drain, connection)
-        return self._queue.after_registrations(connection.participant, act)
+        return self._queue.after_registrations(connection, act)
 
     def _drain(self, connection: Connection) -> dict[str, Any]:
         self._feeds.publish(self._room.state.drain(connection.participant))

@@ -28,15 +28,18 @@ local function free_expired_names()
   end
 end
 
--- A name that is reserved in a room without participants is kept without its manifest, the fifth field of its facts.
+-- A name that is reserved in a room without participants is kept without its manifest: the fifth of its packed facts,
+-- binary, which cmsgpack cannot read.
 local function drop_manifest(name)
   local kept = get(facts, 'k' .. name)
-  local is_readable, offer = pcall(cmsgpack.unpack, kept and kept[3])
-  if is_readable and type(offer) == 'table' and offer[5] ~= '' then
-    offer[5] = ''
-    kept[3] = cmsgpack.pack(offer)
-    redis.call('HSET', facts, 'k' .. name, cmsgpack.pack(kept))
-  end
+  local offer, start = kept[3], 1
+  for _ = 1, 4 do start = cmsgpack.unpack_one(offer, start) end
+  local size_bytes = ({[0xc4] = 1, [0xc5] = 2, [0xc6] = 4})[string.byte(offer, start + 1)]
+  if not size_bytes then return end
+  local size = 0
+  for at = start + 2, start + 1 + size_bytes do size = size * 256 + string.byte(offer, at) end
+  kept[3] = string.sub(offer, 1, start) .. '\196\0' .. string.sub(offer, start + 2 + size_bytes + size)
+  redis.call('HSET', facts, 'k' .. name, cmsgpack.pack(kept))
 end
 
 -- Removes a room that no node holds. While names are reserved in it, its state stays until the last one is free.
@@ -49,7 +52,7 @@ local function close_room(room, rooms, beyond)
       end_reservation(name, owner)
       redis.call('HDEL', names, name)
     else
-      drop_manifest(name)
+      pcall(drop_manifest, name)  -- facts that cannot be read stay as they are
     end
   end
   redis.call('ZREM', rooms, room)
