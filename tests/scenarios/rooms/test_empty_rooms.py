@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from redis.asyncio import Redis
@@ -17,6 +19,7 @@ from support.nodes.processes import SHORT_LEASES, node_processes
 from support.nodes.reserved_names import kept_in
 from support.nodes.tools import add
 from support.processes.host_process import host_process
+from support.processes.server_process import resident_bytes, server_process
 from support.redis.server import RedisServer
 from support.rooms.events import listed, next_toolkit_event
 from toolbus import AgentsGrant, ApiScope, NoHost, NotFound, RemoteToolkit, RoomClient, Toolkit
@@ -211,3 +214,25 @@ async def kept_by_room(redis: RedisServer) -> dict[str, int]:
             facts = await client.hvals(key) if key.endswith(b":facts") else []
             sizes[room] = sizes.get(room, 0) + sum(map(len, facts))
     return sizes
+
+
+@pytest.mark.soak
+async def test_thousands_of_rooms_of_one_token_take_little_memory(tmp_path: Path) -> None:
+    """REG-18: 2,000 rooms with a toolkit of 200 KB each, all of which end."""
+    tools = [{"name": "run", "input_schema": {"title": "x" * 200_000}}]
+    async with server_process(tmp_path) as server:
+        there = cast(TestServer, server)
+
+        async def lose(room: str) -> None:
+            token = server.token("mallory", room="*")
+            async with raw_participant(there, token=token, room=room) as host:
+                await ask(host, offer({"name": "big", "tools": tools}))
+                host.abort()
+
+        await lose("first")
+        before, most = resident_bytes(server.pid), 0
+        for number in range(2_000):
+            await lose(f"r{number}")
+            most = max(most, resident_bytes(server.pid) - before)
+        sys.stdout.write(f"grew by {most / 2**20:.0f} MiB\n")
+        assert most < 100 * 2**20
