@@ -18,10 +18,10 @@ from toolbus_server.cluster.lease import LEASES_KEY, Lease
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
-from toolbus_server.cluster.replication_codec import PackedChange, unpack_fact
+from toolbus_server.cluster.replication_codec import PackedChange, owner_key, unpack_fact
 from toolbus_server.cluster.room_index import ROOMS_KEY
 from toolbus_server.registry import room_state
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.hub import Hub
 
 __all__ = ["ReplicatedRooms", "rooms_key"]
@@ -173,19 +173,25 @@ class ReplicatedRooms:
             return None
         return peer.remote_connection(room, participant, reads_chunks=reads_chunks)
 
-    def exit(self, name: str) -> None:
-        """Leave a room whose last participant of this node has left."""
+    def exit(self, name: str, beyond: Iterable[Identity]) -> None:
+        """Leave a room whose last participant of this node has left.
+
+        Args:
+            name: The room.
+            beyond: Owners whose reserved names are free at once if no node holds the room.
+        """
         replica = self._rooms.pop(name, None)
         if replica is not None:
             replica.close()
-            self._exits[name] = task = self._start(self._leave(replica))
+            owners = list(map(owner_key, beyond))
+            self._exits[name] = task = self._start(self._leave(replica, owners))
             task.add_done_callback(partial(self._exit_done, name))
 
     def _exit_done(self, name: str, task: asyncio.Task[None]) -> None:
         if self._exits.get(name) is task:
             del self._exits[name]
 
-    async def _leave(self, replica: ReplicatedRoom) -> None:
+    async def _leave(self, replica: ReplicatedRoom, beyond: list[bytes]) -> None:
         lease = self._lease()
         keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
         if replica.loading is not None:  # which waits for the exit before this one
@@ -193,7 +199,7 @@ class ReplicatedRooms:
         await replica.wait_until_published()
         try:
             if replica.is_confirmed:
-                await lease.script("exit", keys, lease.node_id, replica.name)
+                await lease.script("exit", keys, lease.node_id, replica.name, *beyond)
             else:
                 await self._publish_as(lease.node_id, replica.name, b"purge")
         except RedisUnavailable:  # if disconnected, the clean-up runs after the reconnect

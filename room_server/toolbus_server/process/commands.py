@@ -49,6 +49,7 @@ _FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
         "max_per_address": _WHOLE_NUMBER,
         "max_per_identity": _WHOLE_NUMBER,
         "max_per_room": _WHOLE_NUMBER,
+        "max_waiting_memory": _WHOLE_NUMBER,
         "trusted_proxies": _TEXTS,
         "redis": _TEXT,
         "node": _TEXT,
@@ -173,6 +174,15 @@ _PerRoomFlag = Annotated[
         min=0,
     ),
 ]
+_WaitingMemoryFlag = Annotated[
+    int,
+    typer.Option(
+        "--max-waiting-memory",
+        help="Limit in MiB of what waits until participants read it; 0 for no limit.",
+        envvar="TOOLBUS_MAX_WAITING_MEMORY",
+        min=0,
+    ),
+]
 _ProxiesFlag = Annotated[
     list[str],
     typer.Option(
@@ -238,6 +248,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     max_per_address: _PerAddressFlag = 10_000,
     max_per_identity: _PerIdentityFlag = 4_096,
     max_per_room: _PerRoomFlag = 10_000,
+    max_waiting_mib: _WaitingMemoryFlag = 1_024,
     trusted_proxies: _ProxiesFlag = [],  # noqa: B006 - typer makes a new one
     redis: _RedisFlag = None,
     node: _NodeFlag = "",
@@ -265,6 +276,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             max_per_address,
             max_per_identity,
             max_per_room,
+            max_waiting_mib,
             trusted_proxies,
             redis,
             node,

@@ -15,6 +15,8 @@ from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
+from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.websocket.request_limits import MAX_REQUEST_BYTES, TOO_LARGE
 
 __all__ = ["AcceptedConnection"]
@@ -30,11 +32,14 @@ class AcceptedConnection(ServerTransport):
         "_counted",
         "_counts",
         "_descriptors",
+        "_memory",
         "_proxies",
         "_quotas",
         "_request_bytes",
         "address",
         "decision",
+        "unread_bytes",
+        "usage",
     )
 
     def __init__(
@@ -44,11 +49,17 @@ class AcceptedConnection(ServerTransport):
         counts: ConnectionCounts,
         proxies: TrustedProxies,
         descriptors: DescriptorReserve,
+        memory: UnreadMemory,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._proxies = proxies
         self._descriptors = descriptors
+        self._memory = memory
+        self.unread_bytes: int = 0
+        """The bytes that wait for it, as the memory counts them."""
+        self.usage: IdentityUsage | None = None
+        """What its identity uses; None before it is admitted."""
         self.decision: Admitted | Refusal | None = None
         self._quotas = quotas
         self._counts = counts
@@ -60,6 +71,24 @@ class AcceptedConnection(ServerTransport):
         """Count the connection under one more key until it closes."""
         self._quotas.add(key)
         self._counted.append(key)
+
+    def join(self, usage: IdentityUsage, connections: int) -> None:
+        """Count what waits for it for its identity from now on.
+
+        Args:
+            usage: What the identity uses.
+            connections: How many connections it has.
+        """
+        self.usage = usage
+        self.transport.set_write_buffer_limits(write_limit_of(connections))
+
+    def unread_changed(self, size: int) -> None:
+        """Count the bytes that wait for the participant."""
+        self._memory.update(self, size)
+
+    def close_as_slow(self) -> None:
+        """Close it, since too many bytes wait for the participants of its identity or of all."""
+        self.close_with(_SLOW_CONSUMER, "slow consumer")
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Count the connection, or drop it without an answer.

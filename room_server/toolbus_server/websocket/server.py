@@ -33,6 +33,7 @@ from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.join_rate_limiter import JoinRateLimiter
 from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.rooms.administration import AdminActions, Administration
 from toolbus_server.rooms.hub import Hub
@@ -179,8 +180,8 @@ class RoomServer:
 
     def _prepare_handshakes(self) -> None:
         """Create what decides about connections before a session opens."""
-        counts = ConnectionCounts()
-        self._join_rate_limiter = JoinRateLimiter(asyncio.get_running_loop())
+        counts, loop = ConnectionCounts(), asyncio.get_running_loop()
+        self._join_rate_limiter = JoinRateLimiter(loop)
         proxies = TrustedProxies(self._settings.trusted_proxies)
         self._make_connection = partial(
             AcceptedConnection,
@@ -188,6 +189,7 @@ class RoomServer:
             counts=counts,
             proxies=proxies,
             descriptors=DescriptorReserve(self.admission.refused, time.monotonic),
+            memory=UnreadMemory(loop, self._settings.max_waiting_bytes),
         )
         make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
         self._endpoints = HttpEndpoints(
@@ -280,8 +282,10 @@ class RoomServer:
         decision = self.admission.decide(request.path, request.headers, connection.address)
         connection.decision = decision
         if isinstance(decision, Admitted):
-            connection.count(decision.participant.identity)
+            identity = decision.participant.identity
+            connection.count(identity)
             connection.count(decision.room)
+            connection.join(self.hub.usages.of(identity), self.admission.quotas.count_of(identity))
             return None
         if decision.close_code is not None and offered_bearer(request.headers):
             return None

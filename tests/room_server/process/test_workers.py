@@ -33,8 +33,8 @@ workers._STOP_MARGIN_S = float(stop_margin_s)
 options = ServeOptions(
     dev=False, host="127.0.0.1", port=0, keys=Path("keys.toml"), allow_query_token=False,
     drain_s=0.3, tls_cert=None, tls_key=None, trusted_origins=[], max_per_address=0,
-    max_per_identity=0, max_per_room=0, trusted_proxies=[], redis=None, node="lab", workers=2,
-    metrics="on",
+    max_per_identity=0, max_per_room=0, max_waiting_mib=0, trusted_proxies=[], redis=None,
+    node="lab", workers=2, metrics="on",
 )
 command = (sys.executable, "-c", worker, folder)
 supervisor = workers.Supervisor(options, lambda: os.write(1, b"ready\\n"), command)

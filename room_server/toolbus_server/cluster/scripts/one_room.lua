@@ -28,9 +28,33 @@ local function free_expired_names()
   end
 end
 
+-- A name that is reserved in a room without participants is kept without its manifest: the fifth of its packed facts,
+-- binary, which cmsgpack cannot read.
+local function drop_manifest(name)
+  local kept = get(facts, 'k' .. name)
+  local offer, start = kept[3], 1
+  for _ = 1, 4 do start = cmsgpack.unpack_one(offer, start) end
+  local size_bytes = ({[0xc4] = 1, [0xc5] = 2, [0xc6] = 4})[string.byte(offer, start + 1)]
+  if not size_bytes then return end
+  local size = 0
+  for at = start + 2, start + 1 + size_bytes do size = size * 256 + string.byte(offer, at) end
+  kept[3] = string.sub(offer, 1, start) .. '\196\0' .. string.sub(offer, start + 2 + size_bytes + size)
+  redis.call('HSET', facts, 'k' .. name, cmsgpack.pack(kept))
+end
+
 -- Removes a room that no node holds. While names are reserved in it, its state stays until the last one is free.
-local function close_room(room, rooms)
+-- Names of the owners in `beyond` are free at once.
+local function close_room(room, rooms, beyond)
   free_expired_names()
+  for _, name in ipairs(redis.call('ZRANGE', reserved, 0, -1)) do
+    local owner = (get(names, name) or {''})[1]
+    if beyond[owner] then
+      end_reservation(name, owner)
+      redis.call('HDEL', names, name)
+    else
+      pcall(drop_manifest, name)  -- facts that cannot be read stay as they are
+    end
+  end
   redis.call('ZREM', rooms, room)
   local last = redis.call('ZREVRANGE', reserved, 0, 0, 'WITHSCORES')
   for _, key in ipairs({KEYS[2], facts, names, reserved}) do

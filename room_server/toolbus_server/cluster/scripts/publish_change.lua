@@ -219,7 +219,7 @@ for at, change in ipairs(changes) do
 end
 local holders = redis.call('SMEMBERS', KEYS[3])
 if #holders == 0 then
-  close_room(room, KEYS[8])
+  close_room(room, KEYS[8], {})
   return {0, results}
 end
 if #applied == 0 then return {tonumber(redis.call('GET', KEYS[2]) or 0), results} end
