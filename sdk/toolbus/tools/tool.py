@@ -299,6 +299,8 @@ class FunctionTool(Tool):
     names of function and parameter, if the signature has no JSON Schema.
     """
 
+    _sliced: SlicedParameters | None = None  # made for the first large arguments
+
     def __init__(self, function: Callable[..., Any], options: ToolOptions | None = None) -> None:
         if not callable(function):
             raise TypeError(f"FunctionTool wraps a function, not {shown(function)}")
@@ -314,7 +316,6 @@ class FunctionTool(Tool):
         self._convert = signature.convert
         self._plain: PlainArguments | None = None
         self._signature = signature
-        self._sliced: SlicedParameters | None = None
         self._context = signature.context
         code = code_of(function)
         self._is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
