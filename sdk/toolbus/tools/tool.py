@@ -299,7 +299,7 @@ class FunctionTool(Tool):
     names of function and parameter, if the signature has no JSON Schema.
     """
 
-    _sliced: SlicedParameters | None = None
+    _sliced: SlicedParameters | None = None  # made for the first large arguments
 
     def __init__(self, function: Callable[..., Any], options: ToolOptions | None = None) -> None:
         if not callable(function):
