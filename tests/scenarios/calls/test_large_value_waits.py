@@ -21,7 +21,6 @@ from support.processes.victim import victim
 from toolbus.wire import Call, CallId, RequestId, pack_body
 
 MOST_P99_MS, LONGEST_MS = 20.0, 100.0
-COLLECTING_P99_MS, COLLECTING_LONGEST_MS = 150.0, 250.0
 """Before values were read in slices, the longest wait was 2.3 s for three calls at once."""
 AT_ONCE = 3
 
@@ -86,22 +85,21 @@ async def host(server: ServerProcess) -> AsyncIterator[None]:
         await process.wait()
 
 
-ARGUMENTS: list[tuple[str, Any, int, bool]] = [
-    ("dicts", [{"a": 1}] * 250_000, 12, False),
-    ("numbers", [1] * 1_000_000, 40, False),
-    ("anything", [{"a": "b"}] * 200_000 + [float("nan")], 12, False),
-    ("models", [{"a": 1}] * 250_000, 6, True),
-    ("anything", [{}] * 1_000_000, 40, True),
-    ("anything", [[[]]] * 500_000, 40, True),
+ARGUMENTS: list[tuple[str, Any, int]] = [
+    ("dicts", [{"a": 10**15}] * 65_000, 24),
+    ("models", [{"a": 10**15}] * 65_000, 12),
+    ("numbers", [1] * 1_000_000, 40),
+    ("anything", [{"a": "b" * 12}] * 60_000 + [float("nan")], 24),
+    ("anything", [{}] * 1_000_000, 40),
+    ("anything", [[[]]] * 500_000, 40),
 ]
-"""The tool, its argument, how often it is called, and whether Python's collector of garbage runs
-over all objects of the host meanwhile, which cannot be cut into slices."""
+"""The tool, its argument, and how often it is called; the last two have too many lists."""
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("name", "rows", "rounds", "collects"), ARGUMENTS)
+@pytest.mark.parametrize(("name", "rows", "rounds"), ARGUMENTS)
 async def test_calls_do_not_wait_for_the_large_arguments_of_others(
-    name: str, rows: Any, rounds: int, collects: bool, tmp_path: Path
+    name: str, rows: Any, rounds: int, tmp_path: Path
 ) -> None:
     """The p99 of the victim's calls and the longest of them."""
     packed = pack_body({"rows": rows})
@@ -122,5 +120,5 @@ async def test_calls_do_not_wait_for_the_large_arguments_of_others(
                     await mallory.reply_to(each)
         sys.stdout.write(f"{name} {len(packed)} bytes: {waits}\n")
         assert waits.calls > 0
-        assert waits.p99 <= (COLLECTING_P99_MS if collects else MOST_P99_MS)
-        assert waits.longest <= (COLLECTING_LONGEST_MS if collects else LONGEST_MS)
+        assert waits.p99 <= MOST_P99_MS
+        assert waits.longest <= LONGEST_MS
