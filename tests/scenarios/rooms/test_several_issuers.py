@@ -10,7 +10,11 @@ from typing import TypeAlias
 
 import pytest
 
+from support.clients.ending_tokens import calling
+from support.clients.raw_client import raw_participant
+from support.clients.raw_requests import ask, call_of, call_through, failure_of, offer
 from support.redis.server import RedisPlace
+from support.rooms.delegation import ENDLESS
 from toolbus import (
     AgentsGrant,
     ApiScope,
@@ -26,6 +30,7 @@ from toolbus import (
 from toolbus.auth.keys import KeyRing
 from toolbus.errors import NotFound, PermissionDenied, RoomException
 from toolbus.room.events import RoomEvent
+from toolbus.wire import Explain, Refresh, RequestId
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_nodes, running_server
 
@@ -241,6 +246,8 @@ async def test_nodes_agree_whom_a_name_means(redis: RedisPlace) -> None:
         for way in WAYS:
             for text in ("ann", "home/ann"):
                 async with case_at(here, there, HOME, AWAY) as case:
+                    shown = {each.full_name for each in await case.eve.participants()}
+                    assert shown == {"home/ann", "away/ann", "home/host", "away/eve"}
                     assert await outcome(way, case, text) == MEANT[text], (way, text)
 
 
@@ -303,3 +310,26 @@ async def test_participants_stay_apart_when_the_second_issuer_comes_and_goes() -
                 assert await eve.send("home/ann", "hello") == 0
                 with pytest.raises(ValueError, match="'https://away' has no alias"):
                     server.server.trust(KeyRing([HOME, replace(AWAY, alias=None)]))
+
+
+async def test_calls_within_and_newer_tokens_name_the_issuer_of_the_principal() -> None:
+    """NAME-1, NAME-3, CALL-16, CALL-26."""
+    async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
+        acting = [server.token("agent", api=calling(act_for=[each])) for each in ("away/*", "*")]
+        ann = ParticipantToken(name="ann", room=["lab"], api=ApiScope.full()).to_jwt(AWAY)
+        async with (
+            raw_participant(server, "host") as host,
+            raw_participant(server, "ann"),
+            raw_participant(server, token=ann),
+            raw_participant(server, token=acting[0]) as agent,
+        ):
+            await ask(host, offer())
+            outer = call_of("echo.say", 7, on_behalf_of="away/ann", **ENDLESS)
+            dispatched = await call_through(agent, host, outer)
+            within = {"parent": dispatched.id}
+            for at, (name, runs) in enumerate({"away/ann": True, "ann": False}.items()):
+                options = {**within, "on_behalf_of": name}
+                explained = await ask(host, Explain(RequestId(20 + at), "echo", "say", options))
+                assert explained["would_run"] is runs
+            agent.send_frame(Refresh(RequestId(9), acting[1]))
+            assert (await failure_of(agent, 7)).code == "cancelled"
