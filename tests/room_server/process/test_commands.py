@@ -309,6 +309,9 @@ def test_issuers_without_aliases_end_the_server_with_2_and_name_the_issuer(
     toolbus.run_here("key", "create", "--iss", "one")
     second = toolbus.run_here("key", "create", "--iss", "two", "--alias", "two")
     assert "no server starts with this file yet: issuer 'one' has no alias" in second.err
+    toolbus.run_here("key", "create", "--iss", "two")
+    keys = KeyRing.load(toolbus.folder / "keys.toml")
+    assert [each.alias for each in keys] == [None, "two", "two"]
     refused = toolbus.run_here("serve", "--keys", "keys.toml", "--port", "0")
     assert refused.code == 2
     assert "issuer 'one' has no alias, and there are keys of 2 issuers: write alias" in refused.err

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from toolbus.auth.grants import AgentsGrant
 from toolbus.auth.participant_names import (
     is_participant_name,
     means,
@@ -64,4 +65,5 @@ def test_a_client_reads_names_as_the_server_does(text: str, own_alias: str, is_m
 
 def test_an_alias_and_a_name_may_be_of_two_scripts() -> None:
     assert reference_fault("corp/\u043c\u0430\u0440\u0438\u044f") is None
+    assert AgentsGrant(act_for=["corp/\u043c\u0430\u0440\u0438\u044f"]).act_for
     assert reference_fault("Corp/\u043c\u0430\u0440\u0438\u044f") is not None
