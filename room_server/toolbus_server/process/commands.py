@@ -321,7 +321,9 @@ def _create(
     ] = None,
     alias: Annotated[
         str | None,
-        typer.Option(help="Short name of a new issuer, needed beside others, as in ALIAS/NAME."),
+        typer.Option(
+            help="Short name of the issuer, needed beside others; by default as in the file."
+        ),
     ] = None,
     alg: Annotated[Algorithm, typer.Option(help="Algorithm of the signature.")] = "HS256",
     out: Annotated[Path, typer.Option(help="The key file; the key is appended to it.")] = Path(
@@ -337,6 +339,8 @@ def _create(
     with reporting(as_json=json, local=True):
         old = list(load_keys(out)) if out.exists() else []
         issuer = iss or (old[0].iss if old else "toolbus")
+        known = (each.alias for each in old if each.iss == issuer and each.alias)
+        alias = alias or next(known, None)
         try:
             created = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg, alias=alias)
             ring = add_key(out, created)
