@@ -1,7 +1,7 @@
 """Ends calls that lost their authority: that of the call around them, or of their principal.
 
-One call may be the outermost of thousands, so they end in steps. A call that waits for its end takes
-no part in any check.
+One call may be the outermost of thousands, so they end in steps. A call that waits for its end
+takes no part in any check.
 """
 
 from __future__ import annotations
