@@ -367,6 +367,9 @@ class ReplicatedRoom:
             return
         if self._is_closed or version <= self._version:
             return
+        if [b"reset"] in changes:
+            self._publish_again(version)
+            return
         if version != self._version + 1:
             _logger.warning("room %s: a delta is missing, the room is read again", self.name)
             self._reload()
@@ -381,6 +384,22 @@ class ReplicatedRoom:
         self._wake_waiters()
         if not applied:
             self._reload()
+
+    def _publish_again(self, version: int) -> None:
+        """Publish all participants of this node: Redis has lost the state of the room."""
+        _logger.warning(
+            "room %s: another program changed or deleted its keys in Redis, or Redis evicted them: "
+            "this node publishes its participants again",
+            self.name,
+        )
+        self._version = version
+        self._wake_waiters()
+        present = [session.connection.participant for session in self._open.sessions.values()]
+        self._published.load({}, present)
+        for participant in present:
+            self.participant_changed(participant)
+        # By then the others have published theirs; who has left meanwhile is removed.
+        self._owner.reload_later(self)
 
     def _update_ended(self, update: Ended) -> None:
         if update.error is not None:
