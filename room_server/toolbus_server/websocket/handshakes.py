@@ -54,9 +54,14 @@ class Handshakes:
             return
         # The socket goes to a new transport: uvloop would read the first bytes with this one, even
         # if it is paused at once.
-        accepted = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         transport.set_protocol(asyncio.Protocol())
-        transport.abort()
+        try:
+            accepted = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:  # no descriptor is left
+            connection.connection_lost(error)
+            return
+        finally:
+            transport.abort()
         task = asyncio.get_running_loop().create_task(
             self._start_tls(self._tls, connection, accepted)
         )

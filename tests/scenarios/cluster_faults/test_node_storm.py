@@ -4,7 +4,7 @@ nodes.
 Nodes are killed, terminated and suspended, Redis is killed and suspended, and half of the
 participants move between nodes. The leases are shorter than usual, so that more of them end within
 the time. A failing run prints its seed, as that of one server does; `TOOLBUS_LEDGER_SEED` draws it
-again.
+again. `TOOLBUS_LEDGER_CALLS` and `TOOLBUS_LEDGER_FAULTS` change the size of that at two nodes.
 """
 
 from __future__ import annotations
