@@ -168,9 +168,15 @@ async def test_manifests_of_participant_and_identity_have_a_byte_limit(
             await ask(other, late)
 
 
-async def test_registrations_that_wait_have_a_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(registration_queue, "MAX_PARTICIPANT_BYTES"), (identity_usage, "MAX_WAITING_BYTES")],
+)
+async def test_registrations_that_wait_have_a_byte_limit(
+    module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """REG-27."""
-    monkeypatch.setattr(registration_queue, "MAX_PARTICIPANT_BYTES", 300_000)
+    monkeypatch.setattr(module, limit, 300_000)
     async with unharmed_server() as server, raw_participant(server) as mallory:
         for number in range(1, 4):
             mallory.send_frame(offer(large(f"t{number}"), number))
