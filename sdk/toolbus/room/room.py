@@ -184,7 +184,8 @@ class Room:
             arguments: Values by parameter: JSON, or what pydantic writes as JSON, such as models,
                 enums and dates. The host checks them.
             misplaced: Takes nothing: more positional parameters raise TypeError.
-            participant: The name of an owner: then only that owner's toolkits count.
+            participant: The name of an owner, or `alias/name` of another issuer: then only that
+                owner's toolkits count.
             timeout_s: Seconds within which the call ends, with a result or an error; 60 by default.
             on_behalf_of: The participant for whom the call is made.
             caller_context: What the tool finds as `context.caller_context`.
@@ -447,7 +448,8 @@ class Room:
         It is sent once, to connections that subscribe to messages now. Nothing is stored.
 
         Args:
-            to: The name of the receivers.
+            to: The name of the receivers; of another issuer than yours, `alias/name`. A sender's
+                `full_name` is right for an answer.
             name: The kind of message: letters, digits, `_`, `-` and `.`, at most 64.
             body: JSON, or what pydantic writes as JSON; at most 256 KiB.
 
@@ -473,8 +475,8 @@ class Room:
         """List the toolkits that a participant builds on request, as far as they are granted.
 
         Args:
-            participant: Its name. The list is empty if there is no such participant, or if the
-                grant `agents.builders` covers none of its builders.
+            participant: Its name, or `alias/name`. The list is empty if there is no such
+                participant, or if the grant `agents.builders` covers none of its builders.
         """
         options = {"participant": text_of("participant", participant)}
         answer = await self._core.caller.request(Builders, options)
