@@ -9,7 +9,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
@@ -77,6 +77,8 @@ class ToolRun(ABC):
     """Set where only a runner in this process can enter the function: see `executed_so_far`."""
     argument_bytes: int = 0
     """The packed size of large arguments, which are validated in slices; else 0."""
+    _on_threads: set[object] | None = None
+    """One token for each function that has not ended on its thread; for local runs."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 
@@ -175,19 +177,18 @@ class LocalRun(ToolRun):
     """Receives the chunks of a streaming tool; without it there is no stream."""
     on_progress: Callable[[Any], None] | None = None
     """Receives the plain value of each progress, on the thread that emits it."""
-    _on_threads: set[object] = field(default_factory=set, init=False)
-    """One token for each function that has not ended on its thread."""
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
-        token = object()
-        self._on_threads.add(token)
+        token, tokens = object(), self._on_threads or set()
+        self._on_threads = tokens
+        tokens.add(token)
 
         def run() -> T:
             try:
                 return function()
             finally:
-                self._on_threads.discard(token)
+                tokens.discard(token)
 
         result: T = await self.in_thread(run)
         return result
