@@ -98,6 +98,11 @@ class Caller:
         bound._connection = connection
         return bound
 
+    @property
+    def tracing(self) -> Tracing:
+        """Records sampled calls."""
+        return self._tracing
+
     async def request(self, build: Any, *fields: Any, timeout_s: float = 30.0) -> dict[str, Any]:
         """Send a request that is not a call and return the body of its reply.
 

@@ -48,6 +48,7 @@ from toolbus.room.call_form import (
     refuse_misplaced,
     tool_parts,
 )
+from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy, TypedToolkitProxy
 from toolbus.tools.call_room import CallOptions, StreamOptions
@@ -58,7 +59,6 @@ from toolbus.wire import (
     ListToolkits,
     Participants,
     Send,
-    ToolkitManifest,
     pack_body,
 )
 
@@ -83,6 +83,8 @@ class Core:
     caller: Caller
     wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S
     """Seconds that calls wait for a host, unless one has its own limit."""
+    manifests: KnownManifests = field(default_factory=KnownManifests)
+    """The manifests that were read."""
     call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
     """Half of the 128 random bits of a call's id, in hex; the other half is drawn for each call.
 
@@ -399,10 +401,11 @@ class Room:
         participant = None if participant is None else text_of("participant", participant)
         body = await self._core.caller.describe(name, participant)
         chosen = {"participant": participant, "pin": pin}
+        info = ToolkitInfo.from_wire(body["toolkit"])
         proxy = ToolkitProxy(
             self,
-            ToolkitInfo.from_wire(body["toolkit"]),
-            ToolkitManifest.model_validate(body["manifest"]),
+            info,
+            self._core.manifests.read(info.digest, body["manifest"]),
             {key: value for key, value in chosen.items() if value is not None},
         )
         return cast(Proxy, proxy)
