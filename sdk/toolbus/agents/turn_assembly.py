@@ -12,7 +12,7 @@ from typing import TypeVar
 from toolbus.agents.builders import ToolkitRequest, run_concurrently
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.required_toolkit import RequiredToolkit
-from toolbus.auth.grants import ToolRights
+from toolbus.auth.grants import AgentsGrant, ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.errors import (
@@ -111,24 +111,30 @@ async def available_toolkits(
         room: The agent's room.
         present: Toolkits that the turn has already.
     """
-    rights = ToolRights(room.grants.agents)
-    known = {(each.info.name, each.info.owner, each.info.issuer) for each in present}
-    listed = [
+    rights, me = ToolRights(room.grants.agents), (room.me.name, room.me.issuer)
+    listed = [each async for each in room.toolkits()]
+    hidden = {each.info.name for each in present if each.info.public}
+    # A call by name goes to the participant's own private toolkit of that name.
+    hidden |= {each.name for each in listed if not each.public and (each.owner, each.issuer) == me}
+    wanted = [
         each
-        async for each in room.toolkits()
+        for each in listed
         if each.public
         and each.hosts > 0
-        and (each.name, each.owner, each.issuer) not in known
+        and each.name not in hidden
         and any(rights.may_call(each.name, tool) for tool in each.tools)
     ]
     limit = asyncio.Semaphore(_DESCRIBED_AT_A_TIME)
-    found = await run_concurrently([_described(room, each, limit) for each in listed])
+    found = await run_concurrently([_described(room, each, limit) for each in wanted])
     return [each for each in found if each is not None]
 
 
 async def _described(
     room: RoomClient, listed: ToolkitInfo, limit: asyncio.Semaphore
 ) -> ToolkitProxy | None:
+    known = room._core.manifests.get((listed.name, None))
+    if known is not None and known.is_of(listed):
+        return ToolkitProxy(room, listed, known.manifest, {})
     async with limit:
         try:
             proxy: ToolkitProxy = await room.toolkit(listed.name)
@@ -139,16 +145,15 @@ async def _described(
 
 
 def callable_tools(
-    room: RoomClient, manifest: ToolkitManifest, wanted: Sequence[str] | None
+    grant: AgentsGrant, manifest: ToolkitManifest, wanted: Sequence[str] | None
 ) -> list[ToolManifest]:
     """Return the tools of a toolkit elsewhere that may be called; log which may not.
 
     Args:
-        room: The agent's room.
+        grant: That of the agent's room.
         manifest: The toolkit's.
         wanted: Only these; None is all.
     """
-    grant = room.grants.agents
     rights = ToolRights(grant)
     asked = [each for each in manifest.tools if not wanted or each.name in wanted]
     found = [each for each in asked if rights.may_call(manifest.name, each.name)]

@@ -59,6 +59,7 @@ from toolbus.wire import (
     ListToolkits,
     Participants,
     Send,
+    ToolkitManifest,
     pack_body,
 )
 
@@ -399,16 +400,30 @@ class Room:
         """
         name = text_of("toolkit", name)
         participant = None if participant is None else text_of("participant", participant)
-        body = await self._core.caller.describe(name, participant)
+        info, manifest = await self._described(name, participant)
         chosen = {"participant": participant, "pin": pin}
-        info = ToolkitInfo.from_wire(body["toolkit"])
         proxy = ToolkitProxy(
             self,
             info,
-            self._core.manifests.read(info.digest, body["manifest"]),
+            manifest,
             {key: value for key, value in chosen.items() if value is not None},
         )
         return cast(Proxy, proxy)
+
+    async def _described(
+        self, name: str, participant: str | None
+    ) -> tuple[ToolkitInfo, ToolkitManifest]:
+        """Request a description; the manifest is not sent again if it has not changed."""
+        key, caller, manifests = (name, participant), self._core.caller, self._core.manifests
+        known = manifests.get(key)
+        body = await caller.describe(name, participant, None if known is None else known.digest)
+        if known is not None and "manifest" not in body:
+            info = ToolkitInfo.from_wire(body["toolkit"])
+            if known.is_of(info):
+                return info, known.manifest
+            body = await caller.describe(name, participant)  # other tools of it may be read now
+        info = ToolkitInfo.from_wire(body["toolkit"])
+        return info, manifests.read(key, info, body["manifest"])
 
     async def toolkits(self, search: str | None = None) -> AsyncGenerator[ToolkitInfo, None]:
         """List the toolkits that this participant can see, in the order of their names.
