@@ -28,7 +28,7 @@ class AgentState:
     """
 
     def __init__(self, state: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        self.state: dict[str, dict[str, Any]] = _dicts(state or {})
+        self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
 
     def of(self, toolkit: str) -> dict[str, Any]:
