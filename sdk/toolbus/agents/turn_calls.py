@@ -344,11 +344,14 @@ class _Wrapped:
             if call.attempts and call.has_input:
                 raise ToolFailed("the input of this call was read: it cannot run again")
             if not call.entry.info.streaming:
-                yield await call.attempt(arguments, call.collected.put)
+                result = await call.attempt(arguments, call.collected.put)
+                self._run.entered = True
+                yield result
             else:
                 run = partial(call.attempt, arguments)
                 async with aclosing(pulled(call.entry.info.name, run)) as chunks:
                     async for chunk in chunks:
+                        self._run.entered = self._run.entered or call.executed == "yes"
                         yield chunk
         except RoomException as error:
             self._recorded(error)

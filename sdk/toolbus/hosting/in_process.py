@@ -114,6 +114,9 @@ class InProcessCall:
         """Pass a progress to the caller, from any thread; a large one is dropped."""
         if len(pack_body(as_chunk(value).to_wire())) > MAX_PROGRESS_BYTES:
             return
+        if _running_loop() is self._loop:
+            self._report(value)
+            return
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._report, value)
 
@@ -288,6 +291,13 @@ async def _slot(limits: ToolLimits, call: InProcessCall) -> AsyncIterator[None]:
             asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: release())
         else:
             release()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _is_cancelled() -> bool:

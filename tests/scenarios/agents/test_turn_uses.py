@@ -72,7 +72,7 @@ class Work:
             yield b"one"
             yield b"two"
 
-        self.tools = [look, change, hang, count, fail, pieces]
+        self.tools: list[Any] = [look, change, hang, count, fail, pieces]
 
     async def work(self, word: str) -> str:
         self.running += 1
@@ -100,7 +100,8 @@ def uses_of(*names: str, **arguments: Any) -> list[ToolUse]:
 def ends(results: list[ToolResult]) -> list[tuple[str, str, str | None, str]]:
     """Return how uses ended: id, state, code, executed."""
     return [
-        (each.id, each.state, each.error and each.error.code, each.executed) for each in results
+        (each.id, each.state, each.error.code if each.error else None, each.executed)
+        for each in results
     ]
 
 
@@ -300,7 +301,8 @@ async def test_reader_that_leaves_a_stream_interrupts_it(kit: str) -> None:
             assert [(await anext(chunks)) for _ in range(2)]
         (result,) = turn.results
         assert (result.state, result.value) == ("interrupted", [0, 1])
-        reading = asyncio.create_task(anext(aiter(turn.stream(ToolUse("2", f"{kit}.hang")))))
+        hanging = turn.stream(ToolUse("2", f"{kit}.hang"))
+        reading = asyncio.ensure_future(anext(hanging))
         while await work.began.get() != "hang":
             pass
         await turn.interrupt("2")
@@ -316,7 +318,7 @@ async def test_chunks_that_fit_no_frame_together_are_passed_on_and_not_kept() ->
         for _ in range(6):
             yield part
 
-    kit = [flood]
+    kit: list[Any] = [flood]
     async with agent_and_host(Toolkit("far", kit)) as (_, agent), asyncio.timeout(100):
         async with Turn(
             agent, always=[Toolkit("near", kit)], required=[RequiredToolkit("far")]
