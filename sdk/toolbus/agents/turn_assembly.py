@@ -141,7 +141,7 @@ async def _described(
         except (NotFound, PermissionDenied, DefinitionChanged) as error:
             _logger.info("the turn leaves out the toolkit %s: %s", listed.name, error.message)
             return None
-    return proxy if proxy.info.public else None  # a private one of this name is nearer
+    return proxy if proxy.info.public and proxy.info.hosts else None
 
 
 def callable_tools(
