@@ -42,13 +42,12 @@ from toolbus.agents.turn_calls import (
     TurnFacts,
 )
 from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
-from toolbus.agents.turn_options import UseOptions, call_options, checked_timeout
+from toolbus.agents.turn_options import GivenOptions, call_options, checked_timeout
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.auth.grants import AgentsGrant
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import (
-    DeadlineExceeded,
     NotFound,
     PermissionDenied,
     RoomException,
@@ -349,11 +348,10 @@ class Turn:
         runs = self._entered()
         if not isinstance(tool, str):
             tool_parts(tool)  # raises
-        options = UseOptions(timeout_s, caller_context, on_progress)
+        given = GivenOptions(timeout_s, attachment, input, caller_context, on_progress)
         call_id = f"{self._call_prefix}{next(self._call_numbers):08x}"
-        use = ToolUse(call_id, tool, {} if arguments is None else arguments, attachment, input)
         values = CollectedValues(tool)
-        call = self._prepared(use, options, values)
+        call = self._prepared(call_id, tool, arguments, given, values)
         chunk = await runs.chunk(call)
         return values.as_one if call.entry.info.streaming else chunk
 
@@ -387,8 +385,8 @@ class Turn:
         prepared = []
         for use in asked:
             progress = None if on_progress is None else partial(on_progress, use)
-            options = UseOptions(timeout_s, caller_context, progress)
-            prepared.append(self._prepared_use(use, options, CollectedChunks(use.name)))
+            given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, progress)
+            prepared.append(self._prepared_use(use, given, CollectedChunks(use.name)))
         return await runs.run(prepared)
 
     def stream(
@@ -415,8 +413,8 @@ class Turn:
         """
         runs = self._entered()
         passed_on = PassedOnChunks(_checked_use(use).name)
-        options = UseOptions(timeout_s, caller_context, on_progress)
-        return runs.stream(self._prepared_use(use, options, passed_on))
+        given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, on_progress)
+        return runs.stream(self._prepared_use(use, given, passed_on))
 
     async def interrupt(self, use_id: str | None = None) -> None:
         """End the calls of a use, or of the whole turn, and wait until they have ended.
@@ -442,26 +440,32 @@ class Turn:
         return self._runs
 
     def _prepared_use(
-        self, use: ToolUse, options: UseOptions, collected: CollectedChunks
+        self, use: ToolUse, given: GivenOptions, collected: CollectedChunks
     ) -> PreparedUse:
         try:
-            return PreparedUse(use, self._prepared(use, options, collected))
+            call = self._prepared(use.id, use.name, use.arguments, given, collected)
+            return PreparedUse(use, call)
         except RoomException as error:
             return PreparedUse(use, error=error)
 
-    def _prepared(self, use: ToolUse, options: UseOptions, collected: CollectedChunks) -> TurnCall:
-        """Make the call of a use. Raises `RoomException` for a mistake in it."""
-        entry = self._entries.get(use.name)
+    def _prepared(
+        self,
+        call_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        given: GivenOptions,
+        collected: CollectedChunks,
+    ) -> TurnCall:
+        """Make a call. Raises `RoomException` for a mistake in it."""
+        entry = self._entries.get(name)
         if entry is None:
-            tool = self._provider_names.tool_of(use.name)
+            tool = self._provider_names.tool_of(name)
             if tool is None:
-                raise _not_in_turn(use.name, self._entries)
+                raise _not_in_turn(name, self._entries)
             entry = self._entries[tool]
-        values = argument_mapping("invoke", use.name, use.arguments)
-        checked = call_options(use, options, self._timeout_s)
-        if checked.timeout_s <= 0:
-            raise DeadlineExceeded("no time was left for the call", executed="no")
-        return TurnCall(use.id, entry, dict(values), checked, collected)
+        values = argument_mapping("invoke", name, arguments)
+        options = call_options(given, self._timeout_s)
+        return TurnCall(call_id, entry, dict(values), options, collected)
 
 
 def _checked_use(use: object) -> ToolUse:

@@ -137,7 +137,7 @@ class TurnCall:
             self.input_error = error if isinstance(error, Exception) else None
             self._settle("maybe" if self.inner is None else self.inner.executed)
             raise
-        self._settle("yes")
+        self._settled, self.inner = "yes", None
         return chunk
 
     def _settle(self, executed: Executed) -> None:
@@ -215,26 +215,38 @@ class RemoteDispatch:
 
     def __init__(self, tool: str, participant: str | None, digest: str, facts: TurnFacts) -> None:
         self._tool = tool
-        self._options: dict[str, Any] = {"participant": participant, "pin": digest}
+        self._participant = participant
+        self._digest = digest
         self._facts = facts
 
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
         room, options = self._facts.view(None), call.options
-        more = {
-            **self._options,
-            "timeout_s": options.timeout_s,
-            "caller_context": options.caller_context,
-            "on_progress": options.on_progress,
-            "attachment": options.attachment,
-        }
         is_stream = call.entry.info.streaming
         if not is_stream and options.items is None:
-            chunk: Chunk = await room.invoke(self._tool, arguments, **more)
+            chunk: Chunk = await room.invoke(
+                self._tool,
+                arguments,
+                participant=self._participant,
+                timeout_s=options.timeout_s,
+                caller_context=options.caller_context,
+                attachment=options.attachment,
+                pin=self._digest,
+                on_progress=options.on_progress,
+            )
             return chunk
         # The call's own deadline bounds it, as that of a tool in this process.
         stream = room.stream(
-            self._tool, arguments, input=options.items, stall_timeout_s=None, **more
+            self._tool,
+            arguments,
+            input=options.items,
+            attachment=options.attachment,
+            participant=self._participant,
+            timeout_s=options.timeout_s,
+            caller_context=options.caller_context,
+            pin=self._digest,
+            stall_timeout_s=None,
+            on_progress=options.on_progress,
         )
         result: Chunk = _END
         async with stream as chunks:

@@ -5,36 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from toolbus.agents.tool_use import ToolUse
 from toolbus.agents.turn_calls import CallOptions
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.call_options import MAX_TIMEOUT_S, ask_for_progress, call_seconds, is_time
 from toolbus.client.input_sender import as_attachment, as_items
-from toolbus.errors import InvalidArguments
+from toolbus.errors import DeadlineExceeded, InvalidArguments
 from toolbus.wire import unpack_body
 
-__all__ = ["UseOptions", "call_options", "checked_timeout"]
+__all__ = ["GivenOptions", "call_options", "checked_timeout"]
 
 
-class UseOptions(NamedTuple):
+class GivenOptions(NamedTuple):
     """The options of a call as they were given."""
 
-    timeout_s: Any
-    caller_context: Any
-    on_progress: Callable[[Any], None] | None
+    timeout_s: Any = None
+    attachment: Any = None
+    input: Any = None
+    caller_context: Any = None
+    on_progress: Callable[[Any], None] | None = None
 
 
-def call_options(use: ToolUse, given: UseOptions, default_timeout_s: float) -> CallOptions:
-    """Check the options of a call and what it sends. Raises `InvalidArguments`."""
+_NONE = GivenOptions()
+
+
+def call_options(given: GivenOptions, default_timeout_s: float) -> CallOptions:
+    """Check the options of a call and what it sends.
+
+    Raises `InvalidArguments`, and `DeadlineExceeded` if there is no time for it.
+    """
+    if given == _NONE:
+        return CallOptions(default_timeout_s)
     is_default = given.timeout_s is None
     seconds = default_timeout_s if is_default else call_seconds(given.timeout_s)
-    if use.input is not None and use.attachment is not None:
+    if given.input is not None and given.attachment is not None:
         raise InvalidArguments("a call takes input or an attachment, not both")
     ask_for_progress({}, given.on_progress)  # raises
+    if seconds <= 0:
+        raise DeadlineExceeded("no time was left for the call", executed="no")
     return CallOptions(
         seconds,
-        None if use.attachment is None else as_attachment(use.attachment),
-        None if use.input is None else as_items(use.input),
+        None if given.attachment is None else as_attachment(given.attachment),
+        None if given.input is None else as_items(given.input),
         None if given.caller_context is None else _checked_context(given.caller_context),
         given.on_progress,
     )

@@ -1,16 +1,17 @@
 """Runs the calls of one turn: each is a task of the turn, and all of them end with it.
 
-What a model asks for becomes one `ToolResult` for each use, whatever happens to the call.
-`_execute` is the one place through which every call passes from its start to its end.
+What a model asks for becomes one `ToolResult` for each use, whatever happens to the call. Every
+call begins in `_begin`; the end of one around which something stands is known in `_execute`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 from toolbus.agents.tool_use import ToolResult, ToolUse, state_of
 from toolbus.agents.turn_calls import TurnCall, TurnFacts, run_call
@@ -68,17 +69,24 @@ class TurnRuns:
     # One call
 
     def _start(self, call: TurnCall) -> asyncio.Task[Chunk]:
-        call.task = asyncio.create_task(self._execute(call))
-        call.ended = asyncio.get_running_loop().create_future()
+        """Start the task of a use; its end is also the end of `call.ended`."""
+        call.task = task = asyncio.create_task(self._begin(call))
+        call.ended = task.get_loop().create_future()
         self._running.add(call)
-        call.task.add_done_callback(partial(self._on_end, call))
-        return call.task
+        task.add_done_callback(partial(self._on_end, call))
+        return task
 
     def _on_end(self, call: TurnCall, task: asyncio.Task[Chunk]) -> None:
         self._running.discard(call)
         if not task.cancelled():
-            task.exception()  # retrieved: the task that waits for the call raises it
+            task.exception()  # retrieved: it is in the result
         call.end()
+
+    def _begin(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
+        """Return what runs a call: the dispatch alone if nothing stands around it."""
+        if self._span is None and not self._middlewares and call.options.attachment is None:
+            return call.attempt(call.arguments, call.collected.put)
+        return self._execute(call)
 
     async def _execute(self, call: TurnCall) -> Chunk:
         if self._span is None:
@@ -100,7 +108,8 @@ class TurnRuns:
         Raises what `run_call` raises, and `Cancelled` if the call was interrupted or the turn has
         ended.
         """
-        task = self._start(call)
+        call.task = task = asyncio.create_task(self._begin(call))
+        self._running.add(call)
         try:
             return await task
         except asyncio.CancelledError:
@@ -109,6 +118,8 @@ class TurnRuns:
             if is_own and current is not None and not current.cancelling():
                 raise self._interruption(call) from None
             raise
+        finally:
+            self._running.discard(call)
 
     # Uses
 

@@ -58,7 +58,7 @@ async def traced_turn(
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    kit = [seen, fail, hang]
+    kit: list[Any] = [seen, fail, hang]
     async with asyncio.timeout(100), running_server() as server, server.room("host") as host:
         token = server.token("agent")
         tracing = Tracing(provider)
