@@ -134,7 +134,7 @@ class ToolResult:
         """
         text = self.text
         if self.omitted:
-            text = f"{text}\n[{self.omitted} more chunks]"
+            text = f"{text}\n[{self.omitted} more chunk{'' if self.omitted == 1 else 's'}]"
         if self.error is None:
             return text or "(no output)"
         before = f"{text}\n[the output ends here]\n" if text else ""

@@ -70,6 +70,10 @@ class CallOptions(NamedTuple):
 class Dispatch(Protocol):
     """Runs the calls of one tool."""
 
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The toolkit's part of the agent's state; None for a toolkit elsewhere."""
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call and return its result; chunks of a stream go to `put`.
 
@@ -167,6 +171,11 @@ class LocalDispatch:
         self._facts = facts
         self._state = state
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """The toolkit's part of the agent's state."""
+        return self._state()
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call, with the same context as a tool elsewhere gets."""
         options, facts = call.options, self._facts
@@ -204,7 +213,7 @@ def _local_input(options: CallOptions) -> LocalInput | None:
 
 
 class RemoteDispatch:
-    """Runs the calls of a tool that another participant hosts.
+    """Runs the calls of a tool that another participant hosts, without a state.
 
     Args:
         tool: `toolkit.tool`, by the toolkit's own name.
@@ -212,6 +221,8 @@ class RemoteDispatch:
         digest: The definition that the turn has read; calls are pinned to it.
         facts: Who calls.
     """
+
+    state: dict[str, Any] | None = None
 
     def __init__(self, tool: str, participant: str | None, digest: str, facts: TurnFacts) -> None:
         self._tool = tool
@@ -300,6 +311,7 @@ class _Wrapped:
         )
         self._run: ToolRun = run_of(self._context)
         self._run.call_id = call.id
+        self._run.state = call.entry.dispatch.state
 
     async def run(self, middlewares: Sequence[Middleware]) -> Chunk:
         """Run it and return its result; see `run_call`."""

@@ -38,11 +38,20 @@ class CollectedChunks:
         """
         if isinstance(chunk, FileChunk) and not chunk.is_local:
             chunk = await in_memory(chunk, MAX_RESULT_BYTES - self.total_bytes, self._tool)
-        self.total_bytes += packed_size(self._tool, chunk)
-        if self.total_bytes > MAX_RESULT_BYTES:
-            text = f"the values of {self._tool} do not fit one frame: {self.total_bytes} bytes"
+        size = packed_size(self._tool, chunk)
+        if not self._keep(chunk, size):
+            total = self.total_bytes + size
+            text = f"the values of {self._tool} do not fit one frame: {total} bytes"
             raise TooLarge(text, executed="maybe")
+
+    def _keep(self, chunk: Chunk, size: int) -> bool:
+        """Keep a chunk if no other was omitted and it fits; return whether it was kept."""
+        if self.omitted or self.total_bytes + size > MAX_RESULT_BYTES:
+            self.omitted += 1
+            return False
+        self.total_bytes += size
         self.chunks.append(chunk)
+        return True
 
 
 class CollectedValues(CollectedChunks):
@@ -76,12 +85,7 @@ class PassedOnChunks(CollectedChunks):
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk on, and wait until it is taken. Raises if it alone cannot be sent."""
-        size = packed_size(self._tool, chunk)
-        if self.omitted or self.total_bytes + size > MAX_RESULT_BYTES:
-            self.omitted += 1
-        else:
-            self.total_bytes += size
-            self.chunks.append(chunk)
+        self._keep(chunk, packed_size(self._tool, chunk))
         self._waiting.append(chunk)
         self._changed.set()
         while self._waiting and not self._has_ended:

@@ -240,6 +240,7 @@ async def test_middleware_of_a_turn_sees_who_calls_and_may_change_arguments_and_
     async def louder(call: ToolCall, next: Next) -> AsyncIterator[Any]:
         context = call.context
         assert context.on_behalf_of is not None
+        assert (context.state is None) is (call.tool.toolkit == "far")
         seen.append((call.tool.name, call.id, context.caller.name, context.on_behalf_of.name))
         if call.arguments.get("text") == "skip":
             yield "skipped"

@@ -13,6 +13,7 @@ from support.rooms.turns import agent_and_host, message_of
 from toolbus import (
     AgentsGrant,
     ApiScope,
+    Cancelled,
     Chunk,
     FileChunk,
     Next,
@@ -211,6 +212,11 @@ async def test_interrupted_uses_keep_their_chunks_and_later_ones_do_not_begin(ki
         assert [each.value for each in results] == [[0, 1, 2], None, None]
         assert "interrupted" in results[0].for_model()
         assert turn.results == results
+        calling = asyncio.create_task(turn.invoke(f"{kit}.hang"))
+        assert await work.began.get() == "hang"
+        await turn.interrupt()
+        with pytest.raises(Cancelled, match="the call was interrupted"):
+            await calling
         with pytest.raises(NotFound, match="no use 'absent'"):
             await turn.interrupt("absent")
         await turn.interrupt("stream")
