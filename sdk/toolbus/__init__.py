@@ -8,14 +8,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolbus.agents.agent_state import (
+        AgentState,
+    )
     from toolbus.agents.builders import (
         ToolkitBuilder,
         ToolkitConfig,
         builder_infos,
         make_toolkits,
     )
+    from toolbus.agents.local_toolkit import (
+        LocalToolkit,
+    )
     from toolbus.agents.required_toolkit import (
         RequiredToolkit,
+    )
+    from toolbus.agents.tool_use import (
+        ToolResult,
+        ToolUse,
     )
     from toolbus.agents.turn import (
         Turn,
@@ -140,6 +150,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AgentState",
     "AgentsGrant",
     "AlreadyExists",
     "ApiScope",
@@ -172,6 +183,7 @@ __all__ = [
     "Key",
     "KeyRing",
     "LinkChunk",
+    "LocalToolkit",
     "LockFile",
     "LockedToolkit",
     "LoopDetected",
@@ -204,6 +216,8 @@ __all__ = [
     "ToolInactive",
     "ToolInfo",
     "ToolOptions",
+    "ToolResult",
+    "ToolUse",
     "Toolkit",
     "ToolkitBuilder",
     "ToolkitConfig",
@@ -219,13 +233,19 @@ __all__ = [
 ]
 
 _MODULES = {
+    "toolbus.agents.agent_state": ("AgentState",),
     "toolbus.agents.builders": (
         "ToolkitBuilder",
         "ToolkitConfig",
         "builder_infos",
         "make_toolkits",
     ),
+    "toolbus.agents.local_toolkit": ("LocalToolkit",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
+    "toolbus.agents.tool_use": (
+        "ToolResult",
+        "ToolUse",
+    ),
     "toolbus.agents.turn": (
         "Turn",
         "TurnTool",

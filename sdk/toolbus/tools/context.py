@@ -91,6 +91,14 @@ class ToolContext:
         return self._run.caller_context
 
     @property
+    def state(self) -> dict[str, Any] | None:
+        """The toolkit's own part of the agent's state; None for a hosted tool.
+
+        It holds JSON values, and outlives the turn if the turn has `state=`.
+        """
+        return self._run.state
+
+    @property
     def deadline(self) -> float | None:
         """Seconds left, never below 0; None where the call has no deadline."""
         deadline_at = self._run.deadline_at
