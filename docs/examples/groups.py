@@ -1,6 +1,6 @@
 import asyncio
 
-from toolbus import RequiredToolkit, RoomClient, Toolkit, ToolGroup, ToolUse, Turn, tool
+from toolbus import RequiredToolkit, RoomClient, ToolGroup, Toolkit, ToolUse, Turn, tool
 
 
 @tool(read_only=True)
