@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -166,9 +166,9 @@ async def test_prompt_has_rules_and_active_instructions_and_quotes_what_others_w
         (lambda: ToolGroup("basic", "a"), "is the turn itself"),
         (lambda: ToolGroup("No", "a"), "is not a group name"),
         (lambda: ToolGroup("a", " "), "what the group is for"),
-        (lambda: ToolGroup("a", "b", ["c"]), "must contain Toolkit"),
-        (lambda: ToolGroup("a", "b", instructions=5), "instructions must be text"),
-        (lambda: ToolGroup("a", "b", active="yes"), "must be True or False"),
+        (lambda: ToolGroup("a", "b", cast("Any", ["c"])), "must contain Toolkit"),
+        (lambda: ToolGroup("a", "b", instructions=cast("Any", 5)), "instructions must be text"),
+        (lambda: ToolGroup("a", "b", active=cast("Any", "yes")), "must be True or False"),
     ],
 )
 def test_invalid_groups_are_refused(make: Any, words: str) -> None:
