@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from toolbus.agents.required_toolkit import (
         RequiredToolkit,
     )
+    from toolbus.agents.tool_groups import (
+        ToolGroup,
+    )
     from toolbus.agents.tool_use import (
         ToolResult,
         ToolUse,
@@ -213,6 +216,7 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolFailed",
+    "ToolGroup",
     "ToolInactive",
     "ToolInfo",
     "ToolOptions",
@@ -242,6 +246,7 @@ _MODULES = {
     ),
     "toolbus.agents.local_toolkit": ("LocalToolkit",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
+    "toolbus.agents.tool_groups": ("ToolGroup",),
     "toolbus.agents.tool_use": (
         "ToolResult",
         "ToolUse",

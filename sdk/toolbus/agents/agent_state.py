@@ -25,11 +25,18 @@ class AgentState:
 
     Args:
         state: A dict of JSON values for each toolkit, by the toolkit's name in the turn.
+        groups: Whether a group of tools is active, by its name; others are as the turn says.
     """
 
-    def __init__(self, state: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        state: Mapping[str, Mapping[str, Any]] | None = None,
+        groups: Mapping[str, bool] | None = None,
+    ) -> None:
         self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
+        self.groups: dict[str, bool] = _switches({} if groups is None else groups)
+        """Whether a group is active, where that was decided in a turn."""
 
     def of(self, toolkit: str) -> dict[str, Any]:
         """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
@@ -45,7 +52,9 @@ class AgentState:
         except InvalidResult as error:
             path = f"/state{error.details.get('path', '')}"
             raise _invalid(path, str(error.details.get("message", error.message))) from None
-        return json.dumps({"version": _VERSION, "state": plain}, ensure_ascii=False)
+        return json.dumps(
+            {"version": _VERSION, "state": plain, "groups": self.groups}, ensure_ascii=False
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -60,11 +69,11 @@ class AgentState:
         if not isinstance(read, dict):
             raise _invalid("", "must be an object")
         for name in read:
-            if name not in ("version", "state"):
+            if name not in ("version", "state", "groups"):
                 raise _invalid(f"/{cut(name)}", "is not known: a newer toolbus wrote this state")
         if read.get("version") != _VERSION:
             raise _invalid("/version", f"must be {_VERSION}, not {shown(read.get('version'))}")
-        return cls(read.get("state", {}))
+        return cls(read.get("state", {}), read.get("groups", {}))
 
     def __repr__(self) -> str:
         return f"AgentState({', '.join(self.state) or 'empty'})"
@@ -79,6 +88,15 @@ def _dicts(state: object) -> dict[str, dict[str, Any]]:
         if not isinstance(values, Mapping):
             raise _invalid(f"/state/{cut(name)}", f"must be an object, not {shown(values)}")
     return {name: dict(values) for name, values in state.items()}
+
+
+def _switches(groups: object) -> dict[str, bool]:
+    if not isinstance(groups, Mapping):
+        raise _invalid("/groups", "must be an object with a boolean for each group")
+    for name, active in groups.items():
+        if not isinstance(name, str) or not isinstance(active, bool):
+            raise _invalid(f"/groups/{cut(str(name))}", f"must be a boolean, not {shown(active)}")
+    return dict(groups)
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

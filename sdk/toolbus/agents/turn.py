@@ -26,6 +26,7 @@ from toolbus.agents.builders import (
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.required_toolkit import RequiredToolkit
+from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn_assembly import (
     ToolkitNames,
@@ -35,6 +36,7 @@ from toolbus.agents.turn_assembly import (
     tool_infos,
 )
 from toolbus.agents.turn_calls import (
+    Dispatch,
     LocalDispatch,
     RemoteDispatch,
     TurnCall,
@@ -43,6 +45,7 @@ from toolbus.agents.turn_calls import (
 )
 from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
 from toolbus.agents.turn_options import GivenOptions, call_options, checked_timeout
+from toolbus.agents.turn_prompt import turn_prompt
 from toolbus.agents.turn_runs import PreparedUse, TurnRuns
 from toolbus.auth.grants import AgentsGrant
 from toolbus.chunks.chunk_types import Chunk
@@ -117,6 +120,8 @@ class Turn:
         model: Passed to the builders.
         available: Whether to add every public toolkit of the room that has a host and that the
             token may call. They are listed once, when the turn is entered.
+        groups: Toolkits that are active or inactive together. A turn with groups has the toolkit
+            `groups`, whose tools switch them.
         middlewares: What runs around each call of the turn, the first outermost; outside those of
             toolkits and tools.
         state: The state that tools in this process find as `context.state`, each toolkit its own
@@ -140,6 +145,7 @@ class Turn:
         tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None = None,
         model: Any = None,
         available: bool = False,
+        groups: Iterable[ToolGroup] = (),
         middlewares: Iterable[Middleware] = (),
         state: AgentState | None = None,
         timeout_s: float = 60.0,
@@ -149,16 +155,23 @@ class Turn:
         if not isinstance(state, AgentState | None):
             raise TypeError(f"state must be an AgentState, not {type(state).__name__}")
         self._room = room
-        self._always = checked_toolkits("always", always, Toolkit, LocalToolkit)
-        self._required = checked_toolkits("required", required, RequiredToolkit)
-        self._builders = tuple(builders)
+        self._state = state or AgentState()
+        self._groups = ActiveGroups(checked_groups(groups), self._state)
+        self._always = (
+            *checked_toolkits("always", always, Toolkit, LocalToolkit),
+            *self._groups.toolkits,
+        )
+        self._required = (
+            *checked_toolkits("required", required, RequiredToolkit),
+            *self._groups.required,
+        )
+        self._builders = (*builders, *self._groups.builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
         self._granted = None if message is None else message.builders
         self._model = model
         self._available = available
         self._middlewares = checked_middlewares(middlewares, "turn")
-        self._state = state or AgentState()
         self._timeout_s = checked_timeout(timeout_s)
         self._names = ToolkitNames(self._always, self._required)
         self._entries: dict[str, TurnEntry] = {}
@@ -191,7 +204,7 @@ class Turn:
         async with AsyncExitStack() as stack:
             if span is not None:
                 stack.push(partial(_end_span, span))
-            self._facts = TurnFacts(agent, sender, self._view)
+            self._facts = TurnFacts(agent, sender, self._view, self._groups.check)
             runs = TurnRuns(self._facts, self._middlewares, span)
             await self._enter(stack)
             stack.push_async_callback(runs.end)
@@ -206,6 +219,7 @@ class Turn:
             self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
         built = await build_toolkits(self._view(), self._model, wanted)
         self._names.add_built(built, wanted)
+        self._groups.add_built(built, wanted)
         found = await available_toolkits(self._room, proxies) if self._available else []
         grant = self._room.grants.agents
         for local in self._always:
@@ -228,7 +242,7 @@ class Turn:
         state = partial(self._state.of, local.name)
         for info in tool_infos(here.manifest, here.manifest.tools, local.name):
             dispatch = LocalDispatch(here, info.tool, self._facts, state)
-            self._entries[info.name] = TurnEntry(info, dispatch)
+            self._add(info, dispatch)
 
     def _add_remote(
         self, grant: AgentsGrant, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
@@ -242,7 +256,11 @@ class Turn:
         for info in tool_infos(manifest, tools, name, proxy.info):
             target = f"{manifest.name}.{info.tool}"
             dispatch = RemoteDispatch(target, participant, proxy.info.digest, self._facts)
-            self._entries[info.name] = TurnEntry(info, dispatch)
+            self._add(info, dispatch)
+
+    def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
+        group = self._groups.of_toolkit(info.toolkit)
+        self._entries[info.name] = TurnEntry(info, dispatch, group)
 
     async def __aexit__(
         self,
@@ -263,9 +281,35 @@ class Turn:
     def tools(self) -> tuple[TurnTool, ...]:
         """The callable tools: those of `always`, then `required`, then those built, then available.
 
-        The list does not change while the turn is entered.
+        Those of inactive groups are left out; else the list does not change while the turn is
+        entered.
         """
-        return tuple(entry.info for entry in self._entries.values())
+        active = self._groups.is_active
+        return tuple(each.info for each in self._entries.values() if active(each.group))
+
+    def activate(self, *groups: str) -> None:
+        """Activate groups; others stay as they are.
+
+        Raises `NotFound` for an unknown group; then nothing has changed.
+        """
+        self._groups.switch(dict.fromkeys(groups, True))
+
+    def deactivate(self, *groups: str) -> None:
+        """Deactivate groups; raises as `activate`. Calls that run already are not ended."""
+        self._groups.switch(dict.fromkeys(groups, False))
+
+    def prompt(self, template: str | None = None) -> str:
+        """Return what a model should know about the tools that can be called now, as text.
+
+        It has the rules of toolkits in this process, the groups with the instructions of active
+        ones, and, quoted as data, the rules of toolkits that others host.
+
+        Args:
+            template: A text with any of `{rules}`, `{groups}` and `{quoted}`.
+
+        Raises `ValueError` for a template with other fields.
+        """
+        return turn_prompt(self.tools, self._groups, template)
 
     def provider_name(self, tool: str | TurnTool) -> str:
         """Return the name of a tool for a model's API: at most 64 of `A-Z a-z 0-9 _ -`.

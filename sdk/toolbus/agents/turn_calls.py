@@ -33,6 +33,7 @@ from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
 
 __all__ = [
     "CallOptions",
+    "Dispatch",
     "LocalDispatch",
     "RemoteDispatch",
     "TurnCall",
@@ -47,13 +48,15 @@ _EVIDENCE: Mapping[Executed, int] = {"no": 0, "maybe": 1, "yes": 2}
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """Who calls in a turn, for whom, and through which room."""
+    """Who calls in a turn, for whom, through which room, and what may be called now."""
 
     agent: Participant
     sender: Participant | None
     """The principal of all calls; None is the agent itself."""
     view: Callable[[float | None], Room]
     """Makes the room of a call that ends at a time by the loop's clock."""
+    check_active: Callable[[str, str], None]
+    """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
 
 
 class CallOptions(NamedTuple):
@@ -86,6 +89,8 @@ class TurnEntry(NamedTuple):
 
     info: ToolInfo
     dispatch: Dispatch
+    group: str
+    """The group that it belongs to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -286,6 +291,7 @@ async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: Tur
         OSError: The attachment cannot be read.
         Exception: What the iterable of the input raised.
     """
+    facts.check_active(call.entry.info.name, call.entry.group)
     if call.options.attachment is not None:
         await check_readable(call.options.attachment)
     if not middlewares:

@@ -75,6 +75,8 @@ class Tool(ToolDefinition, ABC):
     """Whether `execute` itself sets `entered` of its run, because its function starts later."""
     input_parameter: InputParameter | None = None
     """The parameter of `execute` that receives the input of a call."""
+    orchestration = False
+    """Whether it only steers its own agent, such as by switching groups; never in a manifest."""
     is_unary: bool = True
     """Whether it takes only arguments and returns one result; set when it is compiled."""
 
