@@ -187,7 +187,7 @@ async def test_partial_keeps_its_arguments() -> None:
         return f"{url}:{key}"
 
     made = FunctionTool(functools.partial(fetch, key="secret"))
-    assert made.name == "fetch"
+    assert (made.name, made.description) == ("fetch", "")
     assert await run(made, url="a") == "a:secret"
     assert refusal(made, {"url": "a", "key": "mine"})[0] == "/key"
 
