@@ -270,7 +270,8 @@ def _docstring(function: Callable[..., Any]) -> str | None:
     if inspect.isroutine(function):
         return found
     # Without a docstring, `__call__` inherits that of every class.
-    return inspect.getdoc(type(function)) if found == inspect.getdoc(type.__call__) else found
+    has_own = found not in (None, inspect.getdoc(type.__call__))
+    return found if has_own else inspect.getdoc(type(function))
 
 
 def _plain(parameters: list[_Parameter]) -> PlainArguments | None:

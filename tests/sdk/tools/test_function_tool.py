@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
+from toolbus.concurrency.thread_iterator import on_own_thread
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Next, ToolCall
@@ -126,6 +127,8 @@ async def test_json_schema_validates_arguments_and_passes_them_on() -> None:
     assert await outcome(made, city="Oslo", day="2026-02-03") == ["Oslo", "str", []]
     assert await outcome(made, city="Oslo", day="3 May") == invalid("/day")
     assert await outcome(made, city="Oslo", hour=3) == invalid("/hour")
+    closed = FunctionTool(free, args_schema=CITY)
+    assert await outcome(closed, city="Oslo", hour=3) == invalid("/hour")
     assert "additionalProperties" not in CITY
 
 
@@ -309,7 +312,9 @@ async def test_generator_behind_a_postprocessor_is_closed_when_its_stream_is_lef
 
     for postprocess in (report, report_later):
         closed.clear()
-        items = FunctionTool(endless, postprocess=postprocess).execute(ToolContext())
+        items = FunctionTool(endless, postprocess=postprocess).execute(
+            ToolContext(run_sync=on_own_thread)
+        )
         await anext(items)
         await items.aclose()
         await asyncio.wait_for(closed.wait(), 30)
