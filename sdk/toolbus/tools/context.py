@@ -92,9 +92,11 @@ class ToolContext:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """The toolkit's own part of the agent's state; None for a hosted tool.
+        """The toolkit's own dict in the state of the agent that calls, or None.
 
-        It holds JSON values, and outlives the turn if the turn has `state=`.
+        Set for a tool that runs in the process of an agent, for the calls of its turns; what a tool
+        puts there has to be JSON, since the state is saved as that. None for a hosted tool: another
+        participant's state never reaches it. It outlives the turn if the turn has `state=`.
         """
         return self._run.state
 
