@@ -23,7 +23,13 @@ from toolbus.hosting.shared_places import Identity
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import Participant, ToolRun
-from toolbus.tools.toolkit import MAX_RESULT_BYTES, Toolkit, failure_of, packed_result
+from toolbus.tools.toolkit import (
+    MAX_RESULT_BYTES,
+    Toolkit,
+    executed_now,
+    failure_of,
+    packed_result,
+)
 from toolbus.wire import ToolkitManifest
 
 __all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
@@ -192,6 +198,22 @@ class InProcessToolkit:
             RoomException: The call failed; `executed` says whether the tool ran.
         """
         call.enter(room_until, self._thread_pool, is_stream=call.tool in self._streaming)
+        if self._toolkit.records is None:
+            return await self._run_limited(call)
+        recording = self._toolkit.records.recording(
+            f"{self._toolkit.name}.{call.tool}",
+            caller=call.caller,
+            principal=call.on_behalf_of,
+            arguments=call.arguments,
+        )
+        recording.executed = lambda: (
+            "maybe" if call.on_threads else executed_now(self._toolkit, call.run)
+        )
+        call.run.recording = recording
+        with recording:
+            return await self._run_limited(call)
+
+    async def _run_limited(self, call: InProcessCall) -> Chunk:
         limits = self._limits.get(call.tool, NO_LIMITS)
         seconds = min(call.timeout_s, limits.timeout_s or call.timeout_s)
         try:

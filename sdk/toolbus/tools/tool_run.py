@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidResult, RoomException
+from toolbus.records.recording import Recording
 from toolbus.tools.call_room import CallRoom
 
 __all__ = ["LOCAL", "LocalRun", "OnChunk", "Participant", "RunSync", "ToolRun", "progress_chunk"]
@@ -75,6 +76,8 @@ class ToolRun(ABC):
     """Whether the call was cancelled."""
     argument_bytes: int = 0
     """The packed size of large arguments, which are validated in slices; else 0."""
+    recording: Recording | None = None
+    """The record of the call, while its runner makes one."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 

@@ -17,6 +17,7 @@ from toolbus.chunks.chunk_types import Chunk, JsonChunk
 from toolbus.chunks.json_values import cut, plain_json, shown
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import (
+    Executed,
     InvalidArguments,
     InvalidResult,
     NotFound,
@@ -24,6 +25,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.records.records import Records, checked_records
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.function_tool import FunctionTool
@@ -43,6 +45,7 @@ from toolbus.wire.codec import pack_json_chunk, unpack_map
 __all__ = [
     "MAX_RESULT_BYTES",
     "Toolkit",
+    "executed_now",
     "failure_of",
     "packed_result",
     "read_arguments",
@@ -67,6 +70,7 @@ class Toolkit:
         annotations: JSON values for programs.
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
+        records: Where each call is recorded, with what middlewares did, and refused ones too.
 
     Raises `TypeError` or `ValueError` for an invalid tool, for two of one name and for invalid
     names. The definition is fixed once the toolkit is made.
@@ -84,6 +88,7 @@ class Toolkit:
         annotations: Mapping[str, Any] | None = None,
         version: str = "",
         middlewares: Iterable[Middleware] = (),
+        records: Records | None = None,
     ) -> None:
         self.name: str = _checked_name(name)
         self.title: str = name if title is None else title
@@ -106,6 +111,8 @@ class Toolkit:
         self.middlewares: tuple[Middleware, ...] = checked_middlewares(
             middlewares, f"toolkit {name!r}"
         )
+        self.records: Records | None = checked_records(records, f"toolkit {name!r}")
+        """Where its calls are recorded; may be set before it is hosted."""
         self._wrapped = self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""
@@ -148,6 +155,8 @@ class Toolkit:
         `InvalidResult` after it has ended, and what the function raises.
         """
         run = run_of(context)
+        if self.records is not None and run.recording is None:
+            return await self._recorded(self.records, context, name, arguments, attachment)
         if self._wrapped and name in self._wrapped:
             return await self._wrapped[name].run(context, arguments, attachment)
         try:
@@ -172,6 +181,34 @@ class Toolkit:
             run.fail(error)
             raise
 
+    async def _recorded(
+        self,
+        records: Records,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: InputStream[Any] | None,
+    ) -> Chunk:
+        """Execute a call whose runner makes no record, and record it."""
+        run = run_of(context)
+        run.recording = recording = records.recording(
+            f"{self.name}.{name}",
+            caller=run.caller,
+            principal=run.on_behalf_of,
+            call_id=run.call_id,
+            arguments=arguments,
+        )
+        recording.executed = lambda: executed_now(self, run)
+        try:
+            with recording:
+                try:
+                    return await Toolkit.execute(self, context, name, arguments, attachment)
+                except Exception as error:
+                    recording.end(failure_of(error, run))
+                    raise
+        finally:
+            run.recording = None
+
     def _wrap(self) -> dict[str, WrappedTool]:
         """Return the tools that have middlewares, with them."""
         found: dict[str, WrappedTool] = {}
@@ -181,6 +218,16 @@ class Toolkit:
                 info = ToolInfo.of(self._manifest, tool.manifest())
                 found[tool.name] = WrappedTool(tool, info, chain)
         return found
+
+
+def executed_now(toolkit: Toolkit, run: ToolRun) -> Executed:
+    """Return whether the function of a call ran, whose end is no error with that answer.
+
+    The function that was not entered certainly did not run, unless the toolkit overrides `execute`
+    and may have acted in its place.
+    """
+    is_own = type(toolkit).execute is not Toolkit.execute
+    return run.executed if run.entered or is_own else "no"
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
