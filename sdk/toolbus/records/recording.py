@@ -85,7 +85,8 @@ class Recording:
         self._decided: tuple[Decision, str] | None = None
         self._started_at = time.time()
         self._began = time.monotonic()
-        self.call_id = call_id
+        self.call_id: str = call_id
+        """The id of the call."""
         self.owner: str = ""
         """Who hosts the toolkit."""
         self.digest: str = ""

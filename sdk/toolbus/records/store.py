@@ -35,7 +35,10 @@ class MemoryStore:
 
     def __init__(self, size: int) -> None:
         self._records: deque[CallRecord] = deque(maxlen=size)
-        self.add = self._records.append
+
+    def add(self, record: CallRecord) -> None:
+        """Keep a record; the oldest one makes place for it."""
+        self._records.append(record)
 
     def select(self, chosen: CallFilter, limit: int) -> list[CallRecord]:
         """Return the chosen records, the newest first."""

@@ -67,9 +67,7 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
 
 
 def test_processes_share_one_file_and_write_all_before_they_end(path: Path) -> None:
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(path), "300"]) for _ in range(3)
-    ]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), "300"]) for _ in range(3)]
     assert [each.wait(100) for each in writers] == [0, 0, 0]
     with Records.sqlite(path) as records:
         call(records, "kit.own")
