@@ -7,14 +7,17 @@ this host, the reason of its cancel frame tells what it answered.
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from toolbus.errors import Executed, RoomException
 from toolbus.hosting.hosted_call import HostedCall
-from toolbus.records.recording import Recording
-from toolbus.records.records import Records
 from toolbus.telemetry.propagation import current_trace_id, trace_id_of
 from toolbus.tools.toolkit import executed_now
 from toolbus.wire import Failed, Frame
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.recording import Recording
+    from toolbus.records.records import Records
 
 __all__ = ["begin_recording", "end_recording", "note_arguments", "record_refusal"]
 

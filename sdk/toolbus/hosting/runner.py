@@ -315,7 +315,8 @@ class Runner:
                 ):
                     self.connection.send_message(encode(reply))
             finally:
-                end_recording(call, None if is_interrupted else reply)
+                if call.recording is not None:
+                    end_recording(call, None if is_interrupted else reply)
                 self._finish(call)
 
     def _trace(self, call: HostedCall) -> HostCall | None:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
@@ -15,7 +15,6 @@ from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve
 from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, RoomException, ToolFailed
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
-from toolbus.records.records import Records
 from toolbus.room.lock_file import InvalidLockFile
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
@@ -25,6 +24,9 @@ from toolbus.telemetry.tracing import configure
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
 
 __all__ = ["RemoteToolkit", "flushing", "serve_toolkits"]
 

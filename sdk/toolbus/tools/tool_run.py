@@ -10,13 +10,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidResult, RoomException
-from toolbus.records.recording import Recording
 from toolbus.tools.call_room import CallRoom
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.recording import Recording
 
 __all__ = ["LOCAL", "LocalRun", "OnChunk", "Participant", "RunSync", "ToolRun", "progress_chunk"]
 

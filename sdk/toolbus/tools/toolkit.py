@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
@@ -25,7 +25,6 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
-from toolbus.records.records import Records, checked_records
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.function_tool import FunctionTool
@@ -41,6 +40,9 @@ from toolbus.tools.wrapped_run import WrappedTool
 from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
 
 __all__ = [
     "MAX_RESULT_BYTES",
@@ -111,7 +113,7 @@ class Toolkit:
         self.middlewares: tuple[Middleware, ...] = checked_middlewares(
             middlewares, f"toolkit {name!r}"
         )
-        self.records: Records | None = checked_records(records, f"toolkit {name!r}")
+        self.records: Records | None = _checked_records(records, name)
         """Where its calls are recorded; may be set before it is hosted."""
         self._wrapped = self._wrap()
         self.in_process: Any = None
@@ -331,6 +333,15 @@ def _sendable(details: object) -> dict[str, Any]:
     except InvalidResult:
         return {}
     return written if isinstance(written, dict) else {}
+
+
+def _checked_records(value: Records | None, toolkit: str) -> Records | None:
+    """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
+    if value is None:
+        return None
+    from toolbus.records.records import checked_records
+
+    return checked_records(value, f"toolkit {toolkit!r}")
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
