@@ -17,7 +17,7 @@ __all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording"]
 
 MAX_ARGUMENT_CHARS = 2_000
 """Longer arguments are cut to this length, as JSON."""
-_MAX_ITEMS, _MAX_STRING, _MAX_LEVELS = 50, 500, 8
+_MAX_ITEMS, _MAX_STRING = 50, 500
 
 
 class Identified(Protocol):
@@ -166,20 +166,18 @@ class Recording:
 
 def _argument_text(arguments: Mapping[str, Any]) -> str:
     """Return arguments as JSON; the effort is bounded, also for large arguments."""
-    text = json_text(_cut_value(arguments, [_MAX_ITEMS], 0))
+    text = json_text(_cut_value(arguments, [_MAX_ITEMS]))
     return text if len(text) <= MAX_ARGUMENT_CHARS else text[: MAX_ARGUMENT_CHARS - 1] + "…"
 
 
-def _cut_value(value: Any, left: list[int], level: int) -> Any:
-    """Copy a value; `left` counts the items that may still be copied."""
+def _cut_value(value: Any, left: list[int]) -> Any:
+    """Copy a value; `left` counts the items that may still be copied, which bounds the depth."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_STRING else value[: _MAX_STRING - 1] + "…"
     if value is None or isinstance(value, bool | int | float):
         return value
     if not isinstance(value, Mapping | list | tuple):
         return f"<{type(value).__name__}>"
-    if level == _MAX_LEVELS:
-        return "…"
     if isinstance(value, Mapping):
         members: dict[str, Any] = {}
         for name, each in value.items():
@@ -187,7 +185,7 @@ def _cut_value(value: Any, left: list[int], level: int) -> Any:
                 members["…"] = len(value)
                 break
             left[0] -= 1
-            members[str(name)[:_MAX_STRING]] = _cut_value(each, left, level + 1)
+            members[str(name)[:_MAX_STRING]] = _cut_value(each, left)
         return members
     items: list[Any] = []
     for each in value:
@@ -195,5 +193,5 @@ def _cut_value(value: Any, left: list[int], level: int) -> Any:
             items.append("…")
             break
         left[0] -= 1
-        items.append(_cut_value(each, left, level + 1))
+        items.append(_cut_value(each, left))
     return items

@@ -130,6 +130,13 @@ def test_invalid_choice_exits_with_2(toolbus: CommandLine, flags: list[str], tex
     assert text in outcome.err
 
 
+def test_file_of_something_else_exits_with_6_and_the_next_step(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("calls", "--path", "kits.py")
+    assert outcome.code == 6
+    assert "kits.py cannot be used: file is not a database" in outcome.err
+    assert "next: name a file" in outcome.err
+
+
 def test_names_of_others_are_escaped_cut_and_completed(toolbus: CommandLine) -> None:
     evil = "\x1b[31mred\nline" + "x" * 100
     with Records.sqlite(toolbus.folder / "evil.db") as records:
@@ -137,6 +144,7 @@ def test_names_of_others_are_escaped_cut_and_completed(toolbus: CommandLine) -> 
             records.record(CallRecord(tool, time.time() - at, 2.5, "ok", "yes", caller=caller))
     shown = toolbus.run_here("calls", "--path", "evil.db").out
     assert "\x1b" not in shown
+    assert "x" * 40 not in shown
     assert len(shown.splitlines()) == 3
     assert "2.5 s" in shown
     assert "1 min ago" in shown

@@ -124,4 +124,7 @@ async def test_trace_of_a_call_is_recorded(host_stage: HostStage) -> None:
         dispatch = Dispatch(1, call_id, "t", "echo", None, arguments, {"caller": DAN}, traceparent)
         server.runner.dispatch(dispatch)
         assert await server.answer() == "x"
-    assert [each.trace_id for each in records.calls()] == ["", call_id, "ab" * 16]
+    refused = {"caller": DAN, "caller_context": b"\xc1"}
+    server.runner.dispatch(Dispatch(1, call_id, "t", "echo", None, b"", refused, ""))
+    assert (await server.error()).code == "invalid_arguments"
+    assert [each.trace_id for each in records.calls()] == [call_id, "", call_id, "ab" * 16]

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
-from toolbus.errors import PermissionDenied, RoomException
+from toolbus.errors import NotFound, PermissionDenied, RoomException
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
 from toolbus.records.call_record import CallRecord
 from toolbus.records.recording import MAX_ARGUMENT_CHARS
@@ -31,6 +31,8 @@ async def work(way: str) -> str:
     """Return, fail, or be cancelled."""
     if way == "fail":
         raise ValueError(way)
+    if way == "nested":
+        raise NotFound("another tool")
     if way == "cancel":
         raise asyncio.CancelledError
     return way
@@ -65,6 +67,7 @@ def facts(record: CallRecord) -> tuple[str, str, str, str]:
     [
         ("work", "ok", ("ok", "yes", "allowed", "")),
         ("work", "fail", ("tool_failed", "yes", "allowed", "")),
+        ("work", "nested", ("tool_failed", "yes", "allowed", "")),
         ("work", 5, ("invalid_arguments", "no", "denied", "schema")),
         ("fly", "ok", ("not_found", "no", "denied", "name")),
         ("work", "deny", ("permission_denied", "no", "denied", "grant")),
@@ -163,6 +166,7 @@ async def test_arguments_are_kept_where_asked_for_and_cut() -> None:
         with records.recording("kit.work", arguments=arguments):
             pass
     kept = [each.arguments or "" for each in records.calls()]
+    assert kept[2].endswith(', "…"]}')
     assert kept[-1] == '{"b": "x", "n": 1}'
     assert all(len(each) <= MAX_ARGUMENT_CHARS and each.isprintable() for each in kept)
 
