@@ -186,6 +186,8 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         text = f"there are no records of calls at {path}"
         raise NoRecords(text, details={"path": str(path)})
     address = f"{path.absolute().as_uri()}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+        address += "&immutable=1"  # SQLite could not make its lock files, and there is no writer
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
             _check_program(connection)
