@@ -86,6 +86,18 @@ if TYPE_CHECKING:
         ToolInactive,
         Unavailable,
     )
+    from toolbus.records.call_record import (
+        CallRecord,
+    )
+    from toolbus.records.recording import (
+        Recording,
+    )
+    from toolbus.records.records import (
+        Records,
+    )
+    from toolbus.records.sqlite_file import (
+        RecordsUnavailable,
+    )
     from toolbus.room.call_explanation import (
         Explanation,
     )
@@ -160,6 +172,7 @@ __all__ = [
     "ApprovalDenied",
     "ApprovalExpired",
     "BuilderInfo",
+    "CallRecord",
     "CallReport",
     "Cancelled",
     "Chunk",
@@ -201,6 +214,9 @@ __all__ = [
     "ParticipantToken",
     "PermissionDenied",
     "QuotaExceeded",
+    "Recording",
+    "Records",
+    "RecordsUnavailable",
     "RemoteToolkit",
     "RequiredToolkit",
     "Room",
@@ -305,6 +321,10 @@ _MODULES = {
         "ToolInactive",
         "Unavailable",
     ),
+    "toolbus.records.call_record": ("CallRecord",),
+    "toolbus.records.recording": ("Recording",),
+    "toolbus.records.records": ("Records",),
+    "toolbus.records.sqlite_file": ("RecordsUnavailable",),
     "toolbus.room.call_explanation": ("Explanation",),
     "toolbus.room.call_monitor": (
         "CallReport",

@@ -82,6 +82,8 @@ class HostedCall(ToolRun):
         """Chunks, progress and input of the call; None for a call that has none of them."""
         self.given_up: bool = False
         """The server has already answered in place of this host: no result is sent."""
+        self.stop_reason: str = ""
+        """Why the call was given up, as in the cancel frame; "lost" with the connection."""
         self.timed_out: bool = False
         """The tool's own `timeout_s` has passed."""
 

@@ -69,6 +69,10 @@ class HostedToolkit:
     public: bool
     limits: dict[str, ToolLimits] = field(init=False)
     """By tool; only tools with limits."""
+    owner: str = ""
+    """Who hosts it, for records; empty until the room is joined."""
+    digest: str = ""
+    """The digest of its definition, once the server has said it."""
     running_calls: set[object] = field(default_factory=set)
     idle_event: asyncio.Event | None = None
     """Set when no call is running; present while a task waits for that."""

@@ -26,7 +26,7 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
-from toolbus.tools.toolkit import Toolkit, failure_of, packed_result
+from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, packed_result
 from toolbus.wire import ToolkitManifest, pack_body
 
 __all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
@@ -229,6 +229,23 @@ class InProcessToolkit:
             Exception: What the iterable of the call's input raised.
         """
         call.enter(room_until, self._thread_pool)
+        if self._toolkit.records is None:
+            return await self._run_limited(call)
+        recording = self._toolkit.records.recording(
+            f"{self._toolkit.name}.{call.tool}",
+            caller=call.caller,
+            principal=call.on_behalf_of,
+            call_id=call.id,
+            arguments=call.arguments,
+        )
+        recording.executed = lambda: (
+            "maybe" if call.on_threads else executed_now(self._toolkit, call.run)
+        )
+        call.run.recording = recording
+        with recording:
+            return await self._run_limited(call)
+
+    async def _run_limited(self, call: InProcessCall) -> Chunk:
         limits = self._limits.get(call.tool, NO_LIMITS)
         seconds = min(call.timeout_s, limits.timeout_s or call.timeout_s)
         try:

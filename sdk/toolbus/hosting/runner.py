@@ -32,6 +32,12 @@ from toolbus.errors import (
     Overloaded,
     RoomException,
 )
+from toolbus.hosting.call_records import (
+    begin_recording,
+    end_recording,
+    note_arguments,
+    record_refusal,
+)
 from toolbus.hosting.hosted_call import HostedCall, describe_calls, identity_of
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, InvalidOffer, ToolLimits
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
@@ -194,15 +200,17 @@ class Runner:
         if (self._unread.count or used >= self._places.common) and (
             reason := self._overload(dispatch.header["caller"], used)
         ):
-            self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S))
+            self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S), hosted)
             return
         call = HostedCall(self, dispatch, hosted)
         if len(dispatch.header) > 1:
             try:
                 call.read_header()
             except InvalidArguments as error:
-                self._refuse(dispatch, error)
+                self._refuse(dispatch, error, hosted)
                 return
+        if hosted.toolkit.records is not None:
+            begin_recording(call, hosted.toolkit.records)
         self._calls[dispatch.id] = call
         self._running.add(call)
         if self._held.counts is not None:
@@ -221,14 +229,18 @@ class Runner:
             return "too many bytes of results wait at the host for you to read"
         return ""
 
-    def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
+    def _refuse(
+        self, dispatch: Dispatch, error: RoomException, hosted: HostedToolkit | None = None
+    ) -> None:
+        if hosted is not None and hosted.toolkit.records is not None:
+            record_refusal(HostedCall(self, dispatch, hosted), hosted.toolkit.records, error)
         self.send(failed(dispatch.id, error))
 
     def cancel(self, cancel: Cancel) -> None:
         """Cancel a call; no effect if it has ended."""
         call = self._calls.get(cancel.id)
         if call is not None:
-            self._cancel_call(call)
+            self._cancel_call(call, cancel.reason)
 
     def on_stream_frame(self, frame: Credit | Input) -> None:
         """Pass a frame to its call; dropped if the call has ended or has no stream."""
@@ -244,13 +256,15 @@ class Runner:
     def cancel_all(self) -> None:
         """Cancel every call: the connection is lost or will be closed."""
         for call in list(self._calls.values()):
-            self._cancel_call(call)
+            self._cancel_call(call, "lost")
         self._calls.clear()
 
-    def _cancel_call(self, call: HostedCall) -> None:
-        call.given_up = True
+    def _cancel_call(self, call: HostedCall, reason: str) -> None:
+        if not call.given_up:
+            call.given_up, call.stop_reason = True, reason
         call.stop()
         if not call.started:
+            end_recording(call, None)
             self._finish(call)
 
     async def stop(self) -> None:
@@ -266,6 +280,8 @@ class Runner:
                     _logger.warning("%s did not end after the cancellation: left behind", names)
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
+            for call in self._running:  # left behind: no other end of them will be known
+                end_recording(call, None)
 
     async def _run(self, call: HostedCall) -> None:
         call.started = True
@@ -291,18 +307,20 @@ class Runner:
             bug = Internal("a bug in the host; see its log", executed=call.executed)
             reply = failed(call.dispatch.id, bug)
         finally:
+            # It is unknown how far a tool got that was cancelled by the end of the event loop.
+            is_interrupted = (
+                call.task is not None and call.task.cancelling() and self._loop_is_ending()
+            )
             try:
                 if call.stream is not None:
                     call.stream.end()  # its latest progress is sent before the reply
-                # It is unknown how far a tool got that was cancelled by the end of the event loop.
-                is_interrupted = (
-                    call.task is not None and call.task.cancelling() and self._loop_is_ending()
-                )
                 if not (
                     reply is None or call.given_up or is_interrupted or self.connection is None
                 ):
                     self.connection.send_message(encode(reply))
             finally:
+                if call.recording is not None:
+                    end_recording(call, None if is_interrupted else reply)
                 self._finish(call)
 
     def _trace(self, call: HostedCall) -> HostCall | None:
@@ -358,6 +376,8 @@ class Runner:
                 arguments = read_arguments(call, dispatch.arguments)
             else:
                 arguments = await call.read_large_parts()
+            if call.recording is not None:
+                note_arguments(call.recording, arguments)
             limits = call.hosted.limits.get(dispatch.tool)
             if limits is None and call.stream is None:
                 chunk = await call.execute(arguments)

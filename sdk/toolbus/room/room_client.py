@@ -290,6 +290,8 @@ class RoomClient(Room):
         must_supersede = checked_supersede(toolkit, supersede)
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
         hosted = parts.runner.host(toolkit, public=is_public)
+        if parts.welcome is not None:
+            hosted.owner = self.me.full_name
         registration = Registration(hosted, manifest, shares, must_supersede)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.stop_hosting, hosted)

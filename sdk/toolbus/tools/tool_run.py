@@ -10,12 +10,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidResult, RoomException
 from toolbus.tools.call_room import CallRoom
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.recording import Recording
 
 __all__ = ["LOCAL", "LocalRun", "OnChunk", "Participant", "RunSync", "ToolRun", "progress_chunk"]
 
@@ -79,6 +82,8 @@ class ToolRun(ABC):
     """The packed size of large arguments, which are validated in slices; else 0."""
     _on_threads: set[object] | None = None
     """One token for each function that has not ended on its thread; for local runs."""
+    recording: Recording | None = None
+    """The record of the call, while its runner makes one."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 

@@ -10,13 +10,14 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
 from toolbus.chunks.json_values import cut, plain_json, shown
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import (
+    Executed,
     InvalidArguments,
     InvalidResult,
     NotFound,
@@ -40,9 +41,13 @@ from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
 
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
+
 __all__ = [
     "MAX_RESULT_BYTES",
     "Toolkit",
+    "executed_now",
     "failure_of",
     "packed_result",
     "read_arguments",
@@ -67,6 +72,7 @@ class Toolkit:
         annotations: JSON values for programs.
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
+        records: Where each call is recorded, with what middlewares did, and refused ones too.
 
     Raises `TypeError` or `ValueError` for an invalid tool, for two of one name and for invalid
     names. The definition is fixed once the toolkit is made.
@@ -84,6 +90,7 @@ class Toolkit:
         annotations: Mapping[str, Any] | None = None,
         version: str = "",
         middlewares: Iterable[Middleware] = (),
+        records: Records | None = None,
     ) -> None:
         self.name: str = _checked_name(name)
         self.title: str = name if title is None else title
@@ -106,6 +113,8 @@ class Toolkit:
         self.middlewares: tuple[Middleware, ...] = checked_middlewares(
             middlewares, f"toolkit {name!r}"
         )
+        self.records: Records | None = _checked_records(records, name)
+        """Where its calls are recorded; may be set before it is hosted."""
         self._wrapped = self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""
@@ -148,6 +157,8 @@ class Toolkit:
         `InvalidResult` after it has ended, and what the function raises.
         """
         run = run_of(context)
+        if self.records is not None and run.recording is None:
+            return await self._recorded(self.records, context, name, arguments, attachment)
         if self._wrapped and name in self._wrapped:
             return await self._wrapped[name].run(context, arguments, attachment)
         try:
@@ -172,6 +183,34 @@ class Toolkit:
             run.fail(error)
             raise
 
+    async def _recorded(
+        self,
+        records: Records,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: InputStream[Any] | None,
+    ) -> Chunk:
+        """Execute a call whose runner makes no record, and record it."""
+        run = run_of(context)
+        run.recording = recording = records.recording(
+            f"{self.name}.{name}",
+            caller=run.caller,
+            principal=run.on_behalf_of,
+            call_id=run.call_id,
+            arguments=arguments,
+        )
+        recording.executed = lambda: executed_now(self, run)
+        try:
+            with recording:
+                try:
+                    return await Toolkit.execute(self, context, name, arguments, attachment)
+                except Exception as error:
+                    recording.end(failure_of(error, run))
+                    raise
+        finally:
+            run.recording = None
+
     def _wrap(self) -> dict[str, WrappedTool]:
         """Return the tools that have middlewares, with them."""
         found: dict[str, WrappedTool] = {}
@@ -183,6 +222,16 @@ class Toolkit:
                 check_tool(info, own, own=True)
                 found[tool.name] = WrappedTool(tool, info, chain)
         return found
+
+
+def executed_now(toolkit: Toolkit, run: ToolRun) -> Executed:
+    """Return whether the function of a call ran, whose end is no error with that answer.
+
+    The function that was not entered certainly did not run, unless the toolkit overrides `execute`
+    and may have acted in its place.
+    """
+    is_own = type(toolkit).execute is not Toolkit.execute
+    return run.executed if run.entered or is_own else "no"
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -286,6 +335,15 @@ def _sendable(details: object) -> dict[str, Any]:
     except InvalidResult:
         return {}
     return written if isinstance(written, dict) else {}
+
+
+def _checked_records(value: Records | None, toolkit: str) -> Records | None:
+    """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
+    if value is None:
+        return None
+    from toolbus.records.records import checked_records
+
+    return checked_records(value, f"toolkit {toolkit!r}")
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

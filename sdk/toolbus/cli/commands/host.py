@@ -36,9 +36,12 @@ from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
+from toolbus.records.records import Records
+from toolbus.records.sqlite_file import RecordsUnavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
-from toolbus.service.remote_toolkit import serve_toolkits
+from toolbus.service.remote_toolkit import flushing, serve_toolkits
+from toolbus.settings import records_file as default_records_file
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
@@ -179,21 +182,49 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         ),
     ] = None,
     locked: Locked = None,
+    records: Annotated[
+        bool | None,
+        typer.Option(
+            "--records/--no-records",
+            help="Record each call in records.db of TOOLBUS_HOME, or no call at all. "
+            "Default: as the toolkit itself does. `toolbus calls` lists them.",
+            show_default=False,
+        ),
+    ] = None,
+    records_file: Annotated[
+        Path | None, typer.Option(help="Record each call in this file.")
+    ] = None,
+    records_days: Annotated[
+        float, typer.Option(help="Days that recorded calls are kept.", min=0.01, max=36_500)
+    ] = 30,
+    records_arguments: Annotated[
+        bool, typer.Option("--records-arguments", help="Record the arguments of calls too.")
+    ] = False,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
     if share and not private:
         raise UsageError("--share is only for private toolkits: add --private")
     for each in share or ():
         _check_share(each)
+    if records is False and (records_file or records_arguments):
+        raise UsageError("--no-records records nothing: leave it out, or the other options")
+    if records_arguments and not (records or records_file):
+        raise UsageError("--records-arguments is for recorded calls: add --records")
     with _reporting_cancel(as_json=options.as_json):
         found = [find_toolkit(reference) for reference in toolkits]
+        if records is not None or records_file:
+            store = None
+            if records is not False:
+                store = _open_records(records_file, records_days, arguments=records_arguments)
+            for each_found in found:
+                each_found.records = store
         shares = tuple(share) if share else None
         chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
         room = _HostingRoom(chosen, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
-        with GracefulShutdown(configure(_service_name(found))) as end:
+        with GracefulShutdown(flushing(configure(_service_name(found)), found)) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))
 
 
@@ -212,6 +243,17 @@ def _reporting_cancel(*, as_json: bool) -> Iterator[None]:
             error = Cancelled("cancelled with Ctrl-C", executed="no")
         report(error, as_json=as_json, local=True)
         raise typer.Exit(exit_code(error)) from None
+
+
+def _open_records(path: Path | None, days: float, *, arguments: bool) -> Records:
+    """Open the file of records, by default the one of this user. Raises UsageError."""
+    try:
+        if path is None:
+            path = default_records_file(os.environ)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Records.sqlite(path, days, arguments=arguments)
+    except (RecordsUnavailable, OSError) as error:
+        raise UsageError(f"{error}; name another file with --records-file") from error
 
 
 def _check_share(share: str) -> None:
