@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import (
@@ -73,6 +73,9 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
+
 __all__ = [
     "Turn",
     "TurnTool",
@@ -126,6 +129,7 @@ class Turn:
             toolkits and tools.
         state: The state that tools in this process find as `context.state`, each toolkit its own
             part; one for this turn alone by default.
+        records: Where each call of the turn is recorded, refused ones too.
         timeout_s: Seconds for each call that names no time-out.
 
     Raises `ValueError` if two toolkits have one name, with both owners, or `timeout_s` is no time,
@@ -148,6 +152,7 @@ class Turn:
         groups: Iterable[ToolGroup] = (),
         middlewares: Iterable[Middleware] = (),
         state: AgentState | None = None,
+        records: Records | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         if not isinstance(room, RoomClient):
@@ -172,6 +177,7 @@ class Turn:
         self._model = model
         self._available = available
         self._middlewares = checked_middlewares(middlewares, "turn")
+        self._records = _checked_records(records)
         self._timeout_s = checked_timeout(timeout_s)
         self._names = ToolkitNames(self._always, self._required)
         self._entries: dict[str, TurnEntry] = {}
@@ -205,7 +211,7 @@ class Turn:
             if span is not None:
                 stack.push(partial(_end_span, span))
             self._facts = TurnFacts(agent, sender, self._view, self._groups.check)
-            runs = TurnRuns(self._facts, self._middlewares, span)
+            runs = TurnRuns(self._facts, self._middlewares, span, self._records)
             await self._enter(stack)
             stack.push_async_callback(runs.end)
             self._runs, self._stack = runs, stack.pop_all()
@@ -500,16 +506,34 @@ class Turn:
         given: GivenOptions,
         collected: CollectedChunks,
     ) -> TurnCall:
-        """Make a call. Raises `RoomException` for a mistake in it."""
+        """Make a call, or record that it is refused and raise the `RoomException`."""
+        try:
+            entry = self._entry(name)
+            values = argument_mapping("invoke", name, arguments)
+            options = call_options(given, self._timeout_s)
+        except RoomException as error:
+            if self._runs is not None:
+                self._runs.refused(name, call_id, error)
+            raise
+        return TurnCall(call_id, entry, dict(values), options, collected)
+
+    def _entry(self, name: str) -> TurnEntry:
+        """Return a tool by its name, or by that for providers. Raises `NotFound`."""
         entry = self._entries.get(name)
         if entry is None:
             tool = self._provider_names.tool_of(name)
             if tool is None:
                 raise _not_in_turn(name, self._entries)
             entry = self._entries[tool]
-        values = argument_mapping("invoke", name, arguments)
-        options = call_options(given, self._timeout_s)
-        return TurnCall(call_id, entry, dict(values), options, collected)
+        return entry
+
+
+def _checked_records(records: Records | None) -> Records | None:
+    if records is None:  # then nothing of records is imported
+        return None
+    from toolbus.records.records import checked_records
+
+    return checked_records(records, "turn")
 
 
 def _checked_use(use: object) -> ToolUse:

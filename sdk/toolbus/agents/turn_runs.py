@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Seque
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from toolbus.agents.tool_groups import BASIC
 from toolbus.agents.tool_use import ToolResult, ToolUse, state_of
 from toolbus.agents.turn_calls import TurnCall, TurnFacts, run_call
 from toolbus.agents.turn_chunks import PassedOnChunks
@@ -22,6 +23,9 @@ from toolbus.client.local_errors import recorded_end
 from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
 
 __all__ = ["PreparedUse", "TurnRuns"]
 
@@ -49,15 +53,22 @@ class TurnRuns:
     Args:
         facts: Who calls.
         middlewares: What runs around each call, the first outermost.
-        span: Records the turn; None if nothing records.
+        span: Records the turn in its trace; None if nothing does.
+        records: Where each call is recorded; None for nowhere.
     """
 
     def __init__(
-        self, facts: TurnFacts, middlewares: Sequence[Middleware], span: TurnSpan | None
+        self,
+        facts: TurnFacts,
+        middlewares: Sequence[Middleware],
+        span: TurnSpan | None,
+        records: Records | None,
     ) -> None:
         self._facts = facts
         self._middlewares = middlewares
         self._span = span
+        self._records = records
+        self._is_bare = span is None and not middlewares and records is None
         self._running: set[TurnCall] = set()
         self._waiting: set[TurnCall] = set()
         """Calls of `run` that have not begun."""
@@ -84,9 +95,32 @@ class TurnRuns:
 
     def _begin(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
         """Return what runs a call: the dispatch alone if nothing stands around it."""
-        if self._span is None and not self._middlewares and call.options.attachment is None:
+        is_basic = call.entry.group == BASIC and call.options.attachment is None
+        if self._is_bare and is_basic:
             return call.attempt(call.arguments, call.collected.put)
-        return self._execute(call)
+        return self._execute(call) if self._records is None else self._recorded(call, self._records)
+
+    async def _recorded(self, call: TurnCall, records: Records) -> Chunk:
+        info, facts = call.entry.info, self._facts
+        recording = records.recording(
+            info.name,
+            caller=facts.agent,
+            principal=facts.sender,
+            call_id=call.id,
+            arguments=call.arguments,
+        )
+        recording.owner, recording.digest = info.owner, info.digest
+        recording.executed = lambda: call.executed
+        with recording:
+            return await self._execute(call)
+
+    def refused(self, tool: str, call_id: str, error: RoomException) -> None:
+        """Record a call that cannot begin, such as one of a tool that is not in the turn."""
+        if self._records is not None:
+            facts = self._facts
+            self._records.recording(
+                tool, caller=facts.agent, principal=facts.sender, call_id=call_id
+            ).end(error)
 
     async def _execute(self, call: TurnCall) -> Chunk:
         if self._span is None:

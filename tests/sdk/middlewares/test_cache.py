@@ -188,7 +188,6 @@ async def upload(attachment: InputStream[bytes]) -> int:
 @pytest.mark.parametrize(
     ("options", "function", "words"),
     [
-        ({"cache_ttl_s": 5}, Counter().look, "not read_only"),
         ({"middlewares": [Cache()]}, Counter().look, "not read_only"),
         ({"middlewares": [Cache()], "read_only": True}, Counter().look, "needs its cache_ttl_s"),
         (
