@@ -8,14 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolbus.agents.agent_state import (
+        AgentState,
+    )
     from toolbus.agents.builders import (
         ToolkitBuilder,
         ToolkitConfig,
         builder_infos,
         make_toolkits,
     )
+    from toolbus.agents.local_toolkit import (
+        LocalToolkit,
+    )
     from toolbus.agents.required_toolkit import (
         RequiredToolkit,
+    )
+    from toolbus.agents.tool_groups import (
+        ToolGroup,
+    )
+    from toolbus.agents.tool_use import (
+        ToolResult,
+        ToolUse,
     )
     from toolbus.agents.turn import (
         Turn,
@@ -152,6 +165,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AgentState",
     "AgentsGrant",
     "AlreadyExists",
     "ApiScope",
@@ -185,6 +199,7 @@ __all__ = [
     "Key",
     "KeyRing",
     "LinkChunk",
+    "LocalToolkit",
     "LockFile",
     "LockedToolkit",
     "LoopDetected",
@@ -217,9 +232,12 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolFailed",
+    "ToolGroup",
     "ToolInactive",
     "ToolInfo",
     "ToolOptions",
+    "ToolResult",
+    "ToolUse",
     "Toolkit",
     "ToolkitBuilder",
     "ToolkitConfig",
@@ -235,13 +253,20 @@ __all__ = [
 ]
 
 _MODULES = {
+    "toolbus.agents.agent_state": ("AgentState",),
     "toolbus.agents.builders": (
         "ToolkitBuilder",
         "ToolkitConfig",
         "builder_infos",
         "make_toolkits",
     ),
+    "toolbus.agents.local_toolkit": ("LocalToolkit",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
+    "toolbus.agents.tool_groups": ("ToolGroup",),
+    "toolbus.agents.tool_use": (
+        "ToolResult",
+        "ToolUse",
+    ),
     "toolbus.agents.turn": (
         "Turn",
         "TurnTool",

@@ -214,6 +214,11 @@ class HostedCall(ToolRun):
             return "no"
         return "maybe" if self.threads else super().executed
 
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the call is on a thread, or waits for one."""
+        return bool(self.threads)
+
     def stop(self) -> None:
         """Stop the function as far as possible."""
         self.cancel()

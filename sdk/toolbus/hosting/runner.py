@@ -40,7 +40,7 @@ from toolbus.hosting.call_records import (
 )
 from toolbus.hosting.hosted_call import HostedCall, describe_calls, identity_of
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, InvalidOffer, ToolLimits
-from toolbus.hosting.shared_places import MAX_IN_FLIGHT, SharedPlaces
+from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
 from toolbus.telemetry.tracing import (
@@ -90,6 +90,7 @@ class Runner:
         "_abandoned",
         "_calls",
         "_context",
+        "_held",
         "_hosted",
         "_loop_is_ending",
         "_places",
@@ -125,6 +126,7 @@ class Runner:
         self._room_name = room_name
         self._tracing = tracing
         self._places = SharedPlaces.of(max_in_flight)
+        self._held = HeldPlaces()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
@@ -216,6 +218,8 @@ class Runner:
             begin_recording(call, hosted.toolkit.records)
         self._calls[dispatch.id] = call
         self._running.add(call)
+        if self._held.counts is not None:
+            self._held.begin(call)
         hosted.running_calls.add(call)
         call.task = start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
 
@@ -223,7 +227,7 @@ class Runner:
         """Return why a caller gets no place; empty if it gets one."""
         caller, unread = identity_of(packed_caller), self._unread
         if used >= self._places.common:
-            held = sum(call.identity == caller for call in self._running) - unread.count_of(caller)
+            held = self._held.of(caller, self._running) - unread.count_of(caller)
             if not self._places.may_take(used, held):
                 return f"the host runs {used} calls, {held} of them yours"
         if unread.is_full(caller):
@@ -362,6 +366,8 @@ class Runner:
             return  # until these have ended too
         if call.slots is not None:
             call.free_slot()
+        if self._held.counts is not None and call in self._running:
+            self._held.end(call, is_scarce=len(self._running) > self._places.common // 2)
         self._running.discard(call)
         call.hosted.running_calls.discard(call)
         if call.hosted.idle_event is not None:

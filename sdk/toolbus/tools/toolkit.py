@@ -29,7 +29,7 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.middleware import Middleware, checked_middlewares
+from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams
@@ -218,6 +218,8 @@ class Toolkit:
             own = checked_middlewares(tool.middlewares, f"tool {self.name}.{tool.name}")
             if chain := (*self.middlewares, *own):
                 info = ToolInfo.of(self._manifest, tool.manifest())
+                check_tool(info, self.middlewares, own=False)
+                check_tool(info, own, own=True)
                 found[tool.name] = WrappedTool(tool, info, chain)
         return found
 

@@ -105,7 +105,7 @@ class _HostingRoom(RoomClient):
     def _print_hosted(self) -> None:
         for name in self._hosted:
             facts = {"toolkit": name, "room": self.room, "name": self.name}
-            text = "hosting {toolkit} in room {room} as {name}".format(**facts)
+            text = f"hosting {name} in room {self.room} as {self.me.full_name}"
             typer.echo(json.dumps(facts) if self._as_json else text)
 
     def _with_private_hint(self, error: PermissionDenied) -> PermissionDenied:
