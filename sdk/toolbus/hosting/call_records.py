@@ -81,7 +81,7 @@ def end_recording(call: HostedCall, reply: Frame | None) -> None:
 
 
 def _identify(recording: Recording, call: HostedCall) -> None:
-    recording.owner, recording.digest = call.hosted.owner, call.hosted.digest
+    recording.owner, recording.digest = call.owner, call.hosted.digest
 
 
 def _executed(call: HostedCall) -> Executed:

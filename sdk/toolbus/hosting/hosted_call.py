@@ -41,6 +41,9 @@ class CallRunner(CallHost, Protocol):
     room_of: Callable[[int, float | None], CallRoom]
     """Makes the room that is bound to a call, from the dispatch's id and deadline."""
 
+    owner_of: Callable[[], str]
+    """Returns the name of this host, for records."""
+
     async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
         """Run a function on a thread."""
 
@@ -126,6 +129,11 @@ class HostedCall(ToolRun):
     def method(self) -> str:
         """The tool's full name: `toolkit.tool`."""
         return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
+
+    @property
+    def owner(self) -> str:
+        """The name of this host; empty if it has not joined."""
+        return self._runner.owner_of()
 
     def attributes(self, room: str) -> dict[str, str]:
         """Return the caller and the room as span attributes; not to be changed."""

@@ -69,8 +69,6 @@ class HostedToolkit:
     public: bool
     limits: dict[str, ToolLimits] = field(init=False)
     """By tool; only tools with limits."""
-    owner: str = ""
-    """Who hosts it, for records; empty until the room is joined."""
     digest: str = ""
     """The digest of its definition, once the server has said it."""
     running_calls: set[object] = field(default_factory=set)

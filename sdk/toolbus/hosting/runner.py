@@ -83,6 +83,7 @@ class Runner:
         max_in_flight: How many calls may run and queue, before their callers share: see
             `SharedPlaces`.
         loop_is_ending: Returns whether the event loop is cancelling all its tasks.
+        owner_of: Returns the name of this host, for records of calls.
     """
 
     __slots__ = (
@@ -102,10 +103,11 @@ class Runner:
         "connection",
         "input_budget",
         "loop",
+        "owner_of",
         "room_of",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one fact of a host, by keyword
         self,
         *,
         room_of: Callable[[int, float | None], Any],
@@ -114,6 +116,7 @@ class Runner:
         connection: OutgoingConnection | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         loop_is_ending: Callable[[], bool] = lambda: False,
+        owner_of: Callable[[], str] = lambda: "",
     ) -> None:
         self.connection: OutgoingConnection | None = connection
         """The connection that frames are sent on."""
@@ -134,6 +137,8 @@ class Runner:
         self._abandoned: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(self._places.total, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
+        self.owner_of: Callable[[], str] = owner_of
+        """Returns the name of this host, for records of calls."""
         # A call must not inherit the span that is current while we connect.
         self._context = copy_context()
         self._context.run(attach, Context())

@@ -105,7 +105,15 @@ class RoomClient(Room):
             no host now; 0 does not wait. The option of that name sets it for one call.
     """
 
-    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing", "_wait_for_host_s")
+    __slots__ = (
+        "_choices",
+        "_full_name",
+        "_locked",
+        "_parts",
+        "_settings",
+        "_tracing",
+        "_wait_for_host_s",
+    )
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
@@ -126,6 +134,7 @@ class RoomClient(Room):
         self._locked = locked
         self._wait_for_host_s = wait_for_host_s
         self._parts: _Parts | None = None
+        self._full_name = ""  # once joined; records of calls name it after the end, too
         self._settings: RoomSettings | None = None
         self._core: Core = _UNENTERED
         self._parent = None
@@ -192,6 +201,7 @@ class RoomClient(Room):
             room_name=settings.room,
             tracing=tracing,
             loop_is_ending=lambda: link.loop_is_ending,
+            owner_of=lambda: self._full_name,
         )
         calls = ConnectionCalls(core, table, runner)
         registrations, attributes = (
@@ -290,8 +300,6 @@ class RoomClient(Room):
         must_supersede = checked_supersede(toolkit, supersede)
         manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
         hosted = parts.runner.host(toolkit, public=is_public)
-        if parts.welcome is not None:
-            hosted.owner = self.me.full_name
         registration = Registration(hosted, manifest, shares, must_supersede)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(parts.runner.stop_hosting, hosted)
@@ -436,6 +444,7 @@ class RoomClient(Room):
         parts = self._joined
         is_return = parts.welcome is not None
         parts.welcome = welcome
+        self._full_name = self.me.full_name
         parts.subscriptions.facts = welcome.facts
         if not is_return:
             return

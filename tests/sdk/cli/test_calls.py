@@ -37,7 +37,7 @@ own = Toolkit("own", [echo], records=Records.sqlite("own.db"))
 @pytest.fixture(scope="module")
 def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     folder = tmp_path_factory.mktemp("calls")
-    (folder / "kits.py").write_text(KITS, encoding="utf-8")
+    (folder / "recorded_kits.py").write_text(KITS, encoding="utf-8")
     here = CommandLine(folder)
     with here.serving() as (_, url):
         yield here.at(url)
@@ -53,7 +53,7 @@ def test_calls_of_a_host_are_listed_also_those_that_end_with_its_process(
     assert "there are no records of calls at" in before.err
     assert "toolbus host --records" in before.err
     with toolbus.hosting(
-        "kits:kit", "--name", "bob", "--records", "--records-arguments", "--drain", "0.1"
+        "recorded_kits:kit", "--name", "bob", "--records", "--records-arguments", "--drain", "0.1"
     ) as host:
         assert toolbus.run_here("call", "kit.echo", "text=hi", "--name", "ann").code == 0
         assert toolbus.run_here("call", "kit.echo", "wrong=1", "--name", "ann").code == 2
@@ -90,7 +90,7 @@ def test_flags_of_the_host_override_the_records_of_the_toolkit(
 ) -> None:
     for name in ("own.db", "other.db"):
         (toolbus.folder / name).unlink(missing_ok=True)
-    with toolbus.hosting("kits:own", "--name", "bob", *flags) as host:
+    with toolbus.hosting("recorded_kits:own", "--name", "bob", *flags) as host:
         assert toolbus.run_here("call", "own.echo", "text=hi").code == 0
         assert host.end().code == 0
     assert len(toolbus.value_here("calls", "--path", "own.db", "--json")) == own
@@ -102,7 +102,10 @@ def test_flags_of_the_host_override_the_records_of_the_toolkit(
     ("flags", "text"),
     [
         (["--records-file", "none/x.db"], "none/x.db cannot be used: No such file or directory"),
-        (["--records-file", "kits.py"], "kits.py cannot be used: file is not a database"),
+        (
+            ["--records-file", "recorded_kits.py"],
+            "recorded_kits.py cannot be used: file is not a database",
+        ),
         (["--no-records", "--records-file", "x.db"], "--no-records records nothing"),
         (["--records-arguments"], "--records-arguments is for recorded calls: add --records"),
     ],
@@ -111,7 +114,7 @@ def test_records_that_cannot_be_kept_stop_the_host_before_it_starts(
     toolbus: CommandLine, flags: list[str], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(toolbus.folder))
-    outcome = toolbus.run_here("host", "kits:kit", *flags)
+    outcome = toolbus.run_here("host", "recorded_kits:kit", *flags)
     assert outcome.code == 2
     assert text in outcome.err
 
@@ -131,9 +134,9 @@ def test_invalid_choice_exits_with_2(toolbus: CommandLine, flags: list[str], tex
 
 
 def test_file_of_something_else_exits_with_6_and_the_next_step(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("calls", "--path", "kits.py")
+    outcome = toolbus.run_here("calls", "--path", "recorded_kits.py")
     assert outcome.code == 6
-    assert "kits.py cannot be used: file is not a database" in outcome.err
+    assert "recorded_kits.py cannot be used: file is not a database" in outcome.err
     assert "next: name a file" in outcome.err
 
 
