@@ -16,9 +16,9 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import to_json
 
-from toolbus.chunks.json_values import json_pointer, shown
+from toolbus.chunks.json_values import shown
 from toolbus.tools.input_stream import unsupported_type_text
-from toolbus.tools.schema_validation import JsonCheck, Violation, invalid_arguments
+from toolbus.tools.schema_validation import JsonCheck, UnknownArgument
 
 __all__ = ["ExtendedModel", "GivenArguments", "OpenNames", "SchemaWriter", "near", "read_given"]
 
@@ -53,13 +53,22 @@ class OpenNames(NamedTuple):
     allowed: frozenset[str] | None
     """All that may be given; None if the function or its model takes any others."""
 
-    def check(self, arguments: Mapping[str, Any], extended: ExtendedModel | None) -> None:
-        """Raise `InvalidArguments` with the path of the first argument that cannot be given."""
-        added = () if extended is None else extended.properties
-        for name in arguments:
-            is_known = self.allowed is None or name in self.allowed or name in added
-            if name in self.refused or not is_known:
-                raise invalid_arguments(Violation(json_pointer([name]), f'"{name}" is not known'))
+    def before(self, convert: Convert, added: frozenset[str]) -> Convert:
+        """Return a conversion that first raises `UnknownArgument` for what cannot be given.
+
+        Args:
+            convert: Converts the arguments.
+            added: Names that are allowed besides.
+        """
+
+        def convert_known(arguments: Any) -> dict[str, Any]:
+            for name in arguments:
+                is_known = self.allowed is None or name in self.allowed or name in added
+                if name in self.refused or not is_known:
+                    raise UnknownArgument(name)
+            return convert(arguments)
+
+        return convert_known
 
 
 class GivenArguments(NamedTuple):
@@ -236,8 +245,8 @@ def _read_model(
     model: type[BaseModel], what: str
 ) -> tuple[dict[str, Any], dict[str, str], Convert]:
     """Return a model's schema, the property of each of its fields, and its conversion."""
-    if issubclass(model, RootModel):
-        raise TypeError(f"{what} is a RootModel: arguments need a model with fields")
+    if model is BaseModel or issubclass(model, RootModel):
+        raise TypeError(f"{what}: arguments need a model with fields")
     try:
         schema = _inlined(model.model_json_schema(schema_generator=SchemaWriter))
     except PydanticUserError as error:

@@ -22,7 +22,7 @@ from toolbus.tools.options import ToolFields, ToolOptions, merged_options, optio
 from toolbus.tools.schema_validation import converted
 from toolbus.tools.signature import (
     FunctionSignature,
-    code_of,
+    is_async,
     name_of,
     read_result_schema,
     read_signature,
@@ -90,6 +90,8 @@ class FunctionTool(Tool):
     has no JSON Schema or an option does not fit it.
     """
 
+    _extended: ExtendedModel | None = None
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -106,19 +108,24 @@ class FunctionTool(Tool):
         if name == "<lambda>":
             raise TypeError('a lambda has no name: write a function, or use @tool(name="...")')
         self.function: Callable[..., Any] = with_preset(function, marked.preset)
-        self._is_generator = yields(function)
         signature = read_signature(
-            self.function, marked.args_schema, is_extended=marked.extended is not None
+            self.function,
+            marked.args_schema,
+            is_extended=marked.extended is not None,
+            is_postprocessed=marked.postprocess is not None,
         )
         self._plain: PlainArguments | None = None
         self._signature = signature
         self._sliced: SlicedParameters | None = None
         self._context = signature.context
-        self._is_async = _is_async(function)
         self._postprocess = _Postprocess.of(marked.postprocess, name_of(function))
         self._check_upload()
+        # Beyond 30 attributes CPython reads each of them slower; `_extended` is set only if used.
+        self._is_direct = signature.is_async and self._postprocess is None
         # The thread sets `entered`: a call that is cancelled before its thread starts never ran.
-        self.marks_entry: bool = not self._is_async and type(self).execute is FunctionTool.execute
+        self.marks_entry: bool = (
+            not signature.is_async and type(self).execute is FunctionTool.execute
+        )
         super().__init__(
             name,
             deepcopy(signature.input_schema),
@@ -151,13 +158,18 @@ class FunctionTool(Tool):
         for name in sorted(missing):
             text = "add it, preset it, or give the parameter a default"
             raise TypeError(f"{label} requires {name!r}, and args_schema does not: {text}")
-        self._extended = extended
-        self._convert = signature.convert
+        convert = signature.convert
+        if extended is not None or self._extended is not None:
+            self._extended = extended
         if extended is not None:
             extended.check_names(signature.given, signature.reserved)
             self._merged_schema()  # raises if a name is there already
             passed = None if signature.takes_any else signature.parameters
-            self._convert = extended.around(signature.convert, passed)
+            convert = extended.around(convert, passed)
+        if signature.open_names is not None:
+            added = () if extended is None else extended.properties
+            convert = signature.open_names.before(convert, frozenset(added))
+        self._convert = convert
 
     def _merged_schema(self) -> dict[str, Any]:
         schema = super()._merged_schema()
@@ -165,7 +177,7 @@ class FunctionTool(Tool):
 
     def _check_upload(self) -> None:
         upload = self._signature.input_parameter
-        if upload is not None and upload.is_file and not self._is_async:
+        if upload is not None and upload.is_file and not self._signature.is_async:
             raise TypeError(
                 f"{name_of(self.function)}: only an async function can take an upload as a file:"
                 " make it async, or take attachment: InputStream[bytes]"
@@ -175,11 +187,11 @@ class FunctionTool(Tool):
         if self._postprocess is not None:
             return self._postprocess.output_schema
         # An override may collect what the function yields, or yield what it returns.
-        return signature.output_schema if self._yields() is self._is_generator else None
+        return signature.output_schema if self._yields() is self._signature.is_generator else None
 
     def _yields(self) -> bool:
         is_plain = type(self).execute is FunctionTool.execute
-        return self._is_generator if is_plain else super()._yields()
+        return self._signature.is_generator if is_plain else super()._yields()
 
     def _input_parameter(self, settled: CompiledDefinition) -> InputParameter | None:
         return self._signature.input_parameter
@@ -187,7 +199,7 @@ class FunctionTool(Tool):
     @property
     def is_async(self) -> bool:
         """Whether the function is async; a sync one runs on a thread."""
-        return self._is_async
+        return self._signature.is_async
 
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
@@ -200,8 +212,6 @@ class FunctionTool(Tool):
             fits = False
         if not fits:
             return super().read_arguments(arguments)
-        if (open_names := self._signature.open_names) is not None:
-            open_names.check(arguments, self._extended)
         return converted(self._convert, arguments)
 
     def read_steps(self, arguments: dict[str, Any]) -> Steps[dict[str, Any]]:
@@ -234,13 +244,17 @@ class FunctionTool(Tool):
                 leading = (context,)
             else:
                 arguments[parameter.name] = context
+        if self._is_direct:
+            return self.function(*leading, **arguments)
         postprocess = self._postprocess
-        if self._is_async:
-            if postprocess is None:
-                return self.function(*leading, **arguments)
+        if self._signature.is_async and postprocess is not None:
             call = functools.partial(self.function, *leading, **arguments)
-            return postprocess.each(call()) if self._is_generator else postprocess.after(call)
-        if self._is_generator:
+            return (
+                postprocess.each(call())
+                if self._signature.is_generator
+                else postprocess.after(call)
+            )
+        if self._signature.is_generator:
             items = self._items_of_thread(context, leading, arguments)
             return items if postprocess is None else postprocess.each_of_thread(items)
         return self._execute_in_thread(context, leading, arguments)
@@ -303,7 +317,7 @@ class _Postprocess(NamedTuple):
             text = "must be a function that returns the result, sync or async"
             raise TypeError(f"{label}: postprocess {text}, not {shown(function)}")
         schema = read_result_schema(function, f"{label}: postprocess")
-        return cls(function, _is_async(function), schema)
+        return cls(function, is_async(function), schema)
 
     async def __call__(self, value: Any) -> Any:
         return await _awaited(self.function(value))
@@ -338,11 +352,6 @@ async def _settled(items: Any) -> AsyncIterator[Any]:
     async with aclosing(items):
         async for item in items:
             yield await _awaited(item)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    code = code_of(function)
-    return inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
 
 
 async def _awaited(value: Any) -> Any:

@@ -57,7 +57,7 @@ __all__ = [
     "ARGUMENTS_CONFIG",
     "ContextParameter",
     "FunctionSignature",
-    "code_of",
+    "is_async",
     "name_of",
     "read_result_schema",
     "read_signature",
@@ -123,6 +123,8 @@ class FunctionSignature(NamedTuple):
     """Names that no caller may give: preset, or filled by the run or by Python."""
     open_names: OpenNames | None
     """Set if the schema accepts names that it does not list."""
+    is_async: bool
+    is_generator: bool
 
 
 class _Parameter(NamedTuple):
@@ -147,6 +149,7 @@ def read_signature(
     args_schema: type[BaseModel] | dict[str, Any] | None = None,
     *,
     is_extended: bool = False,
+    is_postprocessed: bool = False,
 ) -> FunctionSignature:
     """Read a function's parameters, docstring and return annotation.
 
@@ -154,6 +157,8 @@ def read_signature(
         function: The function.
         args_schema: What describes the arguments, in place of the types of the parameters.
         is_extended: Whether a further model may fill `**kwargs`.
+        is_postprocessed: Whether another function makes the result, so that there is no output
+            schema.
 
     Raises `TypeError` with the names of function and parameter if they have no schema, or if
     `args_schema` does not fit the function.
@@ -175,11 +180,12 @@ def read_signature(
         _check_names(found, split, reserved, label)
     names = frozenset(each.name for each in split.parameters)
     passes_all = args_schema is None or isinstance(args_schema, type) or bool(split.var_keyword)
-    returns = _item_of(split.returns) if yields(function) else split.returns
+    is_generator = yields(function)
+    returns = _item_of(split.returns) if is_generator else split.returns
     return FunctionSignature(
         description=docs.description,
         input_schema=found.schema,
-        output_schema=_output_schema(label, returns),
+        output_schema=None if is_postprocessed else _output_schema(label, returns),
         context=split.context,
         convert=found.convert,
         plain=_plain(split.parameters) if args_schema is None else None,
@@ -192,6 +198,8 @@ def read_signature(
         missing=_required(split.parameters) - found.guaranteed,
         reserved=reserved,
         open_names=OpenNames(reserved, None if passes_all else names) if found.is_open else None,
+        is_async=is_async(function),
+        is_generator=is_generator,
     )
 
 
@@ -243,6 +251,12 @@ def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isroutine(function):
         return function
     return type(function).__call__
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a callable is a coroutine function or an async generator."""
+    code = code_of(function)
+    return inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
 
 
 def yields(function: Callable[..., Any]) -> bool:

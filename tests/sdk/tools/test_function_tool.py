@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -238,6 +239,15 @@ async def report_later(value: str) -> Report:
     return report(value)
 
 
+@dataclass
+class Opaque:
+    handle: threading.Thread
+
+
+def opaque() -> Opaque:
+    raise NotImplementedError
+
+
 def fail(value: str) -> None:
     raise ValueError(value)
 
@@ -283,6 +293,8 @@ def test_output_schema_is_that_of_the_postprocessor() -> None:
         made = FunctionTool(plain, postprocess=postprocess)
         assert made.output_schema is not None
         assert "text" in made.output_schema["properties"]
+    odd = FunctionTool(opaque, postprocess=str)  # its own type has no schema, and needs none
+    assert odd.output_schema is None
     given = {"type": "string"}
     assert FunctionTool(plain, postprocess=report, output_schema=given).output_schema == given
 
@@ -356,6 +368,7 @@ def needs(city: str, unit: str) -> None: ...
         (lambda *all: 0, {"name": "x", "args_schema": CITY}, TypeError, "'all' .* take a list"),
         (forecast, {"args_schema": [1]}, TypeError, "pydantic model or a JSON Schema"),
         (forecast, {"args_schema": RootModel[int]}, TypeError, "model with fields"),
+        (forecast, {"extended": BaseModel}, TypeError, "model with fields"),
         (forecast, {"args_schema": {"type": "array"}}, ValueError, "must be 'object'"),
         (forecast, {"args_schema": {"properties": {"a": {"type": "x"}}}}, ValueError, "/a/type"),
         (forecast, {"args_schema": OPEN}, TypeError, r"any name, .* no \*\*kwargs"),
