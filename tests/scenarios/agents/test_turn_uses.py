@@ -40,8 +40,9 @@ class Work:
 
     def __init__(self) -> None:
         self.began: asyncio.Queue[str] = asyncio.Queue()
-        self.go = asyncio.Event()
-        self.running = self.most = 0
+        self.ended: asyncio.Queue[str] = asyncio.Queue()
+        self.go: asyncio.Queue[None] = asyncio.Queue()
+        self.running = 0
 
         @tool(concurrency_safe=True)
         async def look(word: str) -> str:
@@ -53,16 +54,22 @@ class Work:
 
         @tool
         async def hang() -> None:
-            self.began.put_nowait("hang")
-            await asyncio.Event().wait()
+            try:
+                self.began.put_nowait("hang")
+                await asyncio.Event().wait()
+            finally:
+                self.ended.put_nowait("hang")
 
         @tool
         async def count(upto: int, then_hang: bool = False) -> AsyncIterator[int]:
-            for number in range(upto):
-                yield number
-            self.began.put_nowait("count")
-            if then_hang:
-                await asyncio.Event().wait()
+            try:
+                for number in range(upto):
+                    yield number
+                self.began.put_nowait("count")
+                if then_hang:
+                    await asyncio.Event().wait()
+            finally:
+                self.ended.put_nowait("count")
 
         @tool
         async def fail() -> None:
@@ -77,13 +84,15 @@ class Work:
 
     async def work(self, word: str) -> str:
         self.running += 1
-        self.most = max(self.most, self.running)
         self.began.put_nowait(word)
-        try:
-            await self.go.wait()
-        finally:
-            self.running -= 1
+        await self.go.get()
+        self.running -= 1
         return word
+
+    def let(self, count: int) -> None:
+        """Let so many running calls of `look` and `change` end."""
+        for _ in range(count):
+            self.go.put_nowait(None)
 
     @asynccontextmanager
     async def turn(self, **options: Any) -> AsyncIterator[Turn]:
@@ -111,7 +120,7 @@ def ends(results: list[ToolResult]) -> list[tuple[str, str, str | None, str]]:
 
 async def test_every_use_has_one_result_in_the_order_asked_whatever_happens() -> None:
     work = Work()
-    work.go.set()
+    work.let(2)
     async with work.turn() as turn:
         for kit in KITS:
             asked = [
@@ -167,14 +176,12 @@ async def test_uses_run_side_by_side_only_where_that_is_safe() -> None:
                 for index, name in enumerate(names)
             ]
             running = asyncio.create_task(turn.run(asked))
-            first = {await work.began.get() for _ in range(2)}
-            assert (first, work.running) == ({"look0", "look1"}, 2)
-            work.go.set()
+            for expected in (["look0", "look1"], ["change2"], ["change3"], ["look4", "look5"]):
+                assert {await work.began.get() for _ in expected} == set(expected)
+                assert work.running == len(expected)
+                work.let(len(expected))
             results = await running
             assert [each.value for each in results] == [use.arguments["word"] for use in asked]
-            order = [work.began.get_nowait() for _ in range(4)]
-            assert order[:2] == ["change2", "change3"]
-            assert set(order[2:]) == {"look4", "look5"}
 
 
 # Interruption
@@ -232,6 +239,7 @@ async def test_cancelled_task_raises_and_leaves_the_results_in_the_turn(kit: str
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+        assert await work.ended.get() == "hang"
         assert [each.state for each in turn.results] == ["failed", "interrupted", "interrupted"]
         assert turn.results[2].executed == "no"
 
@@ -288,7 +296,7 @@ async def test_stream_gives_chunks_as_they_come_and_then_the_result(kit: str) ->
         assert isinstance(result, ToolResult)
         assert (result.state, result.value, result.omitted) == ("ok", list(range(300)), 0)
         assert tuple(got) == result.chunks
-        work.go.set()
+        work.let(1)
         unary = [each async for each in turn.stream(ToolUse("2", f"{kit}.look", {"word": "x"}))]
         assert unary[0] == TextChunk("x")
         assert len(unary) == 2
@@ -307,6 +315,7 @@ async def test_reader_that_leaves_a_stream_interrupts_it(kit: str) -> None:
             assert [(await anext(chunks)) for _ in range(2)]
         (result,) = turn.results
         assert (result.state, result.value) == ("interrupted", [0, 1])
+        assert await work.ended.get() == "count"
         hanging = turn.stream(ToolUse("2", f"{kit}.hang"))
         reading = asyncio.ensure_future(anext(hanging))
         while await work.began.get() != "hang":
