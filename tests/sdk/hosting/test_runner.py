@@ -54,7 +54,7 @@ async def test_unknown_tool_and_withdrawn_toolkit_are_refused(host_stage: HostSt
     error = await server.error()
     assert (error.code, error.executed) == ("not_found", "no")
 
-    server.runner.stop_hosting(server.runner._hosted["t", True])
+    server.runner.stop_hosting(server.runner.definitions.get(("t", True)))
     server.dispatch(2, "echo", text="x")
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
@@ -429,7 +429,7 @@ async def test_loss_of_the_server_stops_all_calls(host_stage: HostStage) -> None
 
 async def test_draining_waits_for_the_calls_that_run(host_stage: HostStage) -> None:
     server = host_stage.server(hold(host_stage))
-    hosted = server.runner._hosted["t", True]
+    hosted = server.runner.definitions.get(("t", True))
     server.dispatch(1, "hold")
     await host_stage.wait_entered()
     server.runner.stop_hosting(hosted)
