@@ -14,6 +14,9 @@ if TYPE_CHECKING:
         builder_infos,
         make_toolkits,
     )
+    from toolbus.agents.factory_builder import (
+        builder_of,
+    )
     from toolbus.agents.required_toolkit import (
         RequiredToolkit,
     )
@@ -72,6 +75,9 @@ if TYPE_CHECKING:
         ToolFailed,
         ToolInactive,
         Unavailable,
+    )
+    from toolbus.factories.factory import (
+        OperatorOnly,
     )
     from toolbus.room.call_explanation import (
         Explanation,
@@ -180,6 +186,7 @@ __all__ = [
     "Next",
     "NoHost",
     "NotFound",
+    "OperatorOnly",
     "Overloaded",
     "Participant",
     "ParticipantInfo",
@@ -214,6 +221,7 @@ __all__ = [
     "TypedToolkitProxy",
     "Unavailable",
     "builder_infos",
+    "builder_of",
     "make_toolkits",
     "tool",
 ]
@@ -225,6 +233,7 @@ _MODULES = {
         "builder_infos",
         "make_toolkits",
     ),
+    "toolbus.agents.factory_builder": ("builder_of",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
     "toolbus.agents.turn": (
         "Turn",
@@ -280,6 +289,7 @@ _MODULES = {
         "ToolInactive",
         "Unavailable",
     ),
+    "toolbus.factories.factory": ("OperatorOnly",),
     "toolbus.room.call_explanation": ("Explanation",),
     "toolbus.room.call_monitor": (
         "CallReport",
