@@ -37,7 +37,7 @@ class GivenFlags:
     """The flags of fields in a command line."""
 
     values: Mapping[str, Any]
-    """What was given, by parameter; None or nothing for what was not."""
+    """What was given, by parameter; None for what was not."""
     flags: Mapping[str, str]
     """How each parameter is written, as far as that was looked for."""
     own: frozenset[str]
@@ -108,7 +108,7 @@ class _Setting:
         if isinstance(value, str):
             return self.field.from_text(value)
         if isinstance(value, list | tuple):
-            return self.field.from_texts(list(value)) if value else None
+            return self.field.from_texts(list(value))
         return value
 
 
@@ -182,7 +182,8 @@ class HostCommand(TyperCommand):
                 ctx.ignore_unknown_options = ctx.allow_extra_args = True
             self._refuse_ambiguous(ctx, found, line)
         rest = super().parse_args(ctx, args)
-        values = {each.name: ctx.params.pop(each.name, None) for each in line.extra}
+        taken = {each.name: ctx.params.pop(each.name, None) for each in line.extra}
+        values = {name: None if each in ([], ()) else each for name, each in taken.items()}
         written = {each.name: each.opts[-1] for each in line.extra}
         ctx.meta[_GIVEN] = GivenFlags(values, written, frozenset(line.flags))
         return rest
