@@ -72,9 +72,7 @@ def check_principal(
         raise PermissionDenied(message, details={"grant": "agents.call", "lacks": "principal"})
 
 
-def check_pin(
-    toolkit: RegisteredToolkit, pin: str, generation: Generation | None = None
-) -> None:
+def check_pin(toolkit: RegisteredToolkit, pin: str, generation: Generation | None = None) -> None:
     """Refuse a call that is pinned to another definition than the one that serves, or `generation`.
 
     Raises DefinitionChanged.

@@ -26,7 +26,8 @@ def builder_of(
 
     `Turn(builders=[builder_of(sql, database="shop.sqlite")])` offers `sql` with the other fields of
     its config. Fields that are marked with `OperatorOnly`, and those that are given here, are not
-    in the builder's schema; a request that names one is refused with its path.
+    in the builder's schema; a request that names one is refused with its path. `builder.type` is
+    the class of its requests, for a program: `builder.type(max_rows=10)`.
 
     Args:
         factory: A function with one parameter, which is annotated with a pydantic model.
@@ -134,7 +135,9 @@ def _request_type(
             "`name`, or give its value here"
         )
     given: dict[str, Any] = {each.name: (each.info.annotation, each.info) for each in fields}
-    return create_model(factory.config.__name__, __base__=ToolkitConfig, **given)
+    return create_model(
+        factory.config.__name__, __base__=ToolkitConfig, **{"name": (str, name), **given}
+    )
 
 
 def _first_paragraph(factory: Callable[..., Any]) -> str:

@@ -149,8 +149,8 @@ class ToolkitFactory:
     """
 
     def __init__(self, function: Callable[[Any], Toolkit], config: type[BaseModel]) -> None:
-        self.function = function
-        self.config = config
+        self.function: Callable[[Any], Toolkit] = function
+        self.config: type[BaseModel] = config
         self.fields: list[ConfigField] = [
             ConfigField.of(*each) for each in config.model_fields.items()
         ]

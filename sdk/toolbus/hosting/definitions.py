@@ -9,6 +9,7 @@ again, until the server has confirmed one of both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from math import inf
 from typing import Any
@@ -30,7 +31,7 @@ class Definitions:
         self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
         self._numbers = count(1)
         self._latest: tuple[float, Any] = (0, None)
-        self.get = self._hosted.get
+        self.get: Callable[[tuple[str, bool]], HostedToolkit | None] = self._hosted.get
         """Find what is hosted by its key."""
 
     def add_connection(self, connection: Any) -> float:

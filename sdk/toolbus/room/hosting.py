@@ -62,7 +62,8 @@ class Hosting:
         self._started: dict[Tool, AsyncExitStack] = {}
         self._retiring: dict[HostedToolkit, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
-        self.has_ended = False
+        self.has_ended: bool = False
+        """Set when the block ends: nothing is replaced any more."""
 
     @property
     def key(self) -> Key:

@@ -154,9 +154,9 @@ class _Exchange:
     ) -> None:
         self._definitions = definitions
         self._active = active
-        self.old = old
-        self.new = new
-        self.is_asked = False
+        self.old: Registration = old
+        self.new: Registration = new
+        self.is_asked: bool = False
         """Whether the server was asked on the current connection."""
         self._was_asked = False
 

@@ -120,7 +120,7 @@ class NotPublic(PermissionDenied):
         super().__init__(error.message, details=error.details)
 
 
-host = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+host: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 """The command `toolbus host`."""
 
 
