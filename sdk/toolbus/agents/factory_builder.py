@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from toolbus.agents.builders import ToolkitBuilder, ToolkitConfig
 from toolbus.chunks.json_values import cut, json_pointer, shown
 from toolbus.errors import InvalidArguments
-from toolbus.factories.factory import ConfigField, ToolkitFactory, read_factory
+from toolbus.factories.factory import ConfigField, ToolkitFactory, read_factory, unmasked
 from toolbus.room.room import Room
 from toolbus.tools.toolkit import Toolkit
 
@@ -92,8 +92,8 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
         first = next(self._factory.problems(error, values))
         if first.field is not None and first.field not in self._open:
             return self.refusal("", "its operator's config is wrong")
-        shown_values = (str(each) for each in self._operator.values())
-        is_private = any(each and each in first.message for each in shown_values)
+        texts = map(unmasked, self._operator.values())
+        is_private = any(text in first.message for text in texts if text)
         return self.refusal(
             json_pointer(first.path), "is not valid" if is_private else first.message
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -189,6 +189,9 @@ class HostCommand(TyperCommand):
         return rest
 
     def _refuse_ambiguous(self, ctx: Any, settings: Sequence[_Setting], line: _CommandLine) -> None:
+        for flag, count in Counter(each.long_flag for each in settings).items():
+            if count > 1 or flag in line.flags:
+                ctx.fail(f"two parameters are written {flag}: host one of the toolkits elsewhere")
         for flag, several in _by_short_flag(settings).items():
             if len(several) > 1 and flag in line.unknown:
                 written = " or ".join(each.long_flag for each in several)

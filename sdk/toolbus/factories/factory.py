@@ -22,7 +22,14 @@ from pydantic.fields import FieldInfo
 from toolbus.chunks.json_values import cut
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["ConfigField", "ConfigProblem", "OperatorOnly", "ToolkitFactory", "read_factory"]
+__all__ = [
+    "ConfigField",
+    "ConfigProblem",
+    "OperatorOnly",
+    "ToolkitFactory",
+    "read_factory",
+    "unmasked",
+]
 
 FieldKind: TypeAlias = Literal["switch", "list", "text", "json"]
 _LISTS = (list, tuple, set, frozenset)
@@ -185,12 +192,17 @@ class ToolkitFactory:
 
 def _shows_a_secret(message: str, fields: list[ConfigField], values: Mapping[str, Any]) -> bool:
     secrets = (values.get(each.name) for each in fields if each.is_secret)
-    return any(
-        str(item) in message
-        for secret in secrets
-        for item in (secret if isinstance(secret, list) else [secret])
-        if item
+    items = (
+        each for secret in secrets for each in (secret if isinstance(secret, list) else [secret])
     )
+    return any(text in message for text in map(unmasked, items) if text)
+
+
+def unmasked(value: object) -> str:
+    """Return a value as text, for a comparison; also one of pydantic's secret types."""
+    if isinstance(value, SecretStr | SecretBytes):
+        value = value.get_secret_value()
+    return "" if value is None else str(value)
 
 
 def read_factory(found: object) -> ToolkitFactory | None:
