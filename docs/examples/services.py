@@ -10,12 +10,20 @@ async def greet(name: str) -> str:
     return f"Hello, {name}"
 
 
+@tool
+async def part(name: str) -> str:
+    """Say goodbye to a person."""
+    return f"Goodbye, {name}"
+
+
 greeter = RemoteToolkit(name="greeter", tools=[greet])
 
 
 async def main() -> None:
     async with RoomClient(name="services") as room:
         await greeter.start(room)  # a RemoteToolkit can also be started and stopped
+        await room.replace(greeter.with_tools(part))  # in one step, while calls run
+        print(await room.call("greeter.part", name="Ada"))
         await greeter.stop()
 
         async with room.host(clock(), public=False):  # as long as the block runs

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
         builder_infos,
         make_toolkits,
     )
+    from toolbus.agents.factory_builder import (
+        builder_of,
+    )
     from toolbus.agents.local_toolkit import (
         LocalToolkit,
     )
@@ -85,6 +88,9 @@ if TYPE_CHECKING:
         ToolFailed,
         ToolInactive,
         Unavailable,
+    )
+    from toolbus.factories.factory import (
+        OperatorOnly,
     )
     from toolbus.records.call_record import (
         CallRecord,
@@ -208,6 +214,7 @@ __all__ = [
     "Next",
     "NoHost",
     "NotFound",
+    "OperatorOnly",
     "Overloaded",
     "Participant",
     "ParticipantInfo",
@@ -248,6 +255,7 @@ __all__ = [
     "TypedToolkitProxy",
     "Unavailable",
     "builder_infos",
+    "builder_of",
     "make_toolkits",
     "tool",
 ]
@@ -260,6 +268,7 @@ _MODULES = {
         "builder_infos",
         "make_toolkits",
     ),
+    "toolbus.agents.factory_builder": ("builder_of",),
     "toolbus.agents.local_toolkit": ("LocalToolkit",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
     "toolbus.agents.tool_groups": ("ToolGroup",),
@@ -321,6 +330,7 @@ _MODULES = {
         "ToolInactive",
         "Unavailable",
     ),
+    "toolbus.factories.factory": ("OperatorOnly",),
     "toolbus.records.call_record": ("CallRecord",),
     "toolbus.records.recording": ("Recording",),
     "toolbus.records.records": ("Records",),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from toolbus import InvalidArguments, ToolContext, ToolFailed
-from toolbus_toolkits.clock import clock, convert, now
+from toolbus_toolkits.clock import ClockConfig, ClockTools, clock
 
 
 async def _run(tool: str, **arguments: Any) -> Any:
@@ -44,8 +44,15 @@ async def test_convert_keeps_the_instant(arguments: dict[str, str], expected: st
 
 def test_time_without_an_offset_is_read_in_the_zone_given() -> None:
     noon = datetime(2026, 3, 1, 12)
-    assert convert(noon, "UTC", timezone="Asia/Tokyo") == "2026-03-01T03:00:00+00:00"
-    assert convert(noon, "UTC") == "2026-03-01T12:00:00+00:00"
+    tools = ClockTools()
+    assert tools.convert(noon, "UTC", timezone="Asia/Tokyo") == "2026-03-01T03:00:00+00:00"
+    assert tools.convert(noon, "UTC") == "2026-03-01T12:00:00+00:00"
+    assert ClockTools("Asia/Tokyo").convert(noon, "UTC") == "2026-03-01T03:00:00+00:00"
+
+
+def test_zone_of_the_clock_must_exist() -> None:
+    with pytest.raises(ValueError, match="there is no time zone 'Mars'"):
+        ClockConfig(timezone="Mars")
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "Europe", "../etc/passwd", "/etc/x", "a\0b"])
@@ -66,7 +73,7 @@ async def test_bad_arguments_are_refused() -> None:
 
 
 def test_tools_stay_plain_functions_and_are_marked_harmless() -> None:
-    assert datetime.fromisoformat(now("Europe/Oslo")).tzinfo is not None
+    assert datetime.fromisoformat(ClockTools().now("Europe/Oslo")).tzinfo is not None
     assert [(each.name, each.read_only, each.idempotent) for each in clock().tools] == [
         ("now", True, True),
         ("convert", True, True),
@@ -88,6 +95,7 @@ def no_time_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("no_time_zones")
 def test_host_without_time_zones_names_the_extra() -> None:
     """UTC needs no database."""
+    now = ClockTools().now
     assert now().endswith("+00:00")
     with pytest.raises(ToolFailed, match=r"pip install 'toolbus\[toolkits\]'"):
         now(timezone="Europe/Oslo")

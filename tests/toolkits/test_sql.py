@@ -13,7 +13,7 @@ import pytest
 
 from toolbus import InvalidArguments, ToolContext, ToolFailed, Toolkit
 from toolbus.tools.context import run_of
-from toolbus_toolkits.sql import DATABASE_VARIABLE, ReadLimits, sql
+from toolbus_toolkits.sql import SqlConfig, sql
 
 ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
@@ -45,7 +45,7 @@ async def _run(toolkit: Toolkit, tool: str, **arguments: Any) -> Any:
 
 
 async def test_tables_are_listed_described_and_queried(database: Path) -> None:
-    toolkit = sql(database)
+    toolkit = sql(SqlConfig(database=database))
     assert (await _run(toolkit, "list_tables"))["tables"] == ["items"]
     described = await _run(toolkit, "describe", table="items")
     assert [column["name"] for column in described["columns"]] == ["name", "price"]
@@ -58,7 +58,7 @@ async def test_tables_are_listed_described_and_queried(database: Path) -> None:
 async def test_parameters_keep_their_types(database: Path) -> None:
     given = ["1", 1, 1.5, True, None]
     result = await _run(
-        sql(database),
+        sql(SqlConfig(database=database)),
         "query",
         sql="SELECT typeof(?), typeof(?), typeof(?), typeof(?), typeof(?)",
         parameters=given,
@@ -67,7 +67,9 @@ async def test_parameters_keep_their_types(database: Path) -> None:
 
 
 async def test_results_with_every_kind_of_cell_fit_the_output_schema(database: Path) -> None:
-    result = await _run(sql(database), "query", sql="SELECT 1, 1.5, 'x', NULL, x'00', 9e999")
+    result = await _run(
+        sql(SqlConfig(database=database)), "query", sql="SELECT 1, 1.5, 'x', NULL, x'00', 9e999"
+    )
     assert result["rows"] == [[1, 1.5, "x", None, {"blob_bytes": 1}, "Infinity"]]
 
 
@@ -85,17 +87,17 @@ async def test_results_with_every_kind_of_cell_fit_the_output_schema(database: P
 )
 async def test_bad_arguments_are_refused(database: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArguments):
-        await sql(database).execute(ToolContext(), "query", arguments)
+        await sql(SqlConfig(database=database)).execute(ToolContext(), "query", arguments)
 
 
 async def test_writing_is_refused_with_a_message(database: Path) -> None:
     with pytest.raises(ToolFailed, match="only reading is allowed"):
-        await _run(sql(database), "query", sql="DELETE FROM items")
+        await _run(sql(SqlConfig(database=database)), "query", sql="DELETE FROM items")
 
 
 async def test_cancelled_call_stops_its_query(database: Path) -> None:
     context = _WatchedContext()
-    toolkit = sql(database, limits=ReadLimits(time_s=20))
+    toolkit = sql(SqlConfig(database=database, time_s=20))
     async with asyncio.timeout(60):
         running = asyncio.create_task(toolkit.execute(context, "query", {"sql": ENDLESS}))
         await asyncio.to_thread(context.was_checked.wait, 5)
@@ -105,28 +107,18 @@ async def test_cancelled_call_stops_its_query(database: Path) -> None:
 
 
 async def test_time_limit_is_a_setting(database: Path) -> None:
-    toolkit = sql(database, limits=ReadLimits(time_s=0.02))
+    toolkit = sql(SqlConfig(database=database, time_s=0.02))
     with pytest.raises(ToolFailed, match=r"after 0\.02 s"):
         await _run(toolkit, "query", sql=ENDLESS)
 
 
-def test_database_is_named_by_the_environment_when_the_factory_is_called(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(DATABASE_VARIABLE, raising=False)
-    with pytest.raises(ValueError, match=f"set {DATABASE_VARIABLE}"):
-        sql()
-    monkeypatch.setenv(DATABASE_VARIABLE, str(database))
-    assert sql().name == "sql"
-
-
 def test_missing_file_is_an_error_before_hosting(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read .*nothing\.sqlite"):
-        sql(tmp_path / "nothing.sqlite")
+    with pytest.raises(ValueError, match=r"there is no such file: .*nothing\.sqlite"):
+        SqlConfig(database=tmp_path / "nothing.sqlite")
 
 
 def test_every_tool_is_marked_harmless_and_runs_a_few_at_a_time(database: Path) -> None:
-    tools = sql(database).tools
+    tools = sql(SqlConfig(database=database)).tools
     assert [each.name for each in tools] == ["list_tables", "describe", "query"]
     assert all(each.read_only and each.idempotent and each.max_concurrency == 4 for each in tools)
     assert all("context" not in each.input_schema["properties"] for each in tools)

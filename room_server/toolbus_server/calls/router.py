@@ -506,6 +506,8 @@ def _fill_header(
         header["on_behalf_of"] = call.principal.packed_info
     for name in _FORWARDED & options.keys():
         header[name] = options[name]
+    if "pin" in options and call.host.participant.is_remote:
+        header["pin"] = options["pin"]  # its node checks what the host has by then
 
 
 def _dispatch_error(call: InFlightCall, is_too_large: bool) -> RoomException:

@@ -10,6 +10,7 @@ from toolbus.wire import Dispatch
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.calls.principal import CallContext
 from toolbus_server.cluster.peer import Peer, RelayedCall
+from toolbus_server.registry.call_checks import check_pin
 from toolbus_server.registry.models import RegisteredToolkit
 from toolbus_server.registry.request_options import STREAM_OPTION_TYPES
 from toolbus_server.rooms.hub import Hub
@@ -35,6 +36,7 @@ class InboundCalls:
         Raises:
             NoHost: The host has left this node, or accepts no more calls; the caller's node may
                 know another one by now.
+            DefinitionChanged: The call is pinned, and the host has replaced its definition.
             Unavailable: This node does not know the caller or its principal, not yet or no longer.
             RoomException: The call cannot be sent to the host.
         """
@@ -57,7 +59,10 @@ class InboundCalls:
             message = "the host's server does not know the caller yet"
             raise Unavailable(message, executed="no", retry_after_s=0.05)
         header = dict(dispatch.header)
+        pin = header.pop("pin", None)
         toolkit = _toolkit_of(host, dispatch, header)
+        if pin is not None:
+            _check_definition(host, toolkit, pin)
         tool = toolkit.serving.definition.tools[dispatch.tool]
         acted_for = None if principal is None else principal.participant
         context = CallContext(acted_for, hops, None, is_named)
@@ -77,3 +82,10 @@ def _toolkit_of(host: Connection, dispatch: Dispatch, header: dict[str, Any]) ->
             if dispatch.tool in toolkit.serving.definition.tools:
                 return toolkit
     raise NoHost(f"the host of {dispatch.toolkit} has moved", retry_after_s=0.05)
+
+
+def _check_definition(host: Connection, toolkit: RegisteredToolkit, pin: str) -> None:
+    """Refuse a call that is pinned to another definition than its host has now."""
+    for generation in toolkit.generations:
+        if host.participant in generation.hosts:
+            check_pin(toolkit, pin, generation)

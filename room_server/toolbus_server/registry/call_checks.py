@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
+from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.request_options import bad_option
 
@@ -76,9 +77,12 @@ def check_principal(
         raise PermissionDenied(message, details={"grant": "agents.call", "lacks": "principal"})
 
 
-def check_pin(toolkit: RegisteredToolkit, pin: str) -> None:
-    """Refuse a call that is pinned to another definition. Raises DefinitionChanged."""
-    digest = toolkit.serving.definition.digest
+def check_pin(toolkit: RegisteredToolkit, pin: str, generation: Generation | None = None) -> None:
+    """Refuse a call that is pinned to another definition than the one that serves, or `generation`.
+
+    Raises DefinitionChanged.
+    """
+    digest = (generation or toolkit.serving).definition.digest
     if pin != digest:
         raise DefinitionChanged(
             f"toolkit {toolkit.name} is not the one you pinned", details={"digest": digest}

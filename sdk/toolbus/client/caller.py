@@ -103,21 +103,39 @@ class Caller:
         """Records sampled calls."""
         return self._tracing
 
-    async def request(self, build: Any, *fields: Any, timeout_s: float = 30.0) -> dict[str, Any]:
+    async def request(
+        self,
+        build: Any,
+        *fields: Any,
+        timeout_s: float = 30.0,
+        on_result: Callable[[Any], None] | None = None,
+    ) -> dict[str, Any]:
         """Send a request that is not a call and return the body of its reply.
 
         Args:
             build: The frame's type; its first field is the id.
             fields: Its other fields.
             timeout_s: How long the reply may take, including the wait for a lost connection.
+            on_result: As of `ask`.
         """
         deadline_at = self._loop.time() + timeout_s
         await self._wait_until_ready(deadline_at)
-        return await self.ask(build, *fields, deadline_at=deadline_at)
+        return await self.ask(build, *fields, deadline_at=deadline_at, on_result=on_result)
 
-    async def ask(self, build: Any, *fields: Any, deadline_at: float) -> dict[str, Any]:
-        """Send a request on the current connection, ready or not."""
+    async def ask(
+        self,
+        build: Any,
+        *fields: Any,
+        deadline_at: float,
+        on_result: Callable[[Any], None] | None = None,
+    ) -> dict[str, Any]:
+        """Send a request on the current connection, ready or not.
+
+        `on_result` is called with the connection when the result is read, before the frames behind
+        it; it must not raise.
+        """
         request = self._pending.open(deadline_at)
+        request.on_result = on_result
         if not self._send(request, build(request.id, *fields)):
             raise ConnectionLost("the connection was lost", executed="no")
         try:

@@ -7,6 +7,7 @@ before the reply are passed on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -35,6 +36,8 @@ class PendingRequest(Struct, eq=False):
     """The connection that it was sent on and that its reply arrives on."""
     written: bool = False
     ended: bool = False
+    on_result: Callable[[Any], None] | None = None
+    """Called with the connection when the result arrives, before what arrives after it."""
 
     @property
     def executed(self) -> Executed:
@@ -102,6 +105,8 @@ class PendingRequests:
         if waiting.done():
             self.dropped += 1
         elif isinstance(reply, Result):
+            if pending.on_result is not None:
+                pending.on_result(pending.websocket)
             waiting.set_result(reply)
         else:
             waiting.set_exception(exception_of(reply))

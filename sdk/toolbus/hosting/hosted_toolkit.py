@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import InitVar, dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 from toolbus.hosting.tool_slots import ToolSlots
@@ -61,6 +62,13 @@ def _sync_limit(tool: Tool) -> int:
     return SAFE_SYNC_CALLS if is_safe else 1
 
 
+def _kept_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:
+    for each in reversed(former):
+        if tool in each.toolkit.tools:
+            return each.limits.get(tool.name, NO_LIMITS)
+    return _limits_of(tool)
+
+
 @dataclass(slots=True, eq=False)
 class HostedToolkit:
     """A toolkit that this connection hosts, with the slots of its tools."""
@@ -72,6 +80,12 @@ class HostedToolkit:
     digest: str = ""
     """The digest of its definition, once the server has said it."""
     running_calls: set[object] = field(default_factory=set)
+    former: InitVar[Sequence[HostedToolkit]] = ()
+    """Definitions that may have calls yet: a tool that they have too keeps its slots."""
+    first_connection: float = 0
+    """The number of the first connection whose calls mean this definition."""
+    last_connection: float = inf
+    """The number of the last one."""
     idle_event: asyncio.Event | None = None
     """Set when no call is running; present while a task waits for that."""
 
@@ -80,8 +94,8 @@ class HostedToolkit:
         """Identifies it on its connection: name and whether it is public."""
         return (self.toolkit.name, self.public)
 
-    def __post_init__(self) -> None:
-        found = {tool.name: _limits_of(tool) for tool in self.toolkit.tools}
+    def __post_init__(self, former: Sequence[HostedToolkit]) -> None:
+        found = {tool.name: _kept_limits(tool, former) for tool in self.toolkit.tools}
         self.limits = {name: limits for name, limits in found.items() if limits != NO_LIMITS}
 
     def on_call_ended(self) -> None:

@@ -38,8 +38,9 @@ from toolbus.hosting.call_records import (
     note_arguments,
     record_refusal,
 )
+from toolbus.hosting.definitions import Definitions
 from toolbus.hosting.hosted_call import HostedCall, describe_calls, identity_of
-from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, InvalidOffer, ToolLimits
+from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
 from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
@@ -89,9 +90,10 @@ class Runner:
     __slots__ = (
         "_abandoned",
         "_calls",
+        "_connection_number",
         "_context",
+        "_find",
         "_held",
-        "_hosted",
         "_loop_is_ending",
         "_places",
         "_room_name",
@@ -101,6 +103,7 @@ class Runner:
         "_tracing",
         "_unread",
         "connection",
+        "definitions",
         "input_budget",
         "loop",
         "owner_of",
@@ -129,7 +132,10 @@ class Runner:
         self._held = HeldPlaces()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
-        self._hosted: dict[tuple[str, bool], HostedToolkit] = {}
+        self.definitions: Definitions = Definitions()
+        """What is hosted, for all connections."""
+        self._find = self.definitions.get
+        self._connection_number: float = 0
         self._calls: dict[int, HostedCall] = {}
         self._running: set[HostedCall] = set()
         self._sends_parts = False
@@ -160,6 +166,7 @@ class Runner:
         other = copy(self)
         other.connection, other.room_of = connection, room_of
         other._calls, other.input_budget = {}, BufferBudget()
+        other._connection_number = self.definitions.add_connection(connection)
         other._sends_parts = sends_parts
         return other
 
@@ -172,15 +179,11 @@ class Runner:
 
     def host(self, toolkit: Toolkit, *, public: bool) -> HostedToolkit:
         """Host a toolkit. Raises ValueError if one of its name is hosted already."""
-        key = (toolkit.name, public)
-        if key in self._hosted:
-            raise InvalidOffer(f"this connection already hosts a toolkit {toolkit.name}")
-        self._hosted[key] = hosted = HostedToolkit(toolkit, public)
-        return hosted
+        return self.definitions.add(toolkit, public=public)
 
     def stop_hosting(self, hosted: HostedToolkit) -> None:
         """Accept no more calls for a toolkit; running ones continue."""
-        self._hosted.pop(hosted.key, None)
+        self.definitions.remove(hosted)
 
     async def drained(self, hosted: HostedToolkit) -> None:
         """Wait until no call of a toolkit is running."""
@@ -197,8 +200,9 @@ class Runner:
 
     def dispatch(self, dispatch: Dispatch) -> None:
         """Start a call, or refuse it at once. Must not raise."""
-        hosted = self._hosted.get((dispatch.toolkit, "private" not in dispatch.header))
-        if hosted is None:
+        hosted = self._find((dispatch.toolkit, "private" not in dispatch.header))
+        number = self._connection_number
+        if hosted is None or not hosted.first_connection <= number <= hosted.last_connection:
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
         used = len(self._running) - self._unread.count

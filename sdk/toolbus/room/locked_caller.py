@@ -56,11 +56,17 @@ class LockedCaller(Caller):
         self._on_error = self.retries.on_error
         self.retries.on_error = self._forget_refused
 
-    async def request(self, build: Any, *fields: Any, timeout_s: float = 30.0) -> dict[str, Any]:
+    async def request(
+        self,
+        build: Any,
+        *fields: Any,
+        timeout_s: float = 30.0,
+        on_result: Callable[[Any], None] | None = None,
+    ) -> dict[str, Any]:
         """Send a request as `Caller.request` does; compare the toolkit of an `Explain` first."""
         if build is Explain:
             await self.describe(fields[0], fields[2].get("participant"))
-        return await super().request(build, *fields, timeout_s=timeout_s)
+        return await super().request(build, *fields, timeout_s=timeout_s, on_result=on_result)
 
     async def describe(
         self, toolkit: str, participant: str | None, known: str | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import uniform
 from typing import Any
 
@@ -23,6 +24,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
+from toolbus.hosting.definitions import Definitions
 from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer, check_shared_with
 from toolbus.tools.toolkit import Toolkit
 from toolbus.wire import Notice, Register, Unregister
@@ -141,6 +143,45 @@ def checked_supersede(toolkit: Toolkit, supersede: bool | None) -> bool | None:
     return chosen
 
 
+class _Exchange:
+    """One replacement of a registered definition, from its request to its reply."""
+
+    def __init__(
+        self,
+        definitions: Definitions,
+        old: Registration,
+        new: Registration,
+        active: list[Registration],
+    ) -> None:
+        self._definitions = definitions
+        self._active = active
+        self.old: Registration = old
+        self.new: Registration = new
+        self.is_asked: bool = False
+        """Whether the server was asked on the current connection."""
+        self._was_asked = False
+
+    def ask(self, *fields: Any) -> Register:
+        """Make the request, which is sent at once."""
+        self.is_asked = self._was_asked = True
+        self._definitions.request(self.old.hosted)
+        return Register(*fields)
+
+    def on_result(self, connection: Any) -> None:
+        """Switch to the new definition."""
+        if self._definitions.accept(self.old.hosted, self.new.hosted, connection):
+            self._active[self._active.index(self.old)] = self.new
+
+    def is_refused_by(self, error: BaseException) -> bool:
+        """Whether after this error the server has the old definition for sure."""
+        if not self._was_asked:
+            return True
+        is_reply = isinstance(error, RoomException) and not isinstance(
+            error, ConnectionLost | DeadlineExceeded
+        )
+        return is_reply and self.is_asked
+
+
 class Registrations:
     """The registrations of one participant.
 
@@ -172,8 +213,7 @@ class Registrations:
         Raises:
             RoomException: The server refuses it, or there is no reply within 30 s.
         """
-        if self.is_draining:
-            raise Unavailable("this participant is draining", executed="no", retryable=False)
+        self._check_accepts()
         self._adding.append(registration.hosted.key)
         try:
             body = await self._register(registration)
@@ -195,6 +235,58 @@ class Registrations:
             except ConnectionLost:
                 if self._loop.time() >= deadline_at:
                     raise
+
+    async def replace(self, old: Registration, new: Registration, definitions: Definitions) -> None:
+        """Register another definition in place of one that is registered.
+
+        The reply switches what `definitions` finds. After an error the old one is served, and
+        registered again if the server may have the new one; `is_active` says which it is.
+
+        Raises:
+            RoomException: The server refuses it, or there is no reply within 30 s.
+        """
+        self._check_accepts()
+        is_retrying = self._stop_retry(old)
+        exchange = _Exchange(definitions, old, new, self._active)
+        try:
+            body = await self._exchange(exchange)
+        except BaseException as error:
+            if not self.is_active(new):
+                if exchange.is_refused_by(error):
+                    definitions.confirm(old.hosted)
+                else:
+                    definitions.doubt(old.hosted)
+                    is_retrying = True
+                if is_retrying:
+                    self._start_retry(old, definitions, pause_s=0)
+            raise
+        new.apply(body)
+
+    async def _exchange(self, exchange: _Exchange) -> dict[str, Any]:
+        """Ask until the new definition is accepted on the newest connection; return the reply."""
+        deadline_at = self._loop.time() + _FIRST_REPLY_TIMEOUT_S
+        new = exchange.new
+        body: dict[str, Any] = {}
+        while not self.is_active(new):
+            exchange.is_asked = False
+            left_s = deadline_at - self._loop.time()
+            fields = new.manifest, new.options
+            try:
+                body = await self._caller.request(
+                    exchange.ask, *fields, timeout_s=left_s, on_result=exchange.on_result
+                )
+            except ConnectionLost:
+                if self._loop.time() >= deadline_at:
+                    raise
+        return body
+
+    def is_active(self, registration: Registration) -> bool:
+        """Whether it is registered, now and after every reconnect."""
+        return registration in self._active
+
+    def _check_accepts(self) -> None:
+        if self.is_draining:
+            raise Unavailable("this participant is draining", executed="no", retryable=False)
 
     def on_notice(self, notice: Notice) -> None:
         """React to the notice that a definition serves from now on, or no longer serves."""
@@ -225,31 +317,45 @@ class Registrations:
             task.cancel()
         self._retrying.clear()
 
-    async def replay(self, deadline_at: float) -> None:
+    async def replay(self, deadline_at: float, definitions: Definitions) -> None:
         """Register on the new connection what was registered on the old one."""
         self.end()
         for registration in list(self._active):
             # It may be unregistered, or this participant may drain, while others are registered.
             if registration in self._active and not self.is_draining:
-                if not await self._register_once(registration, deadline_at):
+                if not await self._register_once(registration, deadline_at, definitions):
                     name = registration.hosted.toolkit.name
                     _logger.warning("toolkit %s could not be registered yet: trying again", name)
-                    task = self._loop.create_task(self._retry(registration))
-                    self._retrying[registration] = task
+                    self._start_retry(registration, definitions, pause_s=_FIRST_PAUSE_S)
 
     async def retry_unregister(self) -> None:
         """Unregister what the server moved to the new connection although it is not hosted."""
         for key in list(self._unregistering):
             await self._unregister(key)
 
-    async def _retry(self, registration: Registration) -> None:
-        pause_s = _FIRST_PAUSE_S
+    def _start_retry(
+        self, registration: Registration, definitions: Definitions, *, pause_s: float
+    ) -> None:
+        retrying = self._retry(registration, definitions, pause_s)
+        self._retrying[registration] = self._loop.create_task(retrying)
+
+    def _stop_retry(self, registration: Registration) -> bool:
+        """Stop trying to register it again; return whether that was so."""
+        task = self._retrying.pop(registration, None)
+        if task is not None:
+            task.cancel()
+        return task is not None
+
+    async def _retry(
+        self, registration: Registration, definitions: Definitions, pause_s: float
+    ) -> None:
         while True:
             await asyncio.sleep(uniform(0.5, 1.0) * pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             if registration not in self._active or self.is_draining:
                 break
-            if await self._register_once(registration, self._loop.time() + _REPLY_TIMEOUT_S):
+            deadline_at = self._loop.time() + _REPLY_TIMEOUT_S
+            if await self._register_once(registration, deadline_at, definitions):
                 if not self._is_wanted(registration.hosted.key):  # it was unregistered meanwhile
                     await self._unregister(registration.hosted.key)
                 break
@@ -258,11 +364,15 @@ class Registrations:
     def _is_wanted(self, key: tuple[str, bool]) -> bool:
         return key in self._adding or any(each.hosted.key == key for each in self._active)
 
-    async def _register_once(self, registration: Registration, deadline_at: float) -> bool:
+    async def _register_once(
+        self, registration: Registration, deadline_at: float, definitions: Definitions
+    ) -> bool:
         """Register once; return whether the outcome is final, success or refusal."""
+        fields = registration.manifest, registration.options
+        confirm = partial(definitions.confirm, registration.hosted)
         try:
             body = await self._caller.ask(
-                Register, registration.manifest, registration.options, deadline_at=deadline_at
+                Register, *fields, deadline_at=deadline_at, on_result=confirm
             )
             registration.apply(body)
         except RoomException as error:

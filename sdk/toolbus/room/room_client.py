@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -30,11 +30,11 @@ from toolbus.client.reconnecting_connection import (
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.errors import InvalidArguments, Unavailable
 from toolbus.hosting.hosted_call import HostedCall
-from toolbus.hosting.in_process import started_tools
 from toolbus.hosting.runner import Runner
 from toolbus.room.call_monitor import CallReport
 from toolbus.room.connection_calls import ConnectionCalls
 from toolbus.room.events import EventStream, RoomEvent
+from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
 from toolbus.room.lock_file import LockFile
 from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.participants import BuilderInfo
@@ -52,7 +52,7 @@ from toolbus.settings import RoomSettings, Token
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
-from toolbus.wire import Admin, Event, Notice, Welcome, pack_body
+from toolbus.wire import Admin, Event, Notice, Welcome
 
 __all__ = ["RoomClient"]
 
@@ -74,6 +74,8 @@ class _Parts:
     attributes: PublishedAttributes
     subscriptions: Subscriptions
     welcome: Welcome | None = None
+    hostings: dict[tuple[str, bool], Hosting] = field(default_factory=dict)
+    """What is hosted, by name and whether it is public."""
 
 
 class RoomClient(Room):
@@ -298,16 +300,48 @@ class RoomClient(Room):
         parts = self._joined
         is_public, shares = checked_offer(toolkit, public, shared_with)
         must_supersede = checked_supersede(toolkit, supersede)
-        manifest = pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
+        manifest = packed_manifest(toolkit)
         hosted = parts.runner.host(toolkit, public=is_public)
-        registration = Registration(hosted, manifest, shares, must_supersede)
-        async with contextlib.AsyncExitStack() as stack:
-            stack.callback(parts.runner.stop_hosting, hosted)
-            await stack.enter_async_context(started_tools(toolkit.tools, self))
-            # Also after a failure: the server may have registered it although its reply was lost.
-            stack.push_async_callback(_unregister, parts, registration)
-            await parts.registrations.add(registration)
-            yield toolkit
+        hosting = Hosting(
+            self,
+            parts.runner,
+            parts.registrations,
+            Registration(hosted, manifest, shares, must_supersede),
+            is_ready=lambda: parts.connection.is_ready,
+            is_closed=lambda: parts.connection.error is not None,
+        )
+        async with hosting.run():
+            parts.hostings[hosting.key] = hosting
+            try:
+                yield toolkit
+            finally:
+                del parts.hostings[hosting.key]
+
+    async def replace(self, toolkit: Toolkit, *, supersede: bool | None = None) -> None:
+        """Serve another definition of a toolkit that this participant hosts, in one step.
+
+        The toolkit of the same name is registered again, with the same `public` and `shared_with`;
+        its name is never without a host. Calls that the server has dispatched to the old definition
+        end there, and later ones go to the new one. Tools that only the new one has are started
+        before, and those that only the old one has are stopped after its last call.
+
+        Alone under its name, this host needs no higher version. Beside other hosts of the old
+        definition it is as any host: it takes over from a lower `version` or by `supersede`, else
+        it is in reserve until all of them have replaced theirs.
+
+        After an error the old definition is served.
+
+        Args:
+            toolkit: The new definition, for example `old.with_tools(...)`.
+            supersede: As of `host`; unless given, that of the toolkit, else that of `host`.
+
+        Raises:
+            ValueError: This connection hosts no toolkit of this name, or `supersede` is invalid.
+            TypeError: `toolkit` is not a toolkit.
+            RoomException: The server refuses the registration.
+            Exception: What the `start` of a new tool raises.
+        """
+        await find_hosting(self._joined.hostings, toolkit).replace(toolkit, supersede)
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Accept no more calls, and wait until the running ones have ended.
@@ -450,7 +484,7 @@ class RoomClient(Room):
             return
         deadline_at = parts.core.loop.time() + _REPLY_TIMEOUT_S
         await parts.attributes.replay(deadline_at)
-        await parts.registrations.replay(deadline_at)
+        await parts.registrations.replay(deadline_at, parts.runner.definitions)
         await parts.subscriptions.replay(deadline_at)
         await parts.registrations.retry_unregister()
 
@@ -481,10 +515,3 @@ def _lose(connection: Connection, calls: ConnectionCalls, renewal: TokenRenewal)
 def _on_notice(notice: Notice, renewal: TokenRenewal, registrations: Registrations) -> None:
     renewal.on_notice(notice)
     registrations.on_notice(notice)
-
-
-async def _unregister(parts: _Parts, registration: Registration) -> None:
-    """Unregister a toolkit and wait for its calls, unless this participant drains or is closed."""
-    await parts.registrations.unregister(registration, is_ready=parts.connection.is_ready)
-    if not parts.registrations.is_draining and parts.connection.error is None:
-        await parts.runner.drained(registration.hosted)

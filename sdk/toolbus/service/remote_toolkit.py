@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
@@ -105,6 +105,11 @@ class RemoteToolkit(Toolkit):
         self.shared_with: tuple[str, ...] = tuple(shared_with)
         self.supersede = supersede
         self._hosting: AsyncExitStack | None = None
+
+    def _redefined(self, tools: dict[str, Tool]) -> Self:
+        other = super()._redefined(tools)
+        other._hosting = None
+        return other
 
     async def start(self, room: RoomClient) -> None:
         """Host the toolkit in a room until `stop`.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from copy import copy, deepcopy
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Self
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
@@ -134,6 +135,63 @@ class Toolkit:
         if found is None:
             raise NotFound(cut(f"there is no tool {self.name}.{name}"))
         return found
+
+    def with_tools(self, *tools: Tool | Callable[..., Any]) -> Self:
+        """Return a toolkit with further tools: another definition, with another digest.
+
+        Its class, its other options and its middlewares are those of this toolkit, which does not
+        change; the tools that both have are the same objects.
+
+        Raises:
+            TypeError: One is not a function or a tool.
+            ValueError: Two tools would have one name.
+        """
+        return self._redefined({**self._tools, **self._further(tools)})
+
+    def without(self, *names: str) -> Self:
+        """Return a toolkit without the tools of these names; otherwise as `with_tools`.
+
+        Raises:
+            TypeError: A name is not text.
+            ValueError: There is no tool of a name.
+        """
+        for name in names:
+            self._check_has(name)
+        kept = {name: tool for name, tool in self._tools.items() if name not in names}
+        return self._redefined(kept)
+
+    def _further(self, tools: Iterable[Any]) -> dict[str, Tool]:
+        further: dict[str, Tool] = {}
+        for each in tools:
+            made = _as_tool(self.name, each)
+            other = further.get(made.name) or self._tools.get(made.name)
+            if other is not None:
+                raise ValueError(
+                    f"toolkit {self.name!r} would have two tools named {made.name!r}: "
+                    f"{_origin(other)} and {_origin(made)}"
+                )
+            further[made.name] = made
+        return further
+
+    def _check_has(self, name: object) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"without takes names of tools, not {shown(name)}")
+        if name not in self._tools:
+            near = get_close_matches(name, self._tools, n=2)
+            there = f"there are {', '.join(self._tools)}" if self._tools else "it has no tools"
+            hint = f"did you mean {' or '.join(near)}?" if near else there
+            raise ValueError(f"toolkit {self.name!r} has no tool {shown(name)}: {cut(hint)}")
+
+    def _redefined(self, tools: dict[str, Tool]) -> Self:
+        """Return a copy with other tools; it is neither hosted nor running anywhere."""
+        other = copy(self)
+        other.annotations = deepcopy(self.annotations)
+        other._tools = tools
+        manifests = tuple(each.manifest() for each in tools.values())
+        other._manifest = self._manifest.model_copy(update={"tools": manifests})
+        other._wrapped = other._wrap()
+        other.in_process = None
+        return other
 
     async def make(self, room: Any, model: Any, config: Any) -> Toolkit:
         """Return the toolkit itself: a toolkit is its own builder."""
@@ -379,6 +437,14 @@ def _checked_name(name: Any) -> str:
         f"{shown(name)} is not a toolkit name: a lower-case letter, then up to 63 of"
         f" a-z 0-9 _ -{hint}"
     )
+
+
+def _origin(tool: Tool) -> str:
+    """Return where a tool comes from: the function that it calls, or its class."""
+    function = getattr(tool, "function", None) or type(tool)
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None) or type(tool).__qualname__
+    return f"{module}.{name}" if module else name
 
 
 def _as_tool(toolkit: str, value: object) -> Tool:

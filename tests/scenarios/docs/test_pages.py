@@ -23,6 +23,7 @@ from support.documents.reader import Reader, is_service, is_trace
 from support.documents.snippets import Block, Step, steps_of
 from support.documents.terminals import Terminals
 from toolbus.cli.app import make_app
+from toolbus.cli.factory_options import HostCommand
 
 README = next(page for page in pages() if page.name == "README.md")
 TYPED = [page for page in pages() if page.running is not None]
@@ -124,7 +125,11 @@ def test_commands_of_a_page_print_the_output_that_it_shows(
 
 
 @EACH_PAGE
-def test_toolbus_commands_have_the_flags_that_a_page_shows(page: Page) -> None:
+def test_toolbus_commands_have_the_flags_that_a_page_shows(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT / "docs/examples")
+    monkeypatch.syspath_prepend(ROOT / "docs/examples")
     group = get_command(make_app())
     for block in page.of("console"):
         for step in steps_of(block):
@@ -139,7 +144,10 @@ def _check_flags(command: Any, words: list[str], where: str) -> None:
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
         command = command.get_command(typer.Context(command), words.pop(0))
         assert command is not None, where
-    known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+    parameters = command.params
+    if isinstance(command, HostCommand):  # it has those of its toolkits too
+        parameters = command.get_params(command.make_context("host", list(words)))
+    known = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)}
     shown = {word.partition("=")[0] for word in words if re.match(r"--\w", word)}
     assert shown <= known | {"--help"}, where
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from support.parts.isolated_host import HostStage, echo, hold, hold_thread
+from support.parts.isolated_host import HostStage, ScriptedPeer, echo, hold, hold_thread
 from toolbus import Tool, ToolContext, ToolFailed, Toolkit, tool
 from toolbus.chunks.chunk_types import Chunk, JsonChunk, TextChunk
 from toolbus.errors import NotFound
+from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.tools.context import run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.wire import (
@@ -48,13 +49,20 @@ async def test_invalid_arguments_name_their_path_and_run_nothing(
     assert error.details["path"] == path
 
 
+def hosted_by(server: ScriptedPeer) -> HostedToolkit:
+    """Return the toolkit that a host serves."""
+    hosted = server.runner.definitions.get(("t", True))
+    assert hosted is not None
+    return hosted
+
+
 async def test_unknown_tool_and_withdrawn_toolkit_are_refused(host_stage: HostStage) -> None:
     server = host_stage.server(echo)
     server.dispatch(1, "fly")
     error = await server.error()
     assert (error.code, error.executed) == ("not_found", "no")
 
-    server.runner.stop_hosting(server.runner._hosted["t", True])
+    server.runner.stop_hosting(hosted_by(server))
     server.dispatch(2, "echo", text="x")
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
@@ -437,7 +445,7 @@ async def test_loss_of_the_server_stops_all_calls(host_stage: HostStage) -> None
 
 async def test_draining_waits_for_the_calls_that_run(host_stage: HostStage) -> None:
     server = host_stage.server(hold(host_stage))
-    hosted = server.runner._hosted["t", True]
+    hosted = hosted_by(server)
     server.dispatch(1, "hold")
     await host_stage.wait_entered()
     server.runner.stop_hosting(hosted)

@@ -18,6 +18,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
+from toolbus.service.remote_toolkit import RemoteToolkit
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
@@ -301,3 +302,62 @@ async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
 
     with pytest.raises(PermissionDenied):
         await Guarded("t", [double]).execute(ToolContext(), "double", {"number": 1})
+
+
+# Another definition made of a toolkit
+
+
+async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
+    async def quiet(call: Any, next: Any) -> Any:
+        async for chunk in next(call):
+            yield chunk
+
+    first = RemoteToolkit(
+        "t",
+        [plain, Shelf().books],
+        rules=["Ask."],
+        annotations={"a": [1]},
+        middlewares=[quiet],
+        public=False,
+        shared_with=["*"],
+        supersede=True,
+    )
+    second = first.with_tools(double, Empty()).without("plain")
+
+    assert [tool.name for tool in second.tools] == ["books", "double", "empty"]
+    assert type(second) is RemoteToolkit
+    assert (second.public, second.shared_with, second.supersede) == (False, ("*",), True)
+    assert (second.rules, second.middlewares) == (("Ask.",), (quiet,))
+    assert [tool.name for tool in first.tools] == ["plain", "books"]
+    before, after = first.manifest(), second.manifest()
+    assert after.model_copy(update={"tools": before.tools}) == before
+    assert second.get_tool("books") is first.get_tool("books")
+    chunk = await second.execute(ToolContext(), "double", {"number": 2})
+    assert chunk == JsonChunk(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (
+            lambda kit: kit.with_tools(Shelf().books),
+            ValueError,
+            r"two tools named 'books': .*Shelf\.books and .*Shelf\.books",
+        ),
+        (
+            lambda kit: kit.with_tools(double, FunctionTool(plain, name="double")),
+            ValueError,
+            r"two tools named 'double': .*\.double and .*\.plain",
+        ),
+        (lambda kit: kit.with_tools(7), TypeError, "7 is not a function or a Tool"),
+        (lambda kit: kit.without("book"), ValueError, r"no tool 'book': did you mean books\?"),
+        (lambda kit: kit.without("x"), ValueError, "no tool 'x': there are books"),
+        (lambda kit: kit.without(double), TypeError, "without takes names of tools"),
+    ],
+)
+def test_impossible_changes_of_a_toolkit_name_the_tools(
+    change: Callable[[Toolkit], Toolkit], kind: type[Exception], message: str
+) -> None:
+    toolkit = Toolkit("t", [Shelf().books])
+    with pytest.raises(kind, match=message):
+        change(toolkit)

@@ -1,18 +1,17 @@
 """Read-only SQL over one SQLite file, as a toolkit.
 
 `read_only` decides which statements are allowed, and `reader` runs them; here are the tools, their
-descriptions for agents, and the setting that names the file.
+descriptions for agents, and the config.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field, field_validator
 
-from toolbus import ToolContext, Toolkit, tool
+from toolbus import OperatorOnly, ToolContext, Toolkit, tool
 from toolbus_toolkits.sql.read_only import ReadLimits
 from toolbus_toolkits.sql.reader import (
     Parameter,
@@ -22,10 +21,40 @@ from toolbus_toolkits.sql.reader import (
     TableNames,
 )
 
-__all__ = ["DATABASE_VARIABLE", "ReadLimits", "SqlTools", "sql"]
+__all__ = ["DATABASE_VARIABLE", "ReadLimits", "SqlConfig", "SqlTools", "sql"]
 
 DATABASE_VARIABLE = "TOOLBUS_SQL_DATABASE"
-"""The environment variable that names the file where `sql()` gets none."""
+"""The environment variable that names the file for `toolbus host sql`."""
+
+
+class SqlConfig(BaseModel, frozen=True, extra="forbid"):
+    """The file that the toolkit `sql` reads, and the limits of one call.
+
+    Raises `ValidationError` if there is no such file, or a limit is out of range.
+    """
+
+    database: Annotated[Path, OperatorOnly] = Field(description="The SQLite file.")
+    time_s: float = Field(10.0, gt=0, le=60, description="Seconds that one call may take.")
+    max_rows: int = Field(
+        1_000, ge=1, le=1_000, description="Rows of one result, whatever the caller requests."
+    )
+    max_cell_bytes: int = Field(
+        8 * 1024, ge=1, le=1024 * 1024, description="Longer text is cut, in bytes."
+    )
+
+    @field_validator("database")
+    @classmethod
+    def _must_exist(cls, database: Path) -> Path:
+        path = database.expanduser()
+        if not path.is_file():
+            raise ValueError(f"there is no such file: {str(path)!r}")
+        return path
+
+    def limits(self) -> ReadLimits:
+        """Return the limits as the reader takes them."""
+        return ReadLimits(
+            time_s=self.time_s, max_rows=self.max_rows, max_cell_bytes=self.max_cell_bytes
+        )
 
 
 class SqlTools:
@@ -70,17 +99,16 @@ class SqlTools:
         )
 
 
-def sql(database: str | Path | None = None, *, limits: ReadLimits | None = None) -> Toolkit:
-    """Make the toolkit `sql`: `list_tables`, `describe` and `query` over one SQLite file.
+def sql(config: SqlConfig) -> Toolkit:
+    """Read-only SQL over one SQLite file: `list_tables`, `describe` and `query`.
+
+    It is a factory: `toolbus host sql --database PATH` hosts it, and
+    `builder_of(sql, database=...)` offers it to agents.
 
     Args:
-        database: The file; `TOOLBUS_SQL_DATABASE` names it where this is None.
-        limits: How long one call may take, and how much it may return.
-
-    Raises:
-        ValueError: No file is named, or it does not exist.
+        config: The file, and the limits of one call.
     """
-    tools = SqlTools(SqliteReader(_existing_file(database), limits))
+    tools = SqlTools(SqliteReader(config.database, config.limits()))
     return Toolkit(
         name="sql",
         title="SQL",
@@ -93,15 +121,3 @@ def sql(database: str | Path | None = None, *, limits: ReadLimits | None = None)
         ],
         tools=[tools.list_tables, tools.describe, tools.query],
     )
-
-
-def _existing_file(database: str | Path | None) -> Path:
-    named = database or os.environ.get(DATABASE_VARIABLE)
-    if not named:
-        raise ValueError(
-            f"the toolkit `sql` needs a SQLite file: set {DATABASE_VARIABLE} to its path"
-        )
-    path = Path(named).expanduser()
-    if not path.is_file():
-        raise ValueError(f"the toolkit `sql` cannot read {str(path)!r}: there is no such file")
-    return path

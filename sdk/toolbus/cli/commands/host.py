@@ -1,39 +1,34 @@
 """`toolbus host`: hosts toolkits of a module or of an installed package.
 
 A toolkit is named as `module:attribute`, where the attribute is a toolkit or a function that
-returns one, or by its name in the entry point group `toolbus.toolkits`.
+returns one, or by its name in the entry point group `toolbus.toolkits`. The config of a factory
+comes from flags and variables of its own: see `toolbus.cli.factory_options`.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import logging
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from importlib.metadata import entry_points
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
-from toolbus.auth.grants import is_toolkit_name
 from toolbus.auth.participant_names import is_participant_name
 from toolbus.cli.completion import TOOLKITS, complete_installed
 from toolbus.cli.error_report import LOG_FORMAT, report
+from toolbus.cli.factory_options import GivenFlags, HostCommand, make_configured
 from toolbus.cli.option_values import check_drain
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock
-from toolbus.cli.suggestions import suggest_references
+from toolbus.cli.toolkit_references import find_toolkit
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
-from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
 from toolbus.records.records import Records
@@ -43,12 +38,9 @@ from toolbus.service.graceful_shutdown import GracefulShutdown
 from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.settings import records_file as default_records_file
 from toolbus.telemetry.tracing import configure
-from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["TOOLKITS", "find_toolkit", "host"]
-
-_TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +125,15 @@ class NotPublic(PermissionDenied):
         super().__init__(error.message, details=error.details)
 
 
+host: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+"""The command `toolbus host`."""
+
+
+@host.command("host", cls=HostCommand)
 @joins_a_room
-def host(  # noqa: PLR0913 - a parameter for each flag
+def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
+    invocation: typer.Context,
     toolkits: Annotated[
         list[str],
         typer.Argument(
@@ -201,7 +199,10 @@ def host(  # noqa: PLR0913 - a parameter for each flag
         bool, typer.Option("--records-arguments", help="Record the arguments of calls too.")
     ] = False,
 ) -> None:
-    """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts."""
+    """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts.
+
+    `toolbus host NAME --help` shows the flags of the toolkit NAME too.
+    """
     if share and not private:
         raise UsageError("--share is only for private toolkits: add --private")
     for each in share or ():
@@ -211,7 +212,10 @@ def host(  # noqa: PLR0913 - a parameter for each flag
     if records_arguments and not (records or records_file):
         raise UsageError("--records-arguments is for recorded calls: add --records")
     with _reporting_cancel(as_json=options.as_json):
-        found = [find_toolkit(reference) for reference in toolkits]
+        given = GivenFlags.of(invocation)
+        found = [
+            find_toolkit(each, partial(make_configured, each, given=given)) for each in toolkits
+        ]
         if records is not None or records_file:
             store = None
             if records is not False:
@@ -280,104 +284,3 @@ async def _serve(
             await serve_toolkits(toolkits, room, drain_s, wait=wait, end=end)
     except InvalidOffer as error:
         raise UsageError(str(error)) from error
-
-
-def find_toolkit(reference: str) -> Toolkit:
-    """Return the toolkit of a reference; if that is a function, the function's result.
-
-    Raises:
-        UsageError: The toolkit does not exist, or cannot be loaded.
-    """
-    try:
-        found = _load(reference)
-        _refuse_tool(reference, found)
-        toolkit = found if isinstance(found, Toolkit) or not callable(found) else found()
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        text = f"cannot load {reference}: {load_error_text(error)}"
-        suggestion = ""
-        if isinstance(error, Exception) and _is_missing(reference, error):
-            suggestion = _suggestion(reference) or _searched(error)
-        raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
-    if not isinstance(toolkit, Toolkit):
-        raise UsageError(
-            f"{reference} is of type {type(toolkit).__name__}, not a toolkit or a function that "
-            "returns one"
-        )
-    return toolkit
-
-
-def _load(reference: str) -> Any:
-    module, colon, attribute = reference.partition(":")
-    if not colon:
-        return _load_installed(reference)
-    if not module or not attribute:
-        raise UsageError(f"{reference!r} is not a toolkit: write module:attribute")
-    if not all(module.split(".")) or "/" in module:
-        found = _suggestion(reference) or "name a module of the current folder, without a path"
-        raise UsageError(f"{module!r} is not the name of a module: {found}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    return reduce(getattr, attribute.split("."), importlib.import_module(module))
-
-
-def _load_installed(name: str) -> Any:
-    installed = {entry.name: entry for entry in entry_points(group=TOOLKITS)}
-    if name not in installed:
-        others = f"write module:attribute, or one of {', '.join(sorted(installed))}"
-        raise UsageError(f"no installed toolkit is named {name!r}: {_suggestion(name) or others}")
-    return installed[name].load()
-
-
-def _is_missing(reference: str, error: Exception) -> bool:
-    """Whether the module or its attribute is missing, and not something that it imports."""
-    module, _, attribute = reference.partition(":")
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return name is not None and (module == name or module.startswith(f"{name}."))
-
-
-def _searched(error: Exception) -> str:
-    """Return where a missing module was searched; empty for a missing attribute."""
-    if isinstance(error, AttributeError):
-        return ""
-    return f"modules are searched in the current folder ({os.getcwd()}) and on PYTHONPATH"
-
-
-def _suggestion(reference: str) -> str:
-    """Return a suggestion from the current folder; empty if there is none."""
-    found = suggest_references(reference, Path.cwd())
-    return f"did you mean {' or '.join(found)}?" if found else ""
-
-
-def _refuse_tool(reference: str, found: Any) -> None:
-    """Refuse a tool: calling it would run it. Raises UsageError."""
-    if not _is_tool(found):
-        return
-    module, colon, name = reference.partition(":")
-    if not colon:
-        raise UsageError(f"the installed {reference} is a tool, not a toolkit")
-    last = module.rpartition(".")[2]
-    toolkit = last if is_toolkit_name(last) else "tools"
-    text = (
-        f"{name} is a tool, not a toolkit: write {module}:NAME of a Toolkit, "
-        f'for example `tools = Toolkit("{toolkit}", [{name}])`'
-    )
-    suggestion = _suggestion(module)
-    raise UsageError(f"{text}; {suggestion}" if suggestion else text)
-
-
-def _is_tool(found: Any) -> bool:
-    """Whether it is a tool, or a function that cannot create a toolkit."""
-    if isinstance(found, Tool) or hasattr(found, _TOOL_MARK):
-        return True
-    if not inspect.isroutine(found) or inspect.isbuiltin(found):
-        return False
-    if "Toolkit" in str(getattr(found, "__annotations__", {}).get("return", "")):
-        return False
-    return inspect.iscoroutinefunction(found) or any(
-        each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
-        for each in inspect.signature(found).parameters.values()
-    )

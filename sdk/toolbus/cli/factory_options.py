@@ -1,0 +1,344 @@
+"""The configs of factories in `toolbus host`: flags and variables for the fields of each.
+
+The flags of a command line depend on the toolkits in it. They are looked for only if the command
+line has a flag that is not one of `toolbus host`, or asks for help.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from toolbus.chunks.json_values import cut
+from toolbus.cli.option_values import require_utf8
+from toolbus.cli.toolkit_references import find_factory, is_reference, last_name
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.factories.factory import ConfigField, ToolkitFactory
+from toolbus.settings import VARIABLES
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = ["GivenFlags", "HostCommand", "make_configured"]
+
+_EXTRA, _GIVEN = "toolbus.host.extra", "toolbus.host.given"
+_SWITCH_OR_LIST: Mapping[str, Any] = {"switch": bool | None, "list": list[str] | None}
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFlags:
+    """The flags of fields in a command line."""
+
+    values: Mapping[str, Any]
+    """What was given, by parameter; None for what was not."""
+    flags: Mapping[str, str]
+    """How each parameter is written, as far as that was looked for."""
+    own: frozenset[str]
+    """The flags of the command itself."""
+
+    @classmethod
+    def of(cls, context: typer.Context) -> GivenFlags:
+        """Return those of a command that was parsed."""
+        given: GivenFlags = context.meta[_GIVEN]
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A field of one toolkit of the command line."""
+
+    toolkit: str
+    field: ConfigField
+
+    @property
+    def parameter(self) -> str:
+        """The name under which the command gets its flag."""
+        return f"{self.toolkit}.{self.field.name}"
+
+    @property
+    def long_flag(self) -> str:
+        """The flag that no other toolkit has."""
+        return f"--{_dashed(self.toolkit)}-{_dashed(self.field.name)}"
+
+    @property
+    def short_flag(self) -> str:
+        """The flag without the toolkit's name."""
+        return f"--{_dashed(self.field.name)}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"TOOLBUS_{self.toolkit}_{self.field.name}".upper().replace("-", "_")
+
+    @property
+    def help(self) -> str:
+        """The field's description, its default and its variable."""
+        default = self.field.default_text
+        parts = [self.field.info.description or ""]
+        parts += ["Required."] if self.field.info.is_required() else []
+        parts += [f"Default: {default}."] if default else []
+        parts += ["Repeatable."] if self.field.kind == "list" else []
+        return " ".join(each for each in [*parts, f"[{self.variable}]"] if each)
+
+    def label(self, given: GivenFlags) -> str:
+        """Return how to name it in an error: by where its value came from."""
+        if given.values.get(self.parameter) is None and self._has_variable():
+            return self.variable
+        usual = self.long_flag if self.short_flag in given.own else self.short_flag
+        return given.flags.get(self.parameter, usual)
+
+    def _has_variable(self) -> bool:
+        return bool(os.environ.get(self.variable)) and self.variable not in VARIABLES
+
+    def value(self, given: GivenFlags) -> Any:
+        """Return its value from the flag, else from the variable; None without both.
+
+        Raises ValueError if the text of a structured value is not JSON.
+        """
+        value = given.values.get(self.parameter)
+        if value is None and self._has_variable():
+            return self.field.from_text(os.environ[self.variable])
+        if isinstance(value, str):
+            return self.field.from_text(value)
+        if isinstance(value, list | tuple):
+            return self.field.from_texts(list(value))
+        return value
+
+
+def make_configured(reference: str, factory: ToolkitFactory, given: GivenFlags) -> Toolkit:
+    """Make the toolkit of a factory from flags and variables.
+
+    Raises:
+        UsageError: A value is not valid; the message names its flag or variable, and hides secrets.
+        Exception: What the factory raises.
+    """
+    name = last_name(reference)
+    settings = {each.name: _Setting(name, each) for each in factory.fields}
+    values: dict[str, Any] = {}
+    for setting in settings.values():
+        try:
+            value = setting.value(given)
+        except ValueError as error:
+            raise UsageError(f"{setting.label(given)}: {error}") from None
+        if value is not None:
+            values[setting.field.name] = value
+    try:
+        config = factory.read(values)
+    except ValidationError as error:
+        texts = [
+            _problem_text(name, settings, given, *problem)
+            for problem in factory.problems(error, values)
+        ]
+        raise UsageError("; ".join(texts[:3])) from None
+    return factory.function(config)
+
+
+def _problem_text(
+    name: str,
+    settings: Mapping[str, _Setting],
+    given: GivenFlags,
+    field: ConfigField | None,
+    path: tuple[int | str, ...],
+    message: str,
+) -> str:
+    if field is None:
+        where = ".".join(map(str, path))
+        return f"toolkit {name}: {where}: {message}" if where else f"toolkit {name}: {message}"
+    setting = settings[field.name]
+    label = setting.label(given)
+    if message == "Field required" and len(path) == 1:
+        return f"toolkit {name} needs {label} or {setting.variable}"
+    below = "".join(f"/{cut(str(each))}" for each in path[1:])
+    return f"{label}{' at ' + below if below else ''}: {message}"
+
+
+# The command
+
+
+class HostCommand(TyperCommand):
+    """`toolbus host`, with the flags of the toolkits in its command line."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the command's own parameters, then those of the toolkits, then `--help`."""
+        own = super().get_params(ctx)
+        return [*own[:-1], *ctx.meta.get(_EXTRA, ()), *own[-1:]]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, after adding the flags of the toolkits if there are flags that are not known."""
+        own = super().get_params(ctx)
+        line = _CommandLine(own, args)
+        if not ctx.resilient_parsing and (line.has_unknown or line.asks_for_help):
+            found = line.find_factories()
+            ctx.meta[_EXTRA] = line.extra
+            if line.has_unknown and line.has_failed:
+                # The command reports why a toolkit cannot be loaded, rather than its flags.
+                ctx.ignore_unknown_options = ctx.allow_extra_args = True
+            self._refuse_ambiguous(ctx, found, line)
+        rest = super().parse_args(ctx, args)
+        taken = {each.name: ctx.params.pop(each.name, None) for each in line.extra}
+        values = {name: None if each in ([], ()) else each for name, each in taken.items()}
+        written = {each.name: each.opts[-1] for each in line.extra}
+        ctx.meta[_GIVEN] = GivenFlags(values, written, frozenset(line.flags))
+        return rest
+
+    def _refuse_ambiguous(self, ctx: Any, settings: Sequence[_Setting], line: _CommandLine) -> None:
+        for flag, count in Counter(each.long_flag for each in settings).items():
+            if count > 1 or flag in line.flags:
+                ctx.fail(f"two parameters are written {flag}: host one of the toolkits elsewhere")
+        for flag, several in _by_short_flag(settings).items():
+            if len(several) > 1 and flag in line.unknown:
+                written = " or ".join(each.long_flag for each in several)
+                names = " and ".join(each.toolkit for each in several)
+                ctx.fail(f"{flag} is a flag of {names}: write {written}")
+
+
+class _CommandLine:
+    """The words of a command line, and which of them are toolkits and unknown flags."""
+
+    def __init__(self, own: Sequence[Any], args: Sequence[str]) -> None:
+        self._args = args
+        self._own = [*own]
+        self.flags = {flag for each in own for flag in (*each.opts, *each.secondary_opts)}
+        self.extra: list[Any] = []
+        """The options of the fields."""
+        self.has_failed = False
+        """Whether a toolkit could not be loaded."""
+        self.unknown: set[str] = set()
+        self._certain: list[str] = []
+        self._uncertain: list[str] = []
+        self._scan()
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether there is a flag that no parameter has."""
+        return bool(self.unknown)
+
+    @property
+    def asks_for_help(self) -> bool:
+        """Whether the help text is asked for."""
+        return "--help" in self._args or "-h" in self._args
+
+    def find_factories(self) -> list[_Setting]:
+        """Load the toolkits, and return the fields of those that have factories.
+
+        A word behind an unknown flag is its value or a toolkit. It is taken for a toolkit only if
+        the others do not explain the flag.
+        """
+        settings = self._settings_of(self._certain)
+        self._take(settings)
+        if self.has_unknown and not self.has_failed:
+            likely = [each for each in self._uncertain if is_reference(each)]
+            settings += self._settings_of(likely)
+            self._take(settings)
+        return settings
+
+    def _settings_of(self, references: Iterable[str]) -> list[_Setting]:
+        found = []
+        for reference in dict.fromkeys(references):
+            try:
+                factory = find_factory(reference)
+            except (Exception, SystemExit):  # user code; the command reports it
+                self.has_failed = True
+                continue
+            if factory is not None:
+                name = last_name(reference)
+                found += [_Setting(name, each) for each in factory.fields]
+        return found
+
+    def _take(self, settings: Sequence[_Setting]) -> None:
+        unique = {each.parameter: each for each in settings}
+        shorts = _by_short_flag(unique.values())
+        shown = {
+            each.parameter
+            for flag, several in shorts.items()
+            for each in several
+            if len(several) == 1 and flag not in self.flags
+        }
+        self.extra = _options(unique.values(), shown)
+        self._scan()
+
+    def _scan(self) -> None:
+        takes_value = {
+            flag: not getattr(each, "is_flag", False)
+            for each in [*self._own, *self.extra]
+            for flag in (*each.opts, *each.secondary_opts)
+            if flag.startswith("-")
+        }
+        self.unknown, self._certain, self._uncertain = set(), [], []
+        words, after_unknown = iter(self._args), False
+        for word in words:
+            flag, has_value, _ = word.partition("=")
+            if word == "--":
+                self._certain += words
+            elif not word.startswith("-") or word == "-":
+                (self._uncertain if after_unknown else self._certain).append(word)
+                after_unknown = False
+            elif flag not in takes_value:
+                self.unknown.add(flag)
+                after_unknown = not has_value
+            else:
+                after_unknown = False
+                if takes_value[flag] and not has_value:
+                    next(words, None)
+
+
+def _by_short_flag(settings: Iterable[_Setting]) -> dict[str, list[_Setting]]:
+    found: dict[str, list[_Setting]] = defaultdict(list)
+    for each in {each.parameter: each for each in settings}.values():
+        found[each.short_flag].append(each)
+    return found
+
+
+def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
+    """Return an option for each field."""
+    parameters = [_parameter(each, each.parameter in with_short) for each in settings]
+    if not parameters:
+        return []
+
+    def collect(**given: Any) -> None:
+        """Take the flags."""
+
+    collect.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
+    collect.__annotations__ = {each.name: each.annotation for each in parameters}
+    made = typer.Typer(add_completion=False)
+    made.command()(collect)
+    options = list(get_command(made).params)
+    for option, setting in zip(options, settings, strict=True):
+        option.name = setting.parameter
+        require_utf8(option)
+        if setting.field.kind == "switch":
+            option.metavar = ""
+    return options
+
+
+def _parameter(setting: _Setting, with_short: bool) -> inspect.Parameter:
+    field = setting.field
+    flags = [setting.long_flag, *([setting.short_flag] if with_short else [])]
+    if field.kind == "switch":
+        flags = [f"{each}/--no-{each.removeprefix('--')}" for each in flags]
+    option = typer.Option(
+        *flags,
+        help=setting.help,
+        metavar=None if field.kind == "switch" else field.metavar,
+        show_default=False,
+        rich_help_panel=f"Toolkit {setting.toolkit}",
+    )
+    name = f"{setting.toolkit}_{field.name}".replace("-", "_")
+    kind = _SWITCH_OR_LIST.get(field.kind, str | None)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind, option],
+    )
+
+
+def _dashed(name: str) -> str:
+    return name.lower().replace("_", "-").strip("-")

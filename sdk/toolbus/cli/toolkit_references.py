@@ -1,0 +1,170 @@
+"""The references of `toolbus host`: how a toolkit is found, and made if it has a factory.
+
+A reference is `module:attribute` or the name of an entry point of `toolbus.toolkits`. It means a
+toolkit, a function without required arguments that returns one, or a factory (`ToolkitFactory`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import reduce
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from toolbus.auth.grants import is_toolkit_name
+from toolbus.cli.completion import TOOLKITS
+from toolbus.cli.suggestions import suggest_references
+from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.user_code_errors import load_error_text
+from toolbus.factories.factory import ToolkitFactory, read_factory
+from toolbus.tools.tool import Tool
+from toolbus.tools.toolkit import Toolkit
+
+__all__ = ["find_factory", "find_toolkit", "is_reference", "last_name"]
+
+_TOOL_MARK = "__toolbus_tool__"  # the attribute that `@tool` sets on a function
+
+
+def find_factory(reference: str) -> ToolkitFactory | None:
+    """Return the factory that a reference means; None if it means something else.
+
+    Raises what loading it raises.
+    """
+    return _factory_of(_load(reference))
+
+
+def find_toolkit(
+    reference: str, configure: Callable[[ToolkitFactory], Toolkit] | None = None
+) -> Toolkit:
+    """Return the toolkit of a reference; if that is a function, the function's result.
+
+    Args:
+        reference: The reference.
+        configure: Makes the toolkit of a factory; by default its config has no values.
+
+    Raises:
+        UsageError: The toolkit does not exist, cannot be loaded, or its config is not valid.
+    """
+    try:
+        found = _load(reference)
+        _refuse_tool(reference, found)
+        toolkit = _made(found, configure or (lambda factory: factory.make({})))
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        text = f"cannot load {reference}: {load_error_text(error)}"
+        suggestion = ""
+        if isinstance(error, Exception) and _is_missing(reference, error):
+            suggestion = _suggestion(reference) or _searched(error)
+        raise UsageError(f"{text}: {suggestion}" if suggestion else text) from error
+    if not isinstance(toolkit, Toolkit):
+        raise UsageError(
+            f"{reference} is of type {type(toolkit).__name__}, not a toolkit or a function that "
+            "returns one"
+        )
+    return toolkit
+
+
+def _made(found: Any, configure: Callable[[ToolkitFactory], Toolkit]) -> Any:
+    factory = _factory_of(found)
+    if factory is not None:
+        return configure(factory)
+    return found if isinstance(found, Toolkit) or not callable(found) else found()
+
+
+def _factory_of(found: Any) -> ToolkitFactory | None:
+    return None if _is_tool(found) else read_factory(found)
+
+
+def last_name(reference: str) -> str:
+    """Return the name in flags and variables: an installed name, or the last of an attribute."""
+    return reference.rpartition(":")[2].rpartition(".")[2]
+
+
+def is_reference(word: str) -> bool:
+    """Whether a word has the form of a reference, and names an installed toolkit if it must."""
+    module, colon, attribute = word.partition(":")
+    if not colon:
+        return any(entry.name == word for entry in entry_points(group=TOOLKITS))
+    return all(each.isidentifier() for each in [*module.split("."), *attribute.split(".")])
+
+
+def _load(reference: str) -> Any:
+    module, colon, attribute = reference.partition(":")
+    if not colon:
+        return _load_installed(reference)
+    if not module or not attribute:
+        raise UsageError(f"{reference!r} is not a toolkit: write module:attribute")
+    if not all(module.split(".")) or "/" in module:
+        found = _suggestion(reference) or "name a module of the current folder, without a path"
+        raise UsageError(f"{module!r} is not the name of a module: {found}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return reduce(getattr, attribute.split("."), importlib.import_module(module))
+
+
+def _load_installed(name: str) -> Any:
+    installed = {entry.name: entry for entry in entry_points(group=TOOLKITS)}
+    if name not in installed:
+        others = f"write module:attribute, or one of {', '.join(sorted(installed))}"
+        raise UsageError(f"no installed toolkit is named {name!r}: {_suggestion(name) or others}")
+    return installed[name].load()
+
+
+def _is_missing(reference: str, error: Exception) -> bool:
+    """Whether the module or its attribute is missing, and not something that it imports."""
+    module, _, attribute = reference.partition(":")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return error.obj.__name__ == module and error.name == attribute.partition(".")[0]
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return name is not None and (module == name or module.startswith(f"{name}."))
+
+
+def _searched(error: Exception) -> str:
+    """Return where a missing module was searched; empty for a missing attribute."""
+    if isinstance(error, AttributeError):
+        return ""
+    return f"modules are searched in the current folder ({os.getcwd()}) and on PYTHONPATH"
+
+
+def _suggestion(reference: str) -> str:
+    """Return a suggestion from the current folder; empty if there is none."""
+    found = suggest_references(reference, Path.cwd())
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _refuse_tool(reference: str, found: Any) -> None:
+    """Refuse a tool: calling it would run it. Raises UsageError."""
+    if not _is_tool(found):
+        return
+    module, colon, name = reference.partition(":")
+    if not colon:
+        raise UsageError(f"the installed {reference} is a tool, not a toolkit")
+    last = module.rpartition(".")[2]
+    toolkit = last if is_toolkit_name(last) else "tools"
+    text = (
+        f"{name} is a tool, not a toolkit: write {module}:NAME of a Toolkit, "
+        f'for example `tools = Toolkit("{toolkit}", [{name}])`'
+    )
+    suggestion = _suggestion(module)
+    raise UsageError(f"{text}; {suggestion}" if suggestion else text)
+
+
+def _is_tool(found: Any) -> bool:
+    """Whether it is a tool, or a function that cannot create a toolkit."""
+    if isinstance(found, Tool) or hasattr(found, _TOOL_MARK):
+        return True
+    if not inspect.isroutine(found) or inspect.isbuiltin(found):
+        return False
+    if "Toolkit" in str(getattr(found, "__annotations__", {}).get("return", "")):
+        return False
+    return inspect.iscoroutinefunction(found) or any(
+        each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        for each in inspect.signature(found).parameters.values()
+    )

@@ -1,0 +1,1 @@
+"""Toolkits as factories: functions that make a toolkit from a config."""

@@ -1,0 +1,169 @@
+"""One toolkit that a participant hosts, from the start of its tools to the end of its last call.
+
+Its definition may be replaced meanwhile. A former definition keeps its tools until its last call
+has ended; a tool that both have is neither stopped nor started between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from difflib import get_close_matches
+from typing import Any
+
+from toolbus.hosting.hosted_toolkit import HostedToolkit, InvalidOffer
+from toolbus.hosting.in_process import started_tools
+from toolbus.hosting.runner import Runner
+from toolbus.room.registrations import Registration, Registrations, checked_supersede
+from toolbus.tools.tool import Tool
+from toolbus.tools.toolkit import Toolkit
+from toolbus.wire import pack_body
+
+__all__ = ["Hosting", "find_hosting", "packed_manifest"]
+
+Key = tuple[str, bool]
+
+
+def packed_manifest(toolkit: Toolkit) -> bytes:
+    """Return a toolkit's manifest as it is registered."""
+    return pack_body(toolkit.manifest().model_dump(mode="json", exclude_defaults=True))
+
+
+class Hosting:
+    """One toolkit that is hosted.
+
+    Args:
+        room: Passed to the tools when they start.
+        runner: Runs the calls.
+        registrations: Where the toolkit is registered.
+        registration: The first definition.
+        is_ready: Whether requests can be sent now.
+        is_closed: Whether the room is closed for good.
+    """
+
+    def __init__(
+        self,
+        room: Any,
+        runner: Runner,
+        registrations: Registrations,
+        registration: Registration,
+        *,
+        is_ready: Callable[[], bool],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        self._room = room
+        self._definitions = runner.definitions
+        self._registrations = registrations
+        self._is_ready = is_ready
+        self._is_closed = is_closed
+        self._registration = registration
+        self._living = [registration.hosted]
+        self._started: dict[Tool, AsyncExitStack] = {}
+        self._retiring: dict[HostedToolkit, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
+        self.has_ended: bool = False
+        """Set when the block ends: nothing is replaced any more."""
+
+    @property
+    def key(self) -> Key:
+        """Its name, and whether it is public."""
+        return self._registration.hosted.key
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Start the tools, register, and do the reverse after the block."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._stop_accepting)
+            stack.push_async_callback(self._stop_all)
+            await self._start(self._registration.hosted.toolkit.tools)
+            # Also after a failure: the server may have registered it although its reply was lost.
+            stack.push_async_callback(self._end)
+            await self._registrations.add(self._registration)
+            yield
+
+    async def replace(self, toolkit: Toolkit, supersede: bool | None) -> None:
+        """Serve another definition. Raises as `RoomClient.replace`; then the old one is served."""
+        supersede = checked_supersede(toolkit, supersede)
+        async with self._changing:
+            if self.has_ended:
+                raise InvalidOffer(f"toolkit {toolkit.name} is not hosted any more")
+            old = self._registration
+            if supersede is None:
+                supersede = old.supersede
+            hosted = HostedToolkit(toolkit, old.hosted.public, former=self._living)
+            new = Registration(hosted, packed_manifest(toolkit), old.shared_with, supersede)
+            added = [tool for tool in toolkit.tools if tool not in self._started]
+            try:
+                await self._start(added)
+                await self._registrations.replace(old, new, self._definitions)
+            finally:
+                if self._registrations.is_active(new):
+                    self._follow(new)
+                else:
+                    await self._stop(added)
+
+    def _follow(self, new: Registration) -> None:
+        """Continue with a definition that the server has accepted; the old one ends its calls."""
+        old, self._registration = self._registration.hosted, new
+        self._living.append(new.hosted)
+        retiring = asyncio.get_running_loop().create_task(self._retire(old))
+        self._retiring[old] = retiring
+
+    async def _retire(self, old: HostedToolkit) -> None:
+        await old.drained()
+        async with self._changing:
+            self._living.remove(old)
+            kept = {tool for each in self._living for tool in each.toolkit.tools}
+            await self._stop(tool for tool in old.toolkit.tools if tool not in kept)
+        self._retiring.pop(old)
+
+    async def _end(self) -> None:
+        """Unregister, and wait for calls, unless this participant drains or is closed."""
+        async with self._changing:
+            self.has_ended = True
+        await self._registrations.unregister(self._registration, is_ready=self._is_ready())
+        if not self._registrations.is_draining and not self._is_closed():
+            await self._registration.hosted.drained()
+        else:
+            for hosted, task in self._retiring.items():
+                if hosted.running_calls:
+                    task.cancel()
+        await asyncio.gather(*self._retiring.values(), return_exceptions=True)
+
+    def _stop_accepting(self) -> None:
+        self._definitions.remove(self._registration.hosted)
+
+    async def _start(self, tools: Iterable[Tool]) -> None:
+        """Start tools; if one cannot start, those before it stay started."""
+        for tool in tools:
+            stack = AsyncExitStack()
+            await stack.enter_async_context(started_tools([tool], self._room))
+            self._started[tool] = stack
+
+    async def _stop(self, tools: Iterable[Tool]) -> None:
+        """Stop those of the tools that are started, the last one first."""
+        for tool in reversed(list(tools)):
+            stack = self._started.pop(tool, None)
+            if stack is not None:
+                await stack.aclose()
+
+    async def _stop_all(self) -> None:
+        await self._stop(list(self._started))
+
+
+def find_hosting(hostings: Mapping[Key, Hosting], toolkit: Toolkit) -> Hosting:
+    """Return what is hosted under a toolkit's name; if public and private are, by its `public`.
+
+    Raises InvalidOffer if nothing is, and TypeError for anything but a toolkit.
+    """
+    if not isinstance(toolkit, Toolkit):
+        raise TypeError(f"replace takes one Toolkit, not {type(toolkit).__name__}")
+    found = [each for key, each in hostings.items() if key[0] == toolkit.name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        return hostings[toolkit.name, getattr(toolkit, "public", True)]
+    near = get_close_matches(toolkit.name, {name for name, _ in hostings}, n=1)
+    hint = f"did you mean {near[0]}?" if near else "host it first, with `room.host(toolkit)`"
+    raise InvalidOffer(f"this connection hosts no toolkit {toolkit.name}: {hint}")

@@ -1,0 +1,109 @@
+"""Builders of factories: what a request may set, and what only the operator does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr, model_validator
+
+from toolbus import (
+    InvalidArguments,
+    OperatorOnly,
+    Toolkit,
+    builder_infos,
+    builder_of,
+    make_toolkits,
+)
+
+ROOM: Any = None
+
+
+class Shop(BaseModel):
+    database: Annotated[Path, OperatorOnly()] = Field(description="Where the goods are.")
+    key: SecretStr = SecretStr("")
+    rows: Annotated[int, Field(ge=1, le=9, description="How many.")] = 3
+    tags: list[str] = []
+
+    @model_validator(mode="after")
+    def check_all(self) -> Shop:
+        if self.rows == 9 and self.tags:
+            raise ValueError(f"no tags beside 9 rows of {self.database}")
+        return self
+
+
+def shop(config: Shop) -> Toolkit:
+    """Sell things.
+
+    Not shown.
+    """
+    return Toolkit("shop", description=config.model_dump_json())
+
+
+async def built(builder: Any, **config: Any) -> dict[str, Any]:
+    request = {"name": builder.name, **config}
+    [toolkit] = await make_toolkits(ROOM, None, [builder], [request])
+    return Shop.model_validate_json(toolkit.description).model_dump(mode="json")
+
+
+async def test_request_sets_the_open_fields_and_the_operator_the_others() -> None:
+    builder = builder_of(shop, database="a.db", tags=["mine"])
+    [info] = builder_infos([builder])
+    assert (info.name, info.description) == ("shop", "Sell things.")
+    assert set(info.schema["properties"]) == {"name", "key", "rows"}
+    rows = info.schema["properties"]["rows"]
+    assert (rows["maximum"], rows["description"], rows["default"]) == (9, "How many.", 3)
+    assert await built(builder) | {"key": ""} == {
+        "database": "a.db",
+        "key": "",
+        "rows": 3,
+        "tags": ["mine"],
+    }
+    assert (await built(builder_of(shop, "store", database="b"), rows=5))["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "message"),
+    [
+        ({"database": "/etc"}, "/tools/0/database", "only the operator of shop sets database"),
+        ({"rows": 10}, "/tools/0/rows", "greater than the maximum of 9"),
+        ({"row": 1}, "/tools/0", "row"),
+        ({"rows": 9, "tags": ["x"]}, "/tools/0", "is not valid"),
+    ],
+)
+async def test_request_that_is_refused_names_the_path(
+    config: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(InvalidArguments, match=message) as refused:
+        await built(builder_of(shop, database="secret.db"), **config)
+    assert refused.value.details["path"].startswith(path)
+    assert "secret.db" not in str(refused.value)
+
+
+class Named(BaseModel):
+    name: str = ""
+
+
+def named(config: Named) -> Toolkit:
+    return Toolkit("named", description=config.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: builder_of(shop), TypeError, "only the operator sets database: give it"),
+        (lambda: builder_of(shop, databse="x"), TypeError, "did you mean database?"),
+        (lambda: builder_of(shop, database="x", rows=0), ValueError, "rows: Input should be"),
+        (lambda: builder_of(shop, "Bad Name", database="x"), ValueError, "lower-case letter"),
+        (lambda: builder_of(named), TypeError, "rename the field `name`"),
+        (lambda: builder_of(lambda: Toolkit("x")), TypeError, "with one parameter"),  # type: ignore[arg-type, misc]
+        (lambda: builder_of(Toolkit("x")), TypeError, "with one parameter"),  # type: ignore[arg-type]
+    ],
+)
+def test_builder_that_cannot_be_made_says_why(
+    make: Callable[[], Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        make()
