@@ -358,6 +358,9 @@ class OtherDefs(BaseModel):
 def rows(rows: list[Weather]) -> None: ...
 
 
+def bounded(city: str, days: int = Field(3, ge=1)) -> None: ...
+
+
 def needs(city: str, unit: str) -> None: ...
 
 
@@ -379,6 +382,8 @@ def needs(city: str, unit: str) -> None: ...
         (plain, {"args_schema": {"properties": {"city": {}}}}, TypeError, "requires 'city'"),
         (plain, {"preset": [1]}, TypeError, "preset must be a dict"),
         (plain, {"preset": {"cty": 1}}, TypeError, "'cty' is not a parameter.* mean 'city'"),
+        (free, {"extended": Thinking, "preset": {1: 1}}, TypeError, "preset 1 is not a param"),
+        (bounded, {"args_schema": CITY}, TypeError, "bounded requires 'days'"),
         (forecast, {"args_schema": Weather, "preset": {"city": 1}}, TypeError, "a default"),
         (free, {"extended": Thinking, "preset": {"thinking": 1}}, ValueError, "'thinking' is pre"),
         (free, {"extended": dict}, TypeError, "extended must be a pydantic model"),
