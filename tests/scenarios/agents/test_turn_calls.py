@@ -122,6 +122,21 @@ async def test_inputs_reach_a_tool_and_its_stream_answers() -> None:
             assert got[0] == got[1].chunks[0]  # type: ignore[union-attr]  # the result
 
 
+async def test_file_that_answers_an_input_can_be_read_after_the_call() -> None:
+    @tool
+    async def repeated(parts: InputStream[str], count: int) -> bytes:
+        return "".join([part async for part in parts]).encode() * count
+
+    async with both(repeated) as turn:
+        for kit in KITS:
+            chunk = await turn.invoke(f"{kit}.repeated", {"count": 400_000}, input=["a", "b"])
+            assert isinstance(chunk, FileChunk)
+            assert await chunk.read() == b"ab" * 400_000
+            use = ToolUse("1", f"{kit}.repeated", {"count": 3}, input=["a"])
+            (result,) = await turn.run([use])
+            assert result.data == b"aaa"
+
+
 async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) -> None:
     wrong: Any = (
         ({"attachment": b"x", "input": [1]}, "total", "not both"),
