@@ -64,7 +64,7 @@ class UnreadMemory:
         """Bytes that wait now."""
 
     def update(self, reader: Reader, size: int) -> None:
-        """Take note of how many bytes wait for a reader now."""
+        """Set how many bytes wait for a reader now."""
         change, reader.unread_bytes = size - reader.unread_bytes, size
         if size:
             self._readers[reader] = None

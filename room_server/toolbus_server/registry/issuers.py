@@ -1,4 +1,4 @@
-"""What a text that names a participant means, and how participants are shown to people.
+"""Resolves texts that name participants, and chooses the aliases that people see.
 
 Pure. A bare name means the speaker's own issuer, always: no token of another issuer can take it.
 `alias/name` names the issuer. A server of one issuer shows bare names, and a `/` that follows no
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from toolbus_server.registry.models import NO_ALIAS, Identity, Participant
+from toolbus_server.registry.models import NO_ALIAS, Identity, Participant, name_between
 from toolbus_server.registry.request_options import bad_option
 
-__all__ = ["Issuers", "name_between", "read_name_between"]
+__all__ = ["Issuers"]
 
 
 class Issuers:
@@ -52,7 +52,7 @@ class Issuers:
         return (alias or NO_ALIAS) if self.are_several else ""
 
     def identity_of(self, text: str, speaker: Identity, option: str) -> Identity:
-        """Return whom a text of a request means.
+        """Return the identity that a text of a request names.
 
         Args:
             text: A name, or `alias/name`.
@@ -108,17 +108,3 @@ class Issuers:
             return entry
         named = self.identity_of(text, sharer, "shared_with")
         return f"{kind}{colon}{name_between(named, sharer.issuer)}"
-
-
-def name_between(named: Identity, issuer: str) -> str:
-    """Write an identity as nodes exchange it, beside an issuer: a bare name is one of that issuer.
-
-    So nodes of an older version read the names of the only issuer. No issuer has a NUL.
-    """
-    return named.name if named.issuer == issuer else f"{named.issuer}\0{named.name}"
-
-
-def read_name_between(text: str, issuer: str) -> Identity:
-    """Read what `name_between` wrote."""
-    other, nul, name = text.partition("\0")
-    return Identity(other, name) if nul else Identity(issuer, text)
