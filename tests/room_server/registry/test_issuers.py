@@ -48,6 +48,8 @@ def test_text_is_split_at_its_first_slash_where_there_are_several_issuers(
     ("entry", "covered"),
     [
         ("ann", "a:ann"),
+        ("Ann", ""),
+        ("an*", ""),
         ("*", "a:ann a:b/ann"),
         ("a/ann", "a:ann"),
         ("a/*", "a:ann a:b/ann"),

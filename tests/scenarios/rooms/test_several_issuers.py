@@ -220,7 +220,7 @@ def expected(way: Way, alias: str | None) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_bare_name_means_the_speakers_own_issuer(way: Way) -> None:
+async def test_a_bare_name_means_the_senders_own_issuer(way: Way) -> None:
     """NAME-1, NAME-2."""
     async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
         for text, alias in MEANT.items():
@@ -280,7 +280,7 @@ async def test_people_see_the_alias_before_the_name() -> None:
         assert (await next_message(inbox)).sender.full_name == "away/eve"
 
 
-async def test_an_unknown_alias_is_refused_with_the_speakers_own_only() -> None:
+async def test_an_unknown_alias_is_refused_with_the_senders_own_only() -> None:
     """NAME-2: the aliases of others are not named."""
     async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
         async with room_of(server, AWAY, "eve") as eve:
