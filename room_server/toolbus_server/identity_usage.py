@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 WINDOW_S = 10.0
-"""The window of the first three limits."""
+"""Seconds of the window of `MAX_WORK_S`, `MAX_CHANGES` and `MAX_COST`."""
 MAX_WORK_S = 5.0
 """Seconds of work on requests in a window: half of all, as others need the rest (CONN-7)."""
 MAX_CHANGES = 10_000
@@ -50,7 +50,7 @@ MAX_SUBSCRIBED_TOOLKITS = 1_024 * MIN_SUBSCRIPTION
 MAX_KEPT_NAMES = 1_024
 """Reserved names in rooms without participants; further ones are free at once."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Bytes that wait to be read; beyond it the connection with most of them is closed with 4430."""
+"""Bytes that wait to be read; beyond it the connections with most of them are closed (4430)."""
 _RETRY_AFTER_S = 1.0
 
 
@@ -105,7 +105,8 @@ class IdentityUsage:
         now = self._now()
         if self.work.exceeded(now, 0.0):
             retry_after_s = self.work.retry_after_s(now)
-            raise QuotaExceeded("requests take too much time", retry_after_s=retry_after_s)
+            message = "requests take too much time of the server: send fewer of them"
+            raise QuotaExceeded(message, retry_after_s=retry_after_s)
 
     def can_wait(self, size: int) -> bool:
         """Whether one more request of this size may wait."""
@@ -135,7 +136,7 @@ class IdentityUsage:
         """
         size = max(MIN_SUBSCRIPTION, toolkits)
         if self.subscribed - before + size > MAX_SUBSCRIBED_TOOLKITS:
-            message = "the connections of one identity have too many subscriptions"
+            message = "one identity has too many subscriptions: end those that it does not need"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
         self.subscribed += size - before
         return size
@@ -168,8 +169,9 @@ class IdentityUsages:
 
     def left(self, identity: Hashable) -> None:
         """Keep the usage for one window after a connection of the identity has ended."""
+        usage = self.of(identity)
         self._left.pop(identity, None)
-        self._left[identity] = self._now() + WINDOW_S, self.of(identity)
+        self._left[identity] = self._now() + WINDOW_S, usage
 
     def _forget_old(self) -> None:
         now = self._now()

@@ -20,8 +20,9 @@ __all__ = ["Reader", "UnreadMemory", "write_limit_of"]
 _SHARE = 7 / 8
 """Beyond a limit connections are closed until so much of it is in use."""
 _FREE_BYTES = 16 * 1024 * 1024
-"""What the connections of one identity may have in write buffers that are not counted."""
+"""Shared by the write buffers of one identity, which are not counted before they are full."""
 _MIN_WRITE_LIMIT = 16 * 1024
+"""What each of them has at least; 4,096 that join one after another have 112 MiB in all."""
 
 
 def write_limit_of(connections: int) -> int:
@@ -64,7 +65,7 @@ class UnreadMemory:
         """Bytes that wait now."""
 
     def update(self, reader: Reader, size: int) -> None:
-        """Take note of how many bytes wait for a reader now."""
+        """Set how many bytes wait for a reader now."""
         change, reader.unread_bytes = size - reader.unread_bytes, size
         if size:
             self._readers[reader] = None

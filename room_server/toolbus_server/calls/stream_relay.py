@@ -42,8 +42,7 @@ _MAX_CREDIT = 2**53
 _MAX_WAITING_BYTES = 64
 """The most bytes of the first chunk of a result that waits for other streams (STREAM-10)."""
 _SLOW_S = 300.0
-"""How long a host waits for a connection that takes nothing, or for input, whatever the caller
-says."""
+"""How long a host waits at most for a connection that takes nothing, or for input."""
 _CHECK_S = 1.0
 _CLOCK_S = 0.001
 """A timer may fire this many seconds early."""
@@ -313,7 +312,7 @@ class StreamRelay:
         self._abort(direction.call, error, "broken")
 
     def _check_stall(self, streams: CallStreams) -> None:
-        """End a stream whose host is silent though it has credit, or whose caller owes something.
+        """End a call whose host is silent though it has credit, or whose caller is silent.
 
         The caller may give credit or input at any moment, but it is not polled all the time.
         """

@@ -10,8 +10,12 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import unpack_body
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.remote_participants import RemoteParticipant
-from toolbus_server.registry.issuers import name_between, read_name_between
-from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.models import (
+    Identity,
+    Participant,
+    name_between,
+    read_name_between,
+)
 from toolbus_server.rooms.hub import OpenRoom
 from toolbus_server.rooms.walks import Ended, Walks
 

@@ -13,11 +13,15 @@ from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.registry.request_options import bad_option
 
-__all__ = ["affinity_of", "check_grant", "check_pin", "check_principal"]
+__all__ = ["affinity_of", "check_grant", "check_pin", "check_principal", "no_host_error"]
 
 _MAX_AFFINITY_CHARS = 128
-NO_HOST_RETRY_S = 0.2
-"""When to try again where a toolkit has no host."""
+_NO_HOST_RETRY_S = 0.2
+
+
+def no_host_error(toolkit: RegisteredToolkit) -> NoHost:
+    """Make the error for a toolkit without a host; it has the time after which to try again."""
+    return NoHost(f"{toolkit.name} has no host now", retry_after_s=_NO_HOST_RETRY_S)
 
 
 def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> ToolManifest:
@@ -31,7 +35,7 @@ def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> T
     tool = toolkit.serving.definition.tool(name)
     if tool is None:
         if toolkit.serving.definition.is_name_only and caller.may_call(toolkit.name, name):
-            raise NoHost(f"{toolkit.name} has no host now", retry_after_s=NO_HOST_RETRY_S)
+            raise no_host_error(toolkit)
         raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
     if not caller.may_call(toolkit.name, name):
         details = {"grant": "agents.call", "lacks": "caller"}

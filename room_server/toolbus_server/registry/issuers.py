@@ -1,6 +1,6 @@
-"""What a text that names a participant means, and how participants are shown to people.
+"""Resolves texts that name participants, and chooses the aliases that people see.
 
-Pure. A bare name means the speaker's own issuer, always: no token of another issuer can take it.
+Pure. A bare name means the sender's own issuer, always: no token of another issuer can take it.
 `alias/name` names the issuer. A server of one issuer shows bare names, and a `/` that follows no
 alias of it is part of a name. Otherwise a text is split at its first `/`.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from toolbus_server.registry.models import NO_ALIAS, Identity, Participant
+from toolbus_server.registry.models import NO_ALIAS, Identity, Participant, name_between
 from toolbus_server.registry.request_options import bad_option
 
-__all__ = ["Issuers", "name_between", "read_name_between"]
+__all__ = ["Issuers"]
 
 
 class Issuers:
@@ -51,27 +51,27 @@ class Issuers:
             return NO_ALIAS if self._aliases else ""
         return (alias or NO_ALIAS) if self.are_several else ""
 
-    def identity_of(self, text: str, speaker: Identity, option: str) -> Identity:
-        """Return whom a text of a request means.
+    def identity_of(self, text: str, sender: Identity, option: str) -> Identity:
+        """Return the identity that a text of a request names.
 
         Args:
             text: A name, or `alias/name`.
-            speaker: The identity that sent the request.
+            sender: The identity that sent the request.
             option: The path of the text in the request.
 
         Raises:
-            InvalidArguments: No issuer has that alias. The message has the speaker's own alias;
-                others are known only from the participants that the speaker may see.
+            InvalidArguments: No issuer has that alias. The message has the sender's own alias;
+                others are known only from the participants that the sender may see.
         """
         alias, slash, name = text.partition("/")
         if not slash:
-            return Identity(speaker.issuer, text)
+            return Identity(sender.issuer, text)
         issuer = self._by_alias.get(alias)
         if issuer is not None:
             return Identity(issuer, name)
         if not self.are_several:
-            return Identity(speaker.issuer, text)
-        own = self.alias_of(speaker.issuer)
+            return Identity(sender.issuer, text)
+        own = self.alias_of(sender.issuer)
         raise bad_option(
             option,
             f"must be a name of your own issuer, or alias/name: no issuer has the alias "
@@ -84,7 +84,7 @@ class Issuers:
         An entry means what it means in a request of this participant; `*` stands for all names of
         an issuer.
         """
-        covers, own = agent.rights.may_act_for_text, agent.identity.issuer
+        covers, own = agent.rights.has_act_for, agent.identity.issuer
         alias = self._aliases.get(principal.issuer)
         if alias and (covers(f"{alias}/{principal.name}") or covers(f"{alias}/*")):
             return True
@@ -94,7 +94,7 @@ class Issuers:
         return covers("*") or (is_bare and covers(principal.name))
 
     def _is_bare(self, name: str) -> bool:
-        """Whether a name with a slash means the speaker's own issuer."""
+        """Whether a name with a slash means the sender's own issuer."""
         return not self.are_several and name.partition("/")[0] not in self._by_alias
 
     def read_share(self, entry: str, sharer: Identity) -> str:
@@ -108,17 +108,3 @@ class Issuers:
             return entry
         named = self.identity_of(text, sharer, "shared_with")
         return f"{kind}{colon}{name_between(named, sharer.issuer)}"
-
-
-def name_between(named: Identity, issuer: str) -> str:
-    """Write an identity as nodes exchange it, beside an issuer: a bare name is one of that issuer.
-
-    So nodes of an older version read the names of the only issuer. No issuer has a NUL.
-    """
-    return named.name if named.issuer == issuer else f"{named.issuer}\0{named.name}"
-
-
-def read_name_between(text: str, issuer: str) -> Identity:
-    """Read what `name_between` wrote."""
-    other, nul, name = text.partition("\0")
-    return Identity(other, name) if nul else Identity(issuer, text)

@@ -20,6 +20,8 @@ __all__ = [
     "Participant",
     "RegisteredToolkit",
     "Reservation",
+    "name_between",
+    "read_name_between",
     "searchable_texts",
 ]
 
@@ -33,6 +35,21 @@ class Identity(NamedTuple):
 
     issuer: str
     name: str
+
+
+def name_between(named: Identity, issuer: str) -> str:
+    """Write an identity as nodes exchange and keep it, beside an issuer of the same record.
+
+    A bare name is one of that issuer, so that nodes of an older version read the names of the only
+    issuer. No issuer has a NUL.
+    """
+    return named.name if named.issuer == issuer else f"{named.issuer}\0{named.name}"
+
+
+def read_name_between(text: str, issuer: str) -> Identity:
+    """Read what `name_between` wrote."""
+    other, nul, name = text.partition("\0")
+    return Identity(other, name) if nul else Identity(issuer, text)
 
 
 @lru_cache(maxsize=1024)
@@ -207,8 +224,7 @@ class RegisteredToolkit:
         shared = (at or self.serving).shared_with
         if not shared:
             return False
-        issuer, name = participant.identity
-        name = name if issuer == self.owner.issuer else f"{issuer}\0{name}"  # see `read_share`
+        name = name_between(participant.identity, self.owner.issuer)
         return "*" in shared or f"name:{name}" in shared or f"role:{participant.role}" in shared
 
 

@@ -12,9 +12,9 @@ from math import inf
 from random import Random
 from typing import Literal, NamedTuple
 
-from toolbus.errors import AlreadyExists, NoHost, NotFound
+from toolbus.errors import AlreadyExists, NotFound
 from toolbus.wire import ParticipantId
-from toolbus_server.registry.call_checks import NO_HOST_RETRY_S
+from toolbus_server.registry.call_checks import no_host_error
 from toolbus_server.registry.generations import (
     NO_CLAIM,
     Claim,
@@ -65,7 +65,7 @@ class RoomState:
         name: The room's name.
         random: Draws the two hosts between which the one with fewer calls is chosen.
         visibility: What participants may see of toolkits; shared by all rooms of a server.
-        issuers: Says whom a name means; shared by all rooms of a server.
+        issuers: Resolves the names of participants; shared by all rooms of a server.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RoomState:
     ) -> None:
         self.name = name
         self.issuers: Issuers = issuers or Issuers()
-        """Says whom a name means."""
+        """Resolves the names of participants."""
         self.visibility: ToolVisibility = visibility or ToolVisibility()
         """What each participant may see of its toolkits."""
         self._random = random
@@ -532,7 +532,7 @@ class RoomState:
         """
         hosts = toolkit.serving.hosts
         if not hosts:
-            raise NoHost(f"{toolkit.name} has no host now", retry_after_s=NO_HOST_RETRY_S)
+            raise no_host_error(toolkit)
         if len(hosts) == 1:
             return hosts[0]
         choice = toolkit.serving.choice

@@ -201,20 +201,23 @@ class LazyDefinition(Definition):
         return found
 
     def _tools_by_name(self) -> dict[str, bytes]:
-        if self._packed_tools is None and not self._packed:
-            head = ToolkitManifest(name=self._name, version=self._version)
+        tools = self._packed_tools
+        if tools is None:
+            head, tools = self._split()
             object.__setattr__(self, "_head", head)
-            object.__setattr__(self, "_packed_tools", {})
-        if self._packed_tools is None:
-            try:
-                pieces = split_manifest(self._packed, MAX_TOOLS)
-                named = {_name_of(piece): piece for piece in pieces.tools}
-            except (BadBody, msgspec.DecodeError) as error:
-                raise _manifest_error("/tools", str(error)) from error
-            object.__setattr__(self, "_head", _parse(pieces.head))
-            object.__setattr__(self, "_packed_tools", named)
-            return named
-        return self._packed_tools
+            object.__setattr__(self, "_packed_tools", tools)
+        return tools
+
+    def _split(self) -> tuple[ToolkitManifest, dict[str, bytes]]:
+        """Return the manifest without tools, and the packed tools by name."""
+        if self.is_name_only:
+            return ToolkitManifest(name=self._name, version=self._version), {}
+        try:
+            pieces = split_manifest(self._packed, MAX_TOOLS)
+            named = {_name_of(piece): piece for piece in pieces.tools}
+        except (BadBody, msgspec.DecodeError) as error:
+            raise _manifest_error("/tools", str(error)) from error
+        return _parse(pieces.head), named
 
     def read_steps(self) -> Steps[None]:
         """Parse the manifest, one tool in each step."""

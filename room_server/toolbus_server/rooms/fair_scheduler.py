@@ -61,7 +61,7 @@ class FairScheduler:
 
         Args:
             job: The job.
-            owner: For whom it is: all jobs of one owner share one turn. None for a turn of its own.
+            owner: All jobs of one owner share one turn. None for a turn of its own.
         """
         if owner is not None:
             if owner in self._shared:

@@ -103,7 +103,7 @@ class Hub:
         """Sends the events of all rooms, and runs the walks of all participants."""
         self._visibility = ToolVisibility()
         self.issuers: Issuers = Issuers()
-        """Says whom a name means; `set_issuers` changes it."""
+        """Resolves the names of participants; `set_issuers` changes it."""
         self.registrations = RegistrationQueue(loop, self.scheduler)
         """Reads the manifests of all rooms."""
         self.denied = 0

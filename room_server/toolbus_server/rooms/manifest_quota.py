@@ -59,7 +59,8 @@ class ManifestQuota:
         freed = sum(len(each.definition.packed) for each in ending)
         limit = identity_usage.MAX_MANIFEST_BYTES
         if self._usages.of(participant.identity).manifest_bytes + size - freed > limit:
-            raise QuotaExceeded(f"the manifests of one identity have at most {limit} bytes")
+            message = f"the manifests of one identity have at most {limit} bytes: unregister some"
+            raise QuotaExceeded(message)
 
     def add(self, identity: Identity, generation: Generation) -> None:
         """Count a generation for as long as its room keeps it."""

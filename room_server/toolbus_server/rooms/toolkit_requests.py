@@ -18,7 +18,6 @@ from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     DefinitionConflict,
-    NoHost,
     NotFound,
     PermissionDenied,
     QuotaExceeded,
@@ -35,7 +34,7 @@ from toolbus.wire import (
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
-from toolbus_server.registry.call_checks import NO_HOST_RETRY_S
+from toolbus_server.registry.call_checks import no_host_error
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
@@ -227,7 +226,9 @@ class ToolkitRequests:
         if state.existing(identity, name, public) is not None:
             return
         if is_identity_full:
-            raise QuotaExceeded(f"one identity has at most {most} toolkits in a room")
+            raise QuotaExceeded(
+                f"one identity has at most {most} toolkits in a room: unregister some"
+            )
         raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
 
     def _denied(self, participant: Participant, public: bool, name: str) -> PermissionDenied:
@@ -301,7 +302,7 @@ class ToolkitRequests:
                     raise PermissionDenied(f"no grant to inspect {toolkit.name}")
                 raise NotFound(f"toolkit {request.toolkit[:64]} not found")
             if definition.is_name_only:
-                raise NoHost(f"{toolkit.name} has no host now", retry_after_s=NO_HOST_RETRY_S)
+                raise no_host_error(toolkit)
             packed: list[Raw] = []
             if known != definition.digest:
                 packed = yield from _packed_tools(readable)

@@ -148,7 +148,7 @@ class AcceptedConnection(ServerTransport):
                 return False
         return True
 
-    def find_address(self, headers: Headers) -> None:
+    def request_arrived(self, headers: Headers) -> None:
         """End the handshake; count a client of a trusted proxy by the address in its headers."""
         self._handshakes.end(self)
         if not self._counted and self._proxies.include(self._peer):

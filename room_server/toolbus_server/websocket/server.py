@@ -260,7 +260,7 @@ class RoomServer:
             return connection.drop()
         if not has_fitting(request.headers):
             return connection.respond(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LARGE)
-        connection.find_address(request.headers)
+        connection.request_arrived(request.headers)
         answer = self._endpoints.answer(request)
         if answer is not None:
             return answer

@@ -468,10 +468,9 @@ class ToolRights:
         allowed = grant.register_public_toolkit if public else grant.register_private_toolkit
         return allowed and self._register.covers_toolkit(toolkit)
 
-    def may_act_for(self, principal: str) -> bool:
-        """Whether it may call on behalf of this name of its own issuer without a parent call."""
-        return "*" in self._grant.act_for or principal in self._grant.act_for
+    def has_act_for(self, entry: str) -> bool:
+        """Whether `act_for` has this very entry: a name, `alias/name`, `*` or `alias/*`.
 
-    def may_act_for_text(self, entry: str) -> bool:
-        """Whether `act_for` has this very entry: a name, `alias/name`, `*` or `alias/*`."""
+        The server alone knows which identities an entry covers.
+        """
         return entry in self._grant.act_for

@@ -26,10 +26,8 @@ BUDGET_BYTES = 16 * 1024 * 1024
 """Buffer limit of all streams of one connection; more streams have smaller shares each."""
 MIN_SHARE_BYTES = 64 * 1024
 """The least share of each stream, even if the budget is used up."""
-
-
 _CREDIT_INTERVAL_S = 5.0
-"""How long a sender waits for the credit of a reader that reads slowly; a server allows 30 s."""
+"""Seconds after which a sender without credit gets it at the next read; a server allows 30 s."""
 
 
 class ReceivedChunk(NamedTuple):
@@ -177,7 +175,7 @@ class ReceiveBuffer:
 
     @property
     def _is_credit_due(self) -> bool:
-        """Whether the sender has waited for so long that it must learn that the reader goes on."""
+        """Whether the sender has waited for credit for `_CREDIT_INTERVAL_S`."""
         if self._window.is_open:
             return False
         return asyncio.get_running_loop().time() - self._closed_at >= _CREDIT_INTERVAL_S

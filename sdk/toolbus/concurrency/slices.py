@@ -44,10 +44,9 @@ class _Turns:
     garbage collector has to look at in one go grows with them.
     """
 
-    __slots__ = ("_count", "_is_taken", "_loop", "_takes_smallest", "_waiting")
+    __slots__ = ("_count", "_is_taken", "_takes_smallest", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._is_taken = False
         self._takes_smallest = False
         self._count = 0
@@ -63,7 +62,7 @@ class _Turns:
         if not self._is_taken:
             self._is_taken = True
             return
-        turn = self._loop.create_future()
+        turn = asyncio.get_running_loop().create_future()
         self._waiting[turn] = rank
         try:
             await turn
@@ -75,7 +74,7 @@ class _Turns:
 
     def end(self) -> None:
         """End a slice; the next one begins in the next iteration of the loop."""
-        self._loop.call_soon(self._pass_on)
+        asyncio.get_running_loop().call_soon(self._pass_on)
 
     def _pass_on(self) -> None:
         waiting = self._waiting
@@ -90,14 +89,15 @@ class _Turns:
         self._is_taken = False
 
 
-# The state of each loop, as asyncio has it too: jobs of all rooms of a process share its loop.
+# The state of each loop, as asyncio has it too: jobs of all rooms of a process share its loop. It
+# must not refer to the loop, which would then never be freed.
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
 
 
 def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
     turns = _TURNS.get(loop)
     if turns is None:
-        turns = _TURNS[loop] = _Turns(loop)
+        turns = _TURNS[loop] = _Turns()
     return turns
 
 

@@ -279,8 +279,9 @@ class Room:
                 once input was taken.
             wait_for_host_s: Seconds to wait for a host, as in `invoke`.
             stall_timeout_s: Seconds without a chunk, input or progress although the tool could
-                send; then the stream ends with `StreamStalled`. None is no limit. A stream that
-                is not read ends after 30 s, one whose input pauses after 300 s, whatever this is.
+                send; then the stream ends with `StreamStalled`. None is no limit. An input may
+                pause for that time too, at most 300 s. A stream that is not read ends after 30 s,
+                whatever this is.
             on_progress: A plain function that gets the value of each progress.
             unknown: Takes nothing, as in `invoke`.
 

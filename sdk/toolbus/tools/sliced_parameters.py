@@ -161,5 +161,6 @@ def _limit(values: Any, path: str) -> Steps[None]:
     """Refuse values that would be converted at once and have too many objects and lists."""
     count = yield from count_containers(values, MAX_CONTAINERS_AT_ONCE)
     if count > MAX_CONTAINERS_AT_ONCE:
-        message = f"more than {MAX_CONTAINERS_AT_ONCE} objects and lists to convert at once"
+        most = MAX_CONTAINERS_AT_ONCE
+        message = f"more than {most} objects and lists to convert at once: send fewer"
         raise invalid_arguments(Violation(path, message))

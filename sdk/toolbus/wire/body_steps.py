@@ -103,7 +103,7 @@ class _Counter:
     def __call__(self, container: Any) -> Any:
         self._left -= 1
         if self._left < 0:
-            raise BadBody("", f"more than {self._limit} objects and lists")
+            raise BadBody("", f"more than {self._limit} objects and lists: send fewer")
         return container
 
 

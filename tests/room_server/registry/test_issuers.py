@@ -1,4 +1,4 @@
-"""Whom a text means: names with a slash, grants, and issuers that come and go."""
+"""The meaning of names: with a slash, in grants, and with issuers that come and go."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from support.parts.models import participant
 from toolbus.auth.grants import AgentsGrant, ApiScope
 from toolbus.errors import InvalidArguments
-from toolbus_server.registry.issuers import Issuers, name_between, read_name_between
-from toolbus_server.registry.models import NO_ALIAS, Identity
+from toolbus_server.registry.issuers import Issuers
+from toolbus_server.registry.models import NO_ALIAS, Identity, name_between, read_name_between
 
 TWO = {"iss-a": "a", "iss-b": "b"}
 ANN = Identity("iss-a", "ann")
@@ -48,6 +48,8 @@ def test_text_is_split_at_its_first_slash_where_there_are_several_issuers(
     ("entry", "covered"),
     [
         ("ann", "a:ann"),
+        ("Ann", ""),
+        ("an*", ""),
         ("*", "a:ann a:b/ann"),
         ("a/ann", "a:ann"),
         ("a/*", "a:ann a:b/ann"),
@@ -58,7 +60,7 @@ def test_text_is_split_at_its_first_slash_where_there_are_several_issuers(
     ],
 )
 def test_an_entry_of_act_for_covers_the_issuer_that_it_names(entry: str, covered: str) -> None:
-    """NAME-3: a name with a slash is no way around its alias."""
+    """NAME-3: a name with a slash does not evade the alias."""
     agent = participant("agent", issuer="iss-a", api=ApiScope(agents=AgentsGrant(act_for=[entry])))
     named = [f"{issuer}:{name}" for issuer in "ab" for name in ("ann", "b/ann")]
     may = [
@@ -70,7 +72,7 @@ def test_an_entry_of_act_for_covers_the_issuer_that_it_names(entry: str, covered
 
 
 def test_a_former_issuer_keeps_its_alias_until_another_one_gets_it() -> None:
-    """NAME-4: nobody is shown as one of an issuer whose alias passed on."""
+    """NAME-4: no participant is shown with an alias that another issuer has now."""
     issuers = Issuers(TWO)
     issuers.update({"iss-a": ""})
     assert [issuers.alias_of(each) for each in ("iss-a", "iss-b", "x")] == ["a", "b", NO_ALIAS]

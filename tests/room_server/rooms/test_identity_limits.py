@@ -146,6 +146,7 @@ def test_identity_that_reconnects_in_a_loop_keeps_its_usage_and_others_are_forgo
         connected.charge(100.0)
         usages.left("mallory")
         del connected
+        usages.left("mallory")  # another connection, of which nothing refers to the usage any more
         for number in range(10):
             usages.left(f"{now}-{number}")
         now += identity_usage.WINDOW_S / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from support.nodes.cluster import hosted, nodes, until_listed, until_present
 from support.redis.server import RedisServer, redis_server
 from toolbus import tool
 from toolbus_server.cluster import replicated_rooms
+from toolbus_server.cluster.lease import Lease
 
 TIME_S = 60
 PREFIX = "toolbus:{r:lab}:"
@@ -100,15 +101,25 @@ async def _keys(client: Any) -> list[bytes]:
 
 
 async def test_room_without_damage_is_not_published_again(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Participants join, host, reserve names and leave at all nodes while the room is checked."""
     caplog.set_level(logging.WARNING)
+    checked, run = asyncio.Event(), Lease.script
+
+    async def script(lease: Lease, name: str, keys: Iterable[str], *arguments: Any) -> Any:
+        answer = await run(lease, name, keys, *arguments)
+        if name == "check_room":
+            checked.set()
+        return answer
+
+    monkeypatch.setattr(Lease, "script", script)
     async with asyncio.timeout(TIME_S), nodes(redis, 2) as servers:
         for _ in range(5):
             async with servers[0].room("bob") as bob, hosted(servers[1], say):
                 await until_listed(bob, "kit")
                 async with hosted(servers[0], say, name="other"):
                     assert await bob.call("kit.say", text="x") == "x"
-                await asyncio.sleep(0.15)  # a check comes in between
+                checked.clear()
+                await checked.wait()
     assert "publishes its participants again" not in caplog.text

@@ -1,4 +1,4 @@
-"""Two issuers at one server: whom a name means, for each way in which a request names somebody."""
+"""Two issuers at one server: what a name means, for each way to name a participant."""
 
 from __future__ import annotations
 
@@ -185,9 +185,9 @@ WAYS: dict[Way, str] = {
     share: "",
     kick: "",
 }
-"""Each way, and what comes of a name that nobody has."""
+"""Each way, and the outcome for a name that no participant has."""
 MEANT = {"ann": "away", "away/ann": "away", "home/ann": "home", "home/zoe": None, "zoe": None}
-"""Whom `eve` of the issuer `away` means; None is nobody."""
+"""The issuer that `eve` of `away` means; None if no participant has the name."""
 
 
 @asynccontextmanager
@@ -220,7 +220,7 @@ def expected(way: Way, alias: str | None) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_bare_name_means_the_speakers_own_issuer(way: Way) -> None:
+async def test_a_bare_name_means_the_senders_own_issuer(way: Way) -> None:
     """NAME-1, NAME-2."""
     async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
         for text, alias in MEANT.items():
@@ -240,7 +240,7 @@ async def test_a_server_of_one_issuer_reads_its_own_alias_and_no_other(way: Way)
                 assert (text, await outcome(way, case, text)) == (text, expected(way, alias))
 
 
-async def test_nodes_agree_whom_a_name_means(redis: RedisPlace) -> None:
+async def test_nodes_agree_on_the_meaning_of_a_name(redis: RedisPlace) -> None:
     """NAME-1: those who are meant are at another node."""
     async with running_nodes(redis.url, settings=TWO) as (here, there):
         for way in WAYS:
@@ -280,7 +280,7 @@ async def test_people_see_the_alias_before_the_name() -> None:
         assert (await next_message(inbox)).sender.full_name == "away/eve"
 
 
-async def test_an_unknown_alias_is_refused_with_the_speakers_own_only() -> None:
+async def test_an_unknown_alias_is_refused_with_the_senders_own_only() -> None:
     """NAME-2: the aliases of others are not named."""
     async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
         async with room_of(server, AWAY, "eve") as eve:

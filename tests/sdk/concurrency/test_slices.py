@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Generator
 
 import pytest
@@ -114,3 +116,17 @@ async def test_an_error_of_a_step_is_raised_and_the_next_job_runs(ticks: Ticks) 
         return_exceptions=True,
     )
     assert [str(each) for each in ended] == ["broken", "a"]
+
+
+def test_a_loop_that_ran_jobs_is_freed_after_its_end() -> None:
+    async def use() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await asyncio.gather(*(run_in_slices(iter_steps(), 1) for _ in range(2)))
+        return weakref.ref(asyncio.get_running_loop())
+
+    used = asyncio.run(use())
+    gc.collect()
+    assert used() is None
+
+
+def iter_steps() -> Generator[None, None, None]:
+    yield

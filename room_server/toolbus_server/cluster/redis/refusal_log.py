@@ -1,4 +1,8 @@
-"""Logs the scripts that Redis refuses: when that begins, when it ends, and a count each minute."""
+"""Logs the scripts that Redis refuses: when that begins, when it ends, and a count each minute.
+
+A node runs a refused script again within seconds, unless its room has ended: keys for which it was
+not refused for a minute do not count any more.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,8 @@ _logger = bounded_logger(__name__)
 class _Refused:
     """A script that is refused for some keys."""
 
-    targets: set[Hashable] = field(default_factory=set)
+    targets: dict[Hashable, float] = field(default_factory=dict)
+    """The keys, and when it was last refused for them."""
     count: int = 0
     next_line_at: float = float("-inf")
     is_logged: bool = False
@@ -39,13 +44,13 @@ class RefusalLog:
 
     def refused(self, script: str, target: Hashable, reason: str) -> None:
         """Record that Redis refused a script for some keys."""
-        state = self._refused.setdefault(script, _Refused())
+        state, now = self._refused.setdefault(script, _Refused()), self._now()
         state.count += 1
-        if len(state.targets) < _MAX_TARGETS:
-            state.targets.add(target)
-        if self._now() < state.next_line_at:
+        if target in state.targets or len(state.targets) < _MAX_TARGETS:
+            state.targets[target] = now
+        if now < state.next_line_at:
             return
-        state.next_line_at, state.is_logged = self._now() + REPEAT_S, True
+        state.next_line_at, state.is_logged = now + REPEAT_S, True
         if state.count == 1:
             _logger.error("Redis refuses the script %s: %s", script, reason)
         else:
@@ -57,10 +62,11 @@ class RefusalLog:
         state = self._refused.get(script)
         if state is None:
             return
-        state.targets.discard(target)
-        if state.targets:
+        state.targets.pop(target, None)
+        since = self._now() - REPEAT_S
+        if any(refused_at > since for refused_at in state.targets.values()):
             return
         if state.is_logged:
             message = "Redis runs the script %s again, after %d refusals"
             _logger.warning(message, script, state.count)
-        state.count, state.is_logged = 0, False
+        self._refused[script] = _Refused(next_line_at=state.next_line_at)

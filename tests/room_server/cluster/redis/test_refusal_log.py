@@ -33,10 +33,11 @@ def test_refusal_is_logged_when_it_begins_and_ends_and_once_a_minute_with_a_coun
     clock.advance(REPEAT_S)
     log.refused("enter", "a", "BUSY")
     assert lines() == ["Redis still refuses the script enter, 61 times until now: BUSY"]
+    log.refused("enter", "b", "BUSY")
     log.accepted("enter", "a")
     assert lines() == []
     log.accepted("enter", "b")
-    assert lines() == ["Redis runs the script enter again, after 61 refusals"]
+    assert lines() == ["Redis runs the script enter again, after 62 refusals"]
     for _ in range(3):  # it begins and ends many times within a minute
         log.refused("enter", "a", "WRONGTYPE")
         log.accepted("enter", "a")
@@ -44,3 +45,7 @@ def test_refusal_is_logged_when_it_begins_and_ends_and_once_a_minute_with_a_coun
     clock.advance(REPEAT_S)
     log.refused("enter", "a", "WRONGTYPE")
     assert lines() == ["Redis refuses the script enter: WRONGTYPE"]
+    log.refused("enter", "ended", "WRONGTYPE")
+    clock.advance(REPEAT_S)
+    log.accepted("enter", "c")
+    assert lines() == ["Redis runs the script enter again, after 2 refusals"]
