@@ -2,7 +2,8 @@
 
 A connection reports what waits for it when that changes while it is behind; messages that are
 written at once are not counted, so a call to a participant that reads costs nothing here. Beyond a
-limit the connections with the most bytes are closed, and the others go on.
+limit the connections with the most bytes are closed, and the others go on. Calls and messages,
+which may be refused, never use up a limit, so that they close no connection of their receivers.
 """
 
 from __future__ import annotations
@@ -78,6 +79,17 @@ class UnreadMemory:
             usage.unread_bytes += change
             if usage.unread_bytes > identity_usage.MAX_UNREAD_BYTES:
                 self._close_soon(usage)
+
+    def has_room_for(self, reader: Reader, size: int) -> bool:
+        """Whether a message that may be refused is queued for a reader that is behind.
+
+        Of each limit a reader gets at most as much as it leaves free for others, as callers do of a
+        host's places: so many readers that are behind together do not reach the limit.
+        """
+        wanted, usage = reader.unread_bytes + size, reader.usage
+        if self._max_bytes and wanted > self._max_bytes - self.total_bytes:
+            return False
+        return usage is None or wanted <= identity_usage.MAX_UNREAD_BYTES - usage.unread_bytes
 
     def _close_soon(self, exceeding: IdentityUsage | None) -> None:
         if not self._exceeding:

@@ -316,10 +316,18 @@ class MessageConnection(Connection):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or refuse it at once if the peer is too far behind."""
-        queue = self._send_queue
-        if queue is not None and queue.bytes + len(data) > _REFUSABLE_BYTES:
+        if (self.paused or self._send_queue) and not self.may_queue(len(data)):
             return False
         return self.send_message(data, ticket)
+
+    def may_queue(self, size: int) -> bool:
+        """Whether a message that may be refused is added to what waits for a peer that is behind.
+
+        Args:
+            size: Its bytes.
+        """
+        queue = self._send_queue
+        return queue is None or queue.bytes + size <= _REFUSABLE_BYTES
 
     def pause_writing(self) -> None:
         """Queue messages from now on; a peer that reads too little is disconnected."""
