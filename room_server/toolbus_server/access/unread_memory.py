@@ -20,6 +20,8 @@ __all__ = ["Reader", "UnreadMemory", "write_limit_of"]
 
 _SHARE = 7 / 8
 """Beyond a limit connections are closed until so much of it is in use."""
+_OFFERED_SHARE = 1 / 2
+"""How much of a limit calls and messages may use: the rest is for what must not be refused."""
 _FREE_BYTES = 16 * 1024 * 1024
 """What the connections of one identity may have in write buffers that are not counted."""
 _MIN_WRITE_LIMIT = 16 * 1024
@@ -83,13 +85,14 @@ class UnreadMemory:
     def has_room_for(self, reader: Reader, size: int) -> bool:
         """Whether a message that may be refused is queued for a reader that is behind.
 
-        Of each limit a reader gets at most as much as it leaves free for others, as callers do of a
-        host's places: so many readers that are behind together do not reach the limit.
+        Of half of each limit a reader gets at most as much as it leaves free for others, as callers
+        do of a host's places: so many readers that are behind together do not reach the limit.
         """
         wanted, usage = reader.unread_bytes + size, reader.usage
-        if self._max_bytes and wanted > self._max_bytes - self.total_bytes:
+        if self._max_bytes and wanted > self._max_bytes * _OFFERED_SHARE - self.total_bytes:
             return False
-        return usage is None or wanted <= identity_usage.MAX_UNREAD_BYTES - usage.unread_bytes
+        limit = identity_usage.MAX_UNREAD_BYTES * _OFFERED_SHARE
+        return usage is None or wanted <= limit - usage.unread_bytes
 
     def _close_soon(self, exceeding: IdentityUsage | None) -> None:
         if not self._exceeding:
