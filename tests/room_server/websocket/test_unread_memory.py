@@ -16,7 +16,7 @@ from support.processes.server_process import resident_bytes, server_process
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.auth.keys import KeyRing
 from toolbus.transport.websocket import WRITE_LIMIT_BYTES
-from toolbus.wire import Describe, Event, RequestId, Send, Subscribe, pack_body
+from toolbus.wire import Describe, Event, Failed, RequestId, Result, Send, Subscribe, pack_body
 from toolbus_server import identity_usage
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
@@ -104,9 +104,10 @@ async def test_calls_of_another_identity_close_no_host_that_reads_nothing_for_a_
             for number in range(first, first + READERS):
                 eve.send_frame(call_of("work.run", number, arguments=body))
             eve.send_frame(Send(RequestId(1), None, "done", b""))
-            while (reply := await eve.read_frame()).id != 1:
+            while isinstance(reply := await eve.read_frame(), Failed):
                 assert reply.code == "overloaded"
                 refused += 1
+            assert isinstance(reply, Result)
         assert refused
         connections = list(server.server.hub.rooms["lab"].routed.connections.values())
         names = [each.participant.identity.name for each in connections]
