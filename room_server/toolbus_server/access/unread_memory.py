@@ -2,8 +2,8 @@
 
 A connection reports what waits for it when that changes while it is behind; messages that are
 written at once are not counted, so a call to a participant that reads costs nothing here. Beyond a
-limit the connections with the most bytes are closed, and the others go on. Calls and messages,
-which may be refused, never use up a limit, so that they close no connection of their receivers.
+limit the connections with the most bytes are closed, and the others go on. Calls, messages and
+input of other participants never use up a limit, so that they close no connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Reader", "UnreadMemory", "write_limit_of"]
 _SHARE = 7 / 8
 """Beyond a limit connections are closed until so much of it is in use."""
 _OFFERED_SHARE = 1 / 2
-"""How much of a limit calls and messages may use: the rest is for what must not be refused."""
+"""How much of a limit calls, messages and input may use; replies and events get the rest."""
 _FREE_BYTES = 16 * 1024 * 1024
 """What the connections of one identity may have in write buffers that are not counted."""
 _MIN_WRITE_LIMIT = 16 * 1024
@@ -83,7 +83,7 @@ class UnreadMemory:
                 self._close_soon(usage)
 
     def has_room_for(self, reader: Reader, size: int) -> bool:
-        """Whether a message that may be refused is queued for a reader that is behind.
+        """Whether what another participant sends is queued for a reader that is behind.
 
         Of half of each limit a reader gets at most as much as it leaves free for others, as callers
         do of a host's places: so many readers that are behind together do not reach the limit.

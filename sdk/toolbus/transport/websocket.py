@@ -316,18 +316,16 @@ class MessageConnection(Connection):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or refuse it at once if the peer is too far behind."""
-        if (self.paused or self._send_queue) and not self.may_queue(len(data)):
+        queue, size = self._send_queue, len(data)
+        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
+            return False
+        if (self.paused or queue) and not self.may_wait(size):
             return False
         return self.send_message(data, ticket)
 
-    def may_queue(self, size: int) -> bool:
-        """Whether a message that may be refused is added to what waits for a peer that is behind.
-
-        Args:
-            size: Its bytes.
-        """
-        queue = self._send_queue
-        return queue is None or queue.bytes + size <= _REFUSABLE_BYTES
+    def may_wait(self, size: int) -> bool:
+        """Whether so many bytes of another participant may be added to what waits for this peer."""
+        return True
 
     def pause_writing(self) -> None:
         """Queue messages from now on; a peer that reads too little is disconnected."""

@@ -16,7 +16,19 @@ from support.processes.server_process import resident_bytes, server_process
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.auth.keys import KeyRing
 from toolbus.transport.websocket import WRITE_LIMIT_BYTES
-from toolbus.wire import Describe, Event, Failed, RequestId, Result, Send, Subscribe, pack_body
+from toolbus.wire import (
+    Credit,
+    Describe,
+    Dispatch,
+    Event,
+    Failed,
+    Input,
+    RequestId,
+    Result,
+    Send,
+    Subscribe,
+    pack_body,
+)
 from toolbus_server import identity_usage
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
@@ -25,6 +37,7 @@ from toolbus_server.testing import TestServer
 
 MIB = 1024 * 1024
 READERS, LIMIT, MESSAGES, BODY_BYTES = 12, 4 * MIB, 150, 64 * 1024
+STREAMS = 384
 SLACK_BYTES = READERS * BODY_BYTES
 """What one message adds before connections are closed, in the next iteration of the loop."""
 
@@ -115,6 +128,39 @@ async def test_calls_of_another_identity_close_no_host_that_reads_nothing_for_a_
         for host in hosts:
             host.read_again()
             await ask(host, Send(RequestId(2), None, "read", b""))
+        eve.abort()
+        while server.server.hub.router.in_flight:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0)
+
+
+async def test_input_of_another_identity_closes_no_host_that_reads_nothing_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CONN-14: calls whose input would exceed the limit end; the host goes on."""
+    monkeypatch.setattr(identity_usage, "MAX_UNREAD_BYTES", LIMIT)
+    async with (
+        unharmed_server() as server,
+        raw_participant(server, "worker") as host,
+        raw_participant(server, "eve") as eve,
+    ):
+        await ask(host, offer(toolkit_of("work", "run")))
+        for number in range(STREAMS):
+            eve.send_frame(call_of("work.run", 10 + number, input=True))
+            dispatch = await next_of(host, Dispatch)
+            host.send_frame(Credit(dispatch.id, True, 100, MIB))
+        host.stop_reading()
+        sent = dict.fromkeys(range(10, 10 + STREAMS), (0, 0))
+        while not isinstance(reply := await eve.read_frame(), Failed):
+            assert isinstance(reply, Credit)
+            number, size = sent[reply.id]
+            while number < reply.chunks and size < reply.bytes:
+                number, length = number + 1, min(BODY_BYTES // 2, reply.bytes - size)
+                eve.send_frame(Input(reply.id, number, bytes(length), False))
+                size += length
+            sent[reply.id] = number, size
+        assert reply.code == "stream_stalled"
+        host.read_again()
+        await ask(host, Send(RequestId(2), None, "read", b""))
         eve.abort()
         while server.server.hub.router.in_flight:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
