@@ -2,7 +2,8 @@
 
 A connection reports what waits for it when that changes while it is behind; messages that are
 written at once are not counted, so a call to a participant that reads costs nothing here. Beyond a
-limit the connections with the most bytes are closed, and the others go on.
+limit the connections with the most bytes are closed, and the others go on. Calls, messages and
+input of other participants never use up a limit, so that they close no connection.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ __all__ = ["Reader", "UnreadMemory", "write_limit_of"]
 
 _SHARE = 7 / 8
 """Beyond a limit connections are closed until so much of it is in use."""
+_OFFERED_SHARE = 1 / 2
+"""How much of a limit calls, messages and input may use; replies and events get the rest."""
 _FREE_BYTES = 16 * 1024 * 1024
 """Shared by the write buffers of one identity, which are not counted before they are full."""
 _MIN_WRITE_LIMIT = 16 * 1024
@@ -79,6 +82,18 @@ class UnreadMemory:
             usage.unread_bytes += change
             if usage.unread_bytes > identity_usage.MAX_UNREAD_BYTES:
                 self._close_soon(usage)
+
+    def has_room_for(self, reader: Reader, size: int) -> bool:
+        """Whether what another participant sends is queued for a reader that is behind.
+
+        Of half of each limit a reader gets at most as much as it leaves free for others, as callers
+        do of a host's places: so many readers that are behind together do not reach the limit.
+        """
+        wanted, usage = reader.unread_bytes + size, reader.usage
+        if self._max_bytes and wanted > self._max_bytes * _OFFERED_SHARE - self.total_bytes:
+            return False
+        limit = identity_usage.MAX_UNREAD_BYTES * _OFFERED_SHARE
+        return usage is None or wanted <= limit - usage.unread_bytes
 
     def _close_soon(self, exceeding: IdentityUsage | None) -> None:
         if not self._exceeding:

@@ -59,6 +59,9 @@ class MessagePort(Protocol):
     def send_bounded(self, data: bytes, ticket: NotifyingTicket) -> None:
         """Send a message that a credit window already bounds; its ticket is notified."""
 
+    def may_wait(self, size: int) -> bool:
+        """Whether so many bytes of another participant may wait in the send queue."""
+
     def gather(self) -> None:
         """Write the small messages of this event-loop iteration together."""
 

@@ -243,6 +243,10 @@ class StreamRelay:
     def _send(self, direction: StreamDirection, onward: Frame, size: int) -> None:
         port = direction.reader.port
         if port.is_behind:
+            if direction.is_input and not port.may_wait(size):
+                message = "too much waits for the participant that hosts the tool"
+                self._abort(direction.call, StreamStalled(message), "stalled")
+                return
             _account(direction)
             ticket = NotifyingTicket(partial(self._queued_chunk_written, direction, size))
             port.send_bounded(encode(onward), ticket)

@@ -349,6 +349,10 @@ class RemotePort:
         """Send a message for which its sender was given credit."""
         self._peer.send_frame(data, ticket)
 
+    def may_wait(self, size: int) -> bool:
+        """Return True: the node of the participant decides."""
+        return True
+
     def gather(self) -> None:
         """Do nothing: entries of one event-loop iteration are sent together anyway."""
 

@@ -51,6 +51,16 @@ class Issuers:
             return NO_ALIAS if self._aliases else ""
         return (alias or NO_ALIAS) if self.are_several else ""
 
+    def alias_before(self, named: Identity) -> str:
+        """Return the alias to show before a name: that of its issuer.
+
+        Also that of the only issuer, if the name alone would be read as an alias and another name.
+        """
+        alias, slash, _ = named.name.partition("/")
+        if slash and self._by_alias.get(alias) == named.issuer:
+            return alias
+        return self.alias_of(named.issuer)
+
     def identity_of(self, text: str, sender: Identity, option: str) -> Identity:
         """Return the identity that a text of a request names.
 

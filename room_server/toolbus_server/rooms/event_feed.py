@@ -63,7 +63,7 @@ def toolkit_summary(
     toolkit: RegisteredToolkit, listing: Listing, issuers: Issuers
 ) -> dict[str, Any]:
     """Describe a toolkit for lists and events, to those who may see this of it: no schemas."""
-    manifest, alias = toolkit.serving.definition.manifest, issuers.alias_of(toolkit.owner.issuer)
+    manifest, alias = toolkit.serving.definition.manifest, issuers.alias_before(toolkit.owner)
     summary = {
         "name": toolkit.name,
         "title": manifest.title,

@@ -122,7 +122,7 @@ class Hub:
             changed: set[str] = set()
             for connection in open_room.routed.connections.values():
                 participant = connection.participant
-                alias = self.issuers.alias_of(participant.identity.issuer)
+                alias = self.issuers.alias_before(participant.identity)
                 if participant.alias != alias:
                     changed.add(participant.identity.issuer)
                     participant.set_alias(alias)
@@ -152,7 +152,7 @@ class Hub:
         open_room = self.open(name)
         connection, participant = session.connection, session.connection.participant
         participant.since = time.time_ns() // 1_000_000
-        participant.set_alias(self.issuers.alias_of(participant.identity.issuer))
+        participant.set_alias(self.issuers.alias_before(participant.identity))
         key = (participant.identity, participant.instance)
         old = open_room.sessions.get(key)
         open_room.sessions[key] = session
@@ -265,7 +265,7 @@ class Hub:
     def join_remote(self, open_room: OpenRoom, connection: Connection) -> None:
         """Add a participant of another node."""
         participant = connection.participant
-        participant.set_alias(self.issuers.alias_of(participant.identity.issuer))
+        participant.set_alias(self.issuers.alias_before(participant.identity))
         open_room.routed.connections[connection.participant.id] = connection
         open_room.routed.state.join(connection.participant)
         open_room.feeds.publish_participant(connection.participant, was_present=False)

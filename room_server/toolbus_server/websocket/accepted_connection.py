@@ -95,6 +95,10 @@ class AcceptedConnection(ServerTransport):
         """Count the bytes that wait for the participant."""
         self._memory.update(self, size)
 
+    def may_wait(self, size: int) -> bool:
+        """Whether a call, message or input may wait, so that it closes no connection later."""
+        return self._memory.has_room_for(self, size)
+
     def close_as_slow(self) -> None:
         """Close it, since too many bytes wait for the participants of its identity or of all."""
         self.close_with(_SLOW_CONSUMER, "slow consumer")

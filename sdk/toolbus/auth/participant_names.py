@@ -74,7 +74,7 @@ def means(text: str, name: str, alias: str, own_alias: str) -> bool:
     """
     if alias and "/" in text:
         return text == full_name(name, alias)
-    return text == name and alias == own_alias
+    return text == name and alias in ("", own_alias)
 
 
 def reference_fault(value: object) -> str | None:

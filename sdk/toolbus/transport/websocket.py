@@ -316,10 +316,16 @@ class MessageConnection(Connection):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or refuse it at once if the peer is too far behind."""
-        queue = self._send_queue
-        if queue is not None and queue.bytes + len(data) > _REFUSABLE_BYTES:
+        queue, size = self._send_queue, len(data)
+        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
+            return False
+        if (self.paused or queue) and not self.may_wait(size):
             return False
         return self.send_message(data, ticket)
+
+    def may_wait(self, size: int) -> bool:
+        """Whether so many bytes of another participant may be added to what waits for this peer."""
+        return True
 
     def pause_writing(self) -> None:
         """Queue messages from now on; a peer that reads too little is disconnected."""

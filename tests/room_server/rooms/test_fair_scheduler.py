@@ -66,6 +66,9 @@ class FakeSession:
     def send_bounded(self, data: bytes, ticket: NotifyingTicket) -> None:
         self.send_message(data, ticket)
 
+    def may_wait(self, size: int) -> bool:
+        return True
+
     is_behind = False
 
     def gather(self) -> None: ...

@@ -11,12 +11,24 @@ from typing import Any, cast
 import pytest
 
 from support.clients.raw_client import RawClient, raw_participant
-from support.clients.raw_requests import ask, next_of
+from support.clients.raw_requests import ask, call_of, next_of, offer, toolkit_of
 from support.processes.server_process import resident_bytes, server_process
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.auth.keys import KeyRing
 from toolbus.transport.websocket import WRITE_LIMIT_BYTES
-from toolbus.wire import Event, RequestId, Send, Subscribe
+from toolbus.wire import (
+    Credit,
+    Describe,
+    Dispatch,
+    Event,
+    Failed,
+    Input,
+    RequestId,
+    Result,
+    Send,
+    Subscribe,
+    pack_body,
+)
 from toolbus_server import identity_usage
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
@@ -25,6 +37,7 @@ from toolbus_server.testing import TestServer
 
 MIB = 1024 * 1024
 READERS, LIMIT, MESSAGES, BODY_BYTES = 12, 4 * MIB, 150, 64 * 1024
+STREAMS = 384
 SLACK_BYTES = READERS * BODY_BYTES
 """What one message adds before connections are closed, in the next iteration of the loop."""
 
@@ -61,8 +74,13 @@ async def test_idle_readers_have_a_limit_together_and_another_gets_every_message
             client.stop_reading()
         reading = [await subscriber("mallory", READERS), await subscriber("carl", 0)]
         ann = await stack.enter_async_context(raw_participant(server, "ann"))
+        big = {"name": "run", "input_schema": {"title": "x" * BODY_BYTES}}
+        await ask(ann, offer({"name": "big", "tools": [big]}))
         for number in range(MESSAGES):
-            await ask(ann, Send(RequestId(number), None, "news", bytes(BODY_BYTES)))
+            for client, _ in idle:
+                client.send_frame(Describe(RequestId(2), "big", {}))
+                await client.flush()
+            await ask(ann, Send(RequestId(number), None, "news", b""))
             for client, _ in reading:
                 assert (await next_of(client, Event)).number == number + 1
             open_ports = [port for _, port in idle if port.is_open]
@@ -71,6 +89,81 @@ async def test_idle_readers_have_a_limit_together_and_another_gets_every_message
         assert closed
         assert all(port.is_open for _, port in reading)
         assert reading[0][1]._counts.slow_consumers == len(closed)
+
+
+@pytest.mark.row(44)
+@pytest.mark.parametrize("of", ["identity", "server"])
+async def test_calls_of_another_identity_close_no_host_that_reads_nothing_for_a_while(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CONN-14, CALL-18: calls beyond the limit are `overloaded`; all others arrive."""
+    if of == "identity":
+        monkeypatch.setattr(identity_usage, "MAX_UNREAD_BYTES", 2 * LIMIT)
+    most = 2 * LIMIT if of == "server" else 0
+    settings = ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0, max_waiting_bytes=most)
+    async with unharmed_server(settings=settings) as server, AsyncExitStack() as stack:
+
+        async def join(name: str, instance: int) -> RawClient:
+            joining = raw_participant(server, name, instance=str(instance))
+            return await stack.enter_async_context(joining)
+
+        hosts = [await join("workers", number) for number in range(READERS)]
+        for host in hosts:
+            await ask(host, offer(toolkit_of("work", "run")))
+            host.stop_reading()
+        eve, refused = await join("eve", 0), 0
+        body = pack_body({"text": "x" * BODY_BYTES})
+        for first in range(10, 10 + READERS * MESSAGES, READERS):
+            for number in range(first, first + READERS):
+                eve.send_frame(call_of("work.run", number, arguments=body))
+            eve.send_frame(Send(RequestId(1), None, "done", b""))
+            while isinstance(reply := await eve.read_frame(), Failed):
+                assert reply.code == "overloaded"
+                refused += 1
+            assert isinstance(reply, Result)
+        assert refused
+        connections = list(server.server.hub.rooms["lab"].routed.connections.values())
+        names = [each.participant.identity.name for each in connections]
+        assert names.count("workers") == READERS
+        for host in hosts:
+            host.read_again()
+            await ask(host, Send(RequestId(2), None, "read", b""))
+        eve.abort()
+        while server.server.hub.router.in_flight:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0)
+
+
+async def test_input_of_another_identity_closes_no_host_that_reads_nothing_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CONN-14: calls whose input would exceed the limit end; the host goes on."""
+    monkeypatch.setattr(identity_usage, "MAX_UNREAD_BYTES", LIMIT)
+    async with (
+        unharmed_server() as server,
+        raw_participant(server, "worker") as host,
+        raw_participant(server, "eve") as eve,
+    ):
+        await ask(host, offer(toolkit_of("work", "run")))
+        for number in range(STREAMS):
+            eve.send_frame(call_of("work.run", 10 + number, input=True))
+            dispatch = await next_of(host, Dispatch)
+            host.send_frame(Credit(dispatch.id, True, 100, MIB))
+        host.stop_reading()
+        sent = dict.fromkeys(range(10, 10 + STREAMS), (0, 0))
+        while not isinstance(reply := await eve.read_frame(), Failed):
+            assert isinstance(reply, Credit)
+            number, size = sent[reply.id]
+            while number < reply.chunks and size < reply.bytes:
+                number, length = number + 1, min(BODY_BYTES // 2, reply.bytes - size)
+                eve.send_frame(Input(reply.id, number, bytes(length), False))
+                size += length
+            sent[reply.id] = number, size
+        assert reply.code == "stream_stalled"
+        host.read_again()
+        await ask(host, Send(RequestId(2), None, "read", b""))
+        eve.abort()
+        while server.server.hub.router.in_flight:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0)
 
 
 class FakeReader:

@@ -240,6 +240,34 @@ async def test_a_server_of_one_issuer_reads_its_own_alias_and_no_other(way: Way)
                 assert (text, await outcome(way, case, text)) == (text, expected(way, alias))
 
 
+async def test_a_name_that_begins_like_an_alias_is_shown_so_that_it_means_no_other() -> None:
+    """NAME-4: one issuer. An agent that acts for the sender of a message acts for no other."""
+
+    @tool
+    def acting_for(context: ToolContext) -> str:
+        assert context.on_behalf_of is not None
+        return context.on_behalf_of.name
+
+    async with (
+        running_server(key=HOME) as server,
+        room_of(server, HOME, "ann") as ann,
+        room_of(server, HOME, "home/ann") as other,
+        room_of(server, HOME, "agent") as agent,
+        agent.host(Toolkit("who", [acting_for])),
+        agent.events(["messages"]) as inbox,
+        ann.host(box("ann"), public=False, shared_with=["*"]),
+        other.host(box("other"), public=False, shared_with=["*"]),
+    ):
+        await other.send("agent", "hello")
+        sender = (await next_message(inbox)).sender
+        assert (sender.full_name, ann.me.full_name) == ("home/home/ann", "ann")
+        asked = await agent.invoke("who.acting_for", on_behalf_of=sender.full_name)
+        assert asked.value == "home/ann"
+        for owner in [each.full_owner async for each in agent.toolkits() if each.name == "box"]:
+            reached = await agent.invoke("box.owner", participant=owner)
+            assert reached.value == ("ann" if owner == "ann" else "other")
+
+
 async def test_nodes_agree_on_the_meaning_of_a_name(redis: RedisPlace) -> None:
     """NAME-1: those who are meant are at another node."""
     async with running_nodes(redis.url, settings=TWO) as (here, there):

@@ -61,6 +61,7 @@ def test_a_client_reads_names_as_the_server_does(text: str, own_alias: str, is_m
     assert means(text, "ann", "a", own_alias) is is_meant
     assert means("a/ann", "a/ann", "", "")
     assert not means("a/ann", "a/ann", "b", "b")
+    assert means("ann", "ann", "", "a")
 
 
 def test_an_alias_and_a_name_may_be_of_two_scripts() -> None:
