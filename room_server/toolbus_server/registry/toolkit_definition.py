@@ -9,8 +9,8 @@ refers to another document is refused, never fetched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import jsonschema_rs
@@ -88,6 +88,11 @@ class Definition:
     """All searchable texts, case-folded: a text that is not in here is in none of them."""
     packed: bytes = b""
     """The manifest without fields at their defaults, packed."""
+    tool: Callable[[str], ToolManifest | None] = field(init=False, repr=False, compare=False)
+    """Returns a tool; None if there is none of this name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tool", self.tools.get)  # each call asks: no function of ours
 
     @property
     def is_name_only(self) -> bool:
@@ -103,10 +108,6 @@ class Definition:
     def version(self) -> str:
         """The author's version of it."""
         return self.manifest.version
-
-    def tool(self, name: str) -> ToolManifest | None:
-        """Return a tool; None if there is none of this name."""
-        return self.tools.get(name)
 
     def read_steps(self) -> Steps[None]:
         """Prepare all attributes for use, in steps; only a `LazyDefinition` is not ready."""

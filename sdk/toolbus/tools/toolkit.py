@@ -298,7 +298,9 @@ def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
         arguments = unpack_map(packed)
     except BadBody as error:
         raise run.refuse(_invalid(error.path, error.reason)) from error
-    return _one_object(run, arguments)
+    if type(arguments) is not dict:
+        raise _not_an_object(run)
+    return arguments
 
 
 async def read_large_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -311,13 +313,13 @@ async def read_large_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
         arguments = await run_in_slices(steps, len(packed))
     except BadBody as error:
         raise run.refuse(_invalid(error.path, error.reason)) from error
-    return _one_object(run, arguments)
-
-
-def _one_object(run: ToolRun, arguments: Any) -> dict[str, Any]:
     if type(arguments) is not dict:
-        raise run.refuse(_invalid("", "arguments must be one object"))
+        raise _not_an_object(run)
     return arguments
+
+
+def _not_an_object(run: ToolRun) -> InvalidArguments:
+    return run.refuse(_invalid("", "arguments must be one object"))
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

@@ -106,5 +106,5 @@ async def test_one_call_walks_few_functions_in_few_files() -> None:
         files = {Path(code.co_filename).name for code in functions}
         names = sorted(f"{Path(code.co_filename).stem}.{code.co_qualname}" for code in functions)
         assert functions, f"{place.name} was not watched"
-        assert len(functions) <= MAX_FUNCTIONS, (place.name, len(functions), names)
-        assert len(files) <= MAX_FILES[place.name], (place.name, sorted(files), names)
+        assert len(functions) <= MAX_FUNCTIONS, f"{place.name} {len(functions)} {names}"
+        assert len(files) <= MAX_FILES[place.name], f"{place.name} {sorted(files)} {names}"
