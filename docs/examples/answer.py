@@ -22,7 +22,7 @@ async def main() -> None:
         assert message is not None
         async with Turn(agent, message=message, builders=[Toolkit("case", [upper])]) as turn:
             reply = await turn.call("case.upper", text=message.body["text"])
-        await agent.send(message.sender.name, "answer", reply)
+        await agent.send(message.sender.full_name, "answer", reply)
 
         event = await anext(answered)
         print(event.message and event.message.body)

@@ -44,9 +44,9 @@ class Order(Tool):
         self.db.close()
 
     async def execute(self, context: ToolContext, /, item: str, count: int) -> dict[str, Any]:
-        row = (context.caller.name, item, count)
+        row = (context.caller.full_name, item, count)
         number = self.db.execute("INSERT INTO orders VALUES (?, ?, ?)", row).lastrowid
-        return {"order": number, "for": context.caller.name}
+        return {"order": number, "for": context.caller.full_name}
 
 
 shop = RemoteToolkit(

@@ -26,6 +26,9 @@ class Limits:
     """Toolkits that one participant may host; one more is `quota_exceeded`."""
     max_room_toolkits: int = 20_000
     """Toolkits of one room, including reserved names; one more is `quota_exceeded`."""
+    max_identity_toolkits: int = 5_000
+    """Toolkits of one identity in a room, by all its connections, at all nodes, with its reserved
+    names; one more is `quota_exceeded`. So one identity cannot fill a room."""
     max_streams: int = 512
     """Calls with streams that one participant may have in flight; one more is `quota_exceeded`."""
     max_hops: int = 16

@@ -64,6 +64,11 @@ class ServerSettings:
     """Participants that one identity may have at a time; 0 for any number."""
     max_per_room: int = 10_000
     """Participants that one room may have at a time; 0 for any number."""
+    max_waiting_bytes: int = 1024 * 1024 * 1024
+    """Bytes that may wait until participants read them, in all; 0 for any number.
+
+    Beyond it the connections for which most waits are closed with 4430.
+    """
     redis: str | None = None
     """The URL of the Redis that connects nodes to one bus; None for a single node."""
     node: str = ""

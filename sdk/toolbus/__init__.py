@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolbus.agents.agent_state import (
+        AgentState,
+    )
     from toolbus.agents.builders import (
         ToolkitBuilder,
         ToolkitConfig,
@@ -17,8 +20,18 @@ if TYPE_CHECKING:
     from toolbus.agents.factory_builder import (
         builder_of,
     )
+    from toolbus.agents.local_toolkit import (
+        LocalToolkit,
+    )
     from toolbus.agents.required_toolkit import (
         RequiredToolkit,
+    )
+    from toolbus.agents.tool_groups import (
+        ToolGroup,
+    )
+    from toolbus.agents.tool_use import (
+        ToolResult,
+        ToolUse,
     )
     from toolbus.agents.turn import (
         Turn,
@@ -78,6 +91,18 @@ if TYPE_CHECKING:
     )
     from toolbus.factories.factory import (
         OperatorOnly,
+    )
+    from toolbus.records.call_record import (
+        CallRecord,
+    )
+    from toolbus.records.recording import (
+        Recording,
+    )
+    from toolbus.records.records import (
+        Records,
+    )
+    from toolbus.records.sqlite_file import (
+        RecordsUnavailable,
     )
     from toolbus.room.call_explanation import (
         Explanation,
@@ -146,12 +171,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AgentState",
     "AgentsGrant",
     "AlreadyExists",
     "ApiScope",
     "ApprovalDenied",
     "ApprovalExpired",
     "BuilderInfo",
+    "CallRecord",
     "CallReport",
     "Cancelled",
     "Chunk",
@@ -178,6 +205,7 @@ __all__ = [
     "Key",
     "KeyRing",
     "LinkChunk",
+    "LocalToolkit",
     "LockFile",
     "LockedToolkit",
     "LoopDetected",
@@ -193,6 +221,9 @@ __all__ = [
     "ParticipantToken",
     "PermissionDenied",
     "QuotaExceeded",
+    "Recording",
+    "Records",
+    "RecordsUnavailable",
     "RemoteToolkit",
     "RequiredToolkit",
     "Room",
@@ -208,9 +239,12 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolFailed",
+    "ToolGroup",
     "ToolInactive",
     "ToolInfo",
     "ToolOptions",
+    "ToolResult",
+    "ToolUse",
     "Toolkit",
     "ToolkitBuilder",
     "ToolkitConfig",
@@ -227,6 +261,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "toolbus.agents.agent_state": ("AgentState",),
     "toolbus.agents.builders": (
         "ToolkitBuilder",
         "ToolkitConfig",
@@ -234,7 +269,13 @@ _MODULES = {
         "make_toolkits",
     ),
     "toolbus.agents.factory_builder": ("builder_of",),
+    "toolbus.agents.local_toolkit": ("LocalToolkit",),
     "toolbus.agents.required_toolkit": ("RequiredToolkit",),
+    "toolbus.agents.tool_groups": ("ToolGroup",),
+    "toolbus.agents.tool_use": (
+        "ToolResult",
+        "ToolUse",
+    ),
     "toolbus.agents.turn": (
         "Turn",
         "TurnTool",
@@ -290,6 +331,10 @@ _MODULES = {
         "Unavailable",
     ),
     "toolbus.factories.factory": ("OperatorOnly",),
+    "toolbus.records.call_record": ("CallRecord",),
+    "toolbus.records.recording": ("Recording",),
+    "toolbus.records.records": ("Records",),
+    "toolbus.records.sqlite_file": ("RecordsUnavailable",),
     "toolbus.room.call_explanation": ("Explanation",),
     "toolbus.room.call_monitor": (
         "CallReport",

@@ -42,6 +42,7 @@ __all__ = [
     "home_of",
     "is_drain",
     "is_loopback",
+    "records_file",
 ]
 
 DEFAULT_URL = "ws://127.0.0.1:7717"
@@ -169,6 +170,11 @@ def is_drain(value: Any) -> bool:
 def home_of(environ: Mapping[str, str]) -> Path:
     """Return the folder of toolbus's files: `TOOLBUS_HOME`, else `~/.toolbus`."""
     return Path(environ.get("TOOLBUS_HOME") or Path.home() / ".toolbus")
+
+
+def records_file(environ: Mapping[str, str]) -> Path:
+    """Return where calls are recorded by default: `records.db` in `TOOLBUS_HOME`."""
+    return home_of(environ) / "records.db"
 
 
 def is_loopback(url: str) -> bool:

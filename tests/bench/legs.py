@@ -158,6 +158,12 @@ NODES = Leg(
     ("redis", "router", "far", "host", "caller"),
     _UNSAMPLED,
 )
+LOCAL = Leg(
+    "local",
+    "bench.local_leg",
+    "one process without a room: a function, and the same as a tool, in three middlewares or none",
+    ("caller",),
+)
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
 GROUPS = (
@@ -174,6 +180,19 @@ GROUPS = (
     ),
     Group("traced", _traced(0.01), (RECORDED,), rounds=2),
     Group("file", (Contender(BUS), Contender(RELAY)), (DOWN, UP), rounds=3),
+    Group(
+        "local",
+        tuple(
+            Contender(LOCAL, label, order={"way": way}, processes=("caller",))
+            for label, way in (
+                ("three middlewares", "wrapped"),
+                ("tool", "tool"),
+                ("function", "function"),
+            )
+        ),
+        (ALONE,),
+        rounds=2,
+    ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),
     Group(
         "nodes",

@@ -44,7 +44,7 @@ def _rows_table(results: Results, rows: Sequence[Row]) -> Iterable[str]:
         yield _line(
             row.title,
             _ratio(row, results),
-            "-" if cpu is None else f"{cpu:.2f}x",
+            "-" if cpu is None else f"{cpu:.2f}{row.unit}",
             "-" if row.must is None else f"{sign} {row.must:g}{row.unit}",
             "-" if row.aim is None else f"{row.aim:g}{row.unit}",
             row.verdict(results),

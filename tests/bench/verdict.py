@@ -11,7 +11,8 @@ from bench.rounds import IDLE, Part, Results, Round, whole
 
 CLOSE = 0.1
 """By what share of its must a row may be missed to be measured again."""
-P50, RATE = "p50", "rate"
+P50, RATE, ABOVE = "p50", "rate", "above"
+"""Ratios of medians or of rates; or by how much one median is above the other, in us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,20 @@ class Row:
     def title(self) -> str:
         if self.load is None:
             return "server memory for each idle participant, KiB"
+        if self.figure == ABOVE:
+            return f"{self.contender} - {self.against}: {self.load.name}, p50"
         figure = "p50" if self.figure == P50 else self.load.unit
         return f"{self.contender} / {self.against}: {self.load.name}, {figure}"
 
     @property
     def unit(self) -> str:
+        if self.figure == ABOVE:
+            return " us"
         return "x" if self.load is not None else " KiB"
 
     @property
     def is_less_better(self) -> bool:
-        return self.load is None or self.figure == P50
+        return self.load is None or self.figure != RATE
 
     def values(self, results: Results, *, by_cpu: bool = False) -> list[float]:
         """Return one value for each round in which it was measured."""
@@ -60,8 +65,10 @@ class Row:
         return statistics.median(values) if values else None
 
     def _ratio(self, round_: Round) -> float:
-        """Return the median of the ratios of parts measured next to each other."""
+        """Return the median over pairs of parts measured next to each other."""
         pairs = zip(round_[self.contender], round_[self.against], strict=True)
+        if self.figure == ABOVE:
+            return statistics.median(one.p50_us - other.p50_us for one, other in pairs)
         return statistics.median(self._number(one) / self._number(other) for one, other in pairs)
 
     def _number(self, part: Part) -> float:
@@ -70,6 +77,8 @@ class Row:
     def _cpu_ratio(self, round_: Round) -> float:
         # Of all parts together: the system counts processor time in steps of 10 ms.
         one, other = whole(round_[self.contender]), whole(round_[self.against])
+        if self.figure == ABOVE:
+            return one.total_cpu_us - other.total_cpu_us
         if self.figure == P50:
             return one.total_cpu_us / other.total_cpu_us
         return one.per_s_by_cpu / other.per_s_by_cpu
@@ -116,6 +125,8 @@ ROWS = (
     Row("traced", 0.85, 0.95, RECORDED, "1% recorded", "none recorded"),
     _toolbus("file", "relay", DOWN, RATE, 0.9, 1.2),
     _toolbus("file", "relay", UP, RATE, 0.9, 1.2),
+    Row("local", 60.0, 40.0, ALONE, "three middlewares", "function", ABOVE),
+    Row("local", None, None, ALONE, "tool", "function", ABOVE),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),

@@ -55,6 +55,10 @@ class ConnectionQuotas:
         else:
             del self._counts[key]
 
+    def count_of(self, key: Hashable) -> int:
+        """Return how many `add` counted."""
+        return self._counts.get(key, 0)
+
     def is_over_limit(self, address: str) -> bool:
         """Whether an address has more connections than its quota, all of them counted already."""
         return self._exceeds(address, self._max_per_address)

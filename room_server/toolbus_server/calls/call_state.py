@@ -18,6 +18,7 @@ from toolbus.telemetry.tracing import CallSpan
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import Call, ToolManifest
 from toolbus.wire.flow_control import ReceiveWindow
+from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Identity, Participant
@@ -41,8 +42,6 @@ __all__ = [
 # How many messages one participant may send, and how many changes it may publish, in 10 s.
 _MESSAGES = 1_000
 _CHANGES = 2_000
-# Half of the time there is: other participants need the rest to stay within CONN-7.
-_WORK_S = 5.0
 MAX_PARTICIPANT_COST = 1_000_000
 """What the registrations of one connection may cost within 10 s, in units of a microsecond."""
 _WINDOW_S = 10.0
@@ -101,8 +100,12 @@ class Replication(Protocol):
             How many subscribers there are.
         """
 
-    def room_closed(self) -> None:
-        """Leave the room: its last participant of this node has left."""
+    def room_closed(self, beyond: frozenset[Identity]) -> None:
+        """Leave the room: its last participant of this node has left.
+
+        Args:
+            beyond: Owners whose reserved names are free at once if no node holds the room.
+        """
 
     async def claim(self, participant: Participant, offer: Offer, claim: Claim) -> Claim:
         """Reserve the name of a toolkit before it is registered; return the generation's place.
@@ -154,12 +157,12 @@ class Connection:
     """Bytes of replies from hosts that wait in its send queue."""
     outstanding_bytes: int = 0
     """Bytes of streams that are on the way to it, or that their senders have credit for."""
-    work: RateLimiter = field(default_factory=partial(RateLimiter, _WORK_S, _WINDOW_S))
-    """Seconds that the server worked on its requests, without calls (PROTOCOL.md, REG-20)."""
     compiling: RateLimiter = field(
         default_factory=lambda: RateLimiter(MAX_PARTICIPANT_COST, _WINDOW_S)
     )
     """Estimated cost of the schemas that it registers (PROTOCOL.md, REG-25)."""
+    usage: IdentityUsage = field(default_factory=IdentityUsage)
+    """What all connections of its identity at this server use together."""
 
 
 @dataclass(slots=True, eq=False)

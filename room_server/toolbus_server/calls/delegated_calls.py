@@ -1,23 +1,21 @@
 """Ends calls that lost their authority: that of the call around them, or of their principal.
 
-One call may be the outermost of thousands, so only some end in one event-loop iteration; a call
-that waits for its end takes no part in any check, and may still end in another way.
+One call may be the outermost of thousands, so they end in steps. A call that waits for its end
+takes no part in any check.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from toolbus_server.calls.call_state import Connection, Delegation, InFlightCall, RoutedRoom
+from toolbus_server.calls.gradual_ends import GradualEnds
 from toolbus_server.calls.principal import authorities
 from toolbus_server.registry.models import Participant
 
-__all__ = ["MAX_ENDS_PER_ITERATION", "DelegatedCalls"]
+__all__ = ["DelegatedCalls"]
 
-MAX_ENDS_PER_ITERATION = 256
-"""Calls without authority that end in one event-loop iteration; the next ones end in the next."""
 _PARENT_ENDED = "the call that this one was nested in has ended"
 _PRINCIPAL_LOST = "the participant that the call was made for has left, or lost the grant for it"
 _AGENT_LOST = "the caller lost the grant to act for the participant (agents.act_for)"
@@ -27,17 +25,13 @@ class DelegatedCalls:
     """The calls in flight that are nested in others, or made for a principal.
 
     Args:
-        loop: Runs the ends that do not fit into one iteration.
+        ends: Ends them in steps.
         cancel: Ends a call at its host and, with this message, at its caller.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, cancel: Callable[[InFlightCall, str], None]
-    ) -> None:
-        self._loop = loop
+    def __init__(self, ends: GradualEnds, cancel: Callable[[str, InFlightCall], None]) -> None:
+        self._ends = ends
         self._cancel = cancel
-        self._ending: deque[tuple[InFlightCall, str]] = deque()
-        self._is_ending = False
 
     def add(self, call: InFlightCall, delegation: Delegation) -> None:
         """List a call that was dispatched for a principal, until `remove`."""
@@ -84,24 +78,7 @@ class DelegatedCalls:
         self._end(lost, _AGENT_LOST)
 
     def _end(self, calls: Iterable[InFlightCall], message: str) -> None:
-        self._ending.extend((call, message) for call in calls)
-        if not self._is_ending:
-            self._end_some()
-
-    def _end_some(self) -> None:
-        self._is_ending = True
-        try:
-            for _ in range(MAX_ENDS_PER_ITERATION):
-                if not self._ending:
-                    break
-                call, message = self._ending.popleft()
-                if not call.ended:
-                    self._cancel(call, message)
-        finally:  # one that fails with a bug keeps no other from its end
-            if self._ending:
-                self._loop.call_soon(self._end_some)
-            else:
-                self._is_ending = False
+        self._ends.add(calls, partial(self._cancel, message))
 
 
 def _unauthorized(room: RoutedRoom, calls: Iterable[InFlightCall]) -> list[InFlightCall]:

@@ -50,6 +50,7 @@ from toolbus.wire import (
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
 from toolbus_server.calls.delegated_calls import DelegatedCalls
+from toolbus_server.calls.gradual_ends import GradualEnds
 from toolbus_server.calls.principal import (
     ROOT_CONTEXT,
     CallContext,
@@ -121,7 +122,8 @@ class Router:
         self._deadlines = Deadlines(loop, self._expire)
         self.streams: StreamRelay = StreamRelay(loop, limits, self.abort)
         """Forwards the frames of streams."""
-        self.delegated = DelegatedCalls(loop, self._end_delegated)
+        self._ends = GradualEnds(loop)
+        self.delegated = DelegatedCalls(self._ends, self._end_delegated)
         """Ends calls without authority."""
         self.in_flight = 0
         """How many calls have not ended."""
@@ -394,14 +396,29 @@ class Router:
         self._cancel(call, "the caller cancelled the call")
 
     def end_calls_of(self, connection: Connection) -> None:
-        """End the calls of a connection that has closed: those it runs, and those it made."""
+        """End the calls of a connection that has closed: those it runs, and those it made.
+
+        Many end in steps. The connection must be in no room any more, so that none is added.
+        """
         # Those it made first: their hosts get the reason `caller_gone`, also if they are nested.
+        made = [call for call in connection.calls.values() if call.host is not connection]
+        self._ends.add(made, self._end_without_caller)
+        self._ends.add(list(connection.dispatched.values()), self._end_without_host)
+
+    def end_calls_at_once(self, connection: Connection) -> None:
+        """Do so in one step: the connection, to another node, is used again."""
         for call in list(connection.calls.values()):
             if call.host is not connection and not call.ended:
-                self._cancel(call, "the caller disconnected", "caller_gone")
+                self._end_without_caller(call)
         for call in list(connection.dispatched.values()):
             if not call.ended:
-                self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
+                self._end_without_host(call)
+
+    def _end_without_caller(self, call: InFlightCall) -> None:
+        self._cancel(call, "the caller disconnected", "caller_gone")
+
+    def _end_without_host(self, call: InFlightCall) -> None:
+        self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
 
     def fail_hosted_calls(
         self, connection: Connection, message: str = "the server is shutting down"
@@ -412,7 +429,7 @@ class Router:
                 self._cancel_at_host(call, "leaving")
                 self._fail(call, _lost_call_error(Unavailable, message, call))
 
-    def _end_delegated(self, call: InFlightCall, message: str) -> None:
+    def _end_delegated(self, message: str, call: InFlightCall) -> None:
         """End a call that lost its authority, by its deadline if that has passed too."""
         if call.deadline_at <= self._loop.time() + _CLOCK_S:
             self._expire(call)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from toolbus.bounded_logging import bounded_logger
 from toolbus_server.cluster.node_name import NameHeld
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.cluster.redis.refusal_log import RefusalLog
 
 __all__ = ["LEASES_KEY", "Lease", "LeaseExpired", "Renewal"]
 
@@ -23,6 +23,7 @@ _SCRIPTS = {
     "renew_lease": ("renew_lease",),
     "enter": ("one_room", "enter"),
     "exit": ("one_room", "exit"),
+    "check_room": ("one_room", "check_room"),
     "leave": ("leave",),
     "publish_change": ("one_room", "publish_change"),
     "rooms": ("rooms",),
@@ -33,7 +34,6 @@ LEASES_KEY = "toolbus:nodes"
 _VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
 _ADDRESSES_KEY = "toolbus:nodes:addresses"
 _CLEANUP_KEY = "toolbus:nodes:cleanup"
-_logger = bounded_logger(__name__)
 
 
 class LeaseExpired(Exception):
@@ -61,9 +61,16 @@ class Lease:
         redis: The connection to Redis.
         family: The prefix of the incarnations of former nodes of this name that are known to have
             ended: their leases end when this one begins. Empty for none.
+        refusals: Logs the scripts that Redis refuses; by default a log of this incarnation alone.
     """
 
-    def __init__(self, node_id: str, redis: RedisClient, family: str = "") -> None:
+    def __init__(
+        self,
+        node_id: str,
+        redis: RedisClient,
+        family: str = "",
+        refusals: RefusalLog | None = None,
+    ) -> None:
         self.node_id = node_id
         self.ends_at: float = 0.0
         """Expiry by the loop's clock; never later than other nodes can notice it."""
@@ -75,6 +82,7 @@ class Lease:
         """The connection to Redis, up or down."""
         self._loop = asyncio.get_running_loop()
         self._family = family
+        self._refusals = refusals or RefusalLog(self._loop.time)
         self._known_version = -1
         self._scripts: dict[str, bytes] = {}
         self._echo = asyncio.Event()
@@ -106,10 +114,12 @@ class Lease:
         keys = tuple(keys)
         command = ("EVALSHA", self._scripts[name], len(keys), *keys, *arguments)
         try:
-            return await self.redis.command(*command)
+            answer = await self.redis.command(*command)
         except ResponseError as error:
-            _logger.error("Redis refuses the script %s: %s", name, error)
+            self._refusals.refused(name, keys, str(error))
             raise RedisUnavailable(f"Redis refuses a script: {error}") from error
+        self._refusals.accepted(name, keys)
+        return answer
 
     async def renew(self, duration_s: float) -> Renewal:
         """Renew the lease, or acquire it.

@@ -30,6 +30,7 @@ from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_nam
 from toolbus_server.cluster.peer import Peer, RelayedCall, inbox_of
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
+from toolbus_server.cluster.redis.refusal_log import RefusalLog
 from toolbus_server.cluster.redis_outage import RedisOutage
 from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
@@ -111,6 +112,7 @@ class Node:
         self._listens_at: tuple[str, str, int] | None = None
         self._next_expiry_s = 0.0
         self._grace_ends_at = 0.0
+        self._refusals = RefusalLog(self._loop.time)
         self.is_joined = asyncio.Event()
         """Set while this node has a lease."""
         self._start_incarnation()
@@ -130,7 +132,7 @@ class Node:
         """Start a new incarnation; state published earlier is void."""
         self.node_id = f"{self.name} {self._family}{secrets.token_hex(8)}"
         self._redis = RedisClient(self._pool, inbox_of(self.node_id), self)
-        self.lease: Lease = Lease(self.node_id, self._redis, self._family)
+        self.lease: Lease = Lease(self.node_id, self._redis, self._family, self._refusals)
         self._live_nodes: set[str] = set()
 
     async def start(self) -> None:
@@ -142,6 +144,7 @@ class Node:
             NameTaken: A node of this name is alive.
         """
         self._run_task = self._loop.create_task(self._run())
+        self._start_task(self._rooms.check_repeatedly())
         try:
             await self._claim.wait_until_decided(_START_S)
         except TimeoutError:

@@ -299,7 +299,7 @@ class Peer:
         self._is_closed = True
         try:
             self._router.fail_hosted_calls(self._connection, reason)
-            self._router.end_calls_of(self._connection)
+            self._router.end_calls_at_once(self._connection)
         finally:
             self._is_closed = False
 

@@ -8,7 +8,7 @@ in the order of the room's version; after a gap the room is read again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -66,8 +66,8 @@ class RoomOwner(SubscriberChannel, Protocol):
     ) -> Connection | None:
         """Create the connection of a remote participant; None if its node has ended."""
 
-    def exit(self, room: str) -> None:
-        """Leave a room whose last participant of this node has left."""
+    def exit(self, room: str, beyond: Iterable[Identity]) -> None:
+        """Leave a room whose last participant of this node has left, as `room_closed` does."""
 
     def reload(self, replica: ReplicatedRoom) -> None:
         """Read the whole room from Redis, and pass it to `load`."""
@@ -120,9 +120,13 @@ class ReplicatedRoom:
 
     # Publishing
 
-    def room_closed(self) -> None:
-        """Leave the room: its last participant of this node has left."""
-        self._owner.exit(self.name)
+    def room_closed(self, beyond: frozenset[Identity]) -> None:
+        """Leave the room: its last participant of this node has left.
+
+        Args:
+            beyond: Owners whose reserved names are free at once if no node holds the room.
+        """
+        self._owner.exit(self.name, beyond)
 
     def participant_changed(self, participant: Participant) -> None:
         """Mark a participant of this node that joined, changed or left."""
@@ -363,6 +367,9 @@ class ReplicatedRoom:
             return
         if self._is_closed or version <= self._version:
             return
+        if [b"reset"] in changes:
+            self._publish_again(version)
+            return
         if version != self._version + 1:
             _logger.warning("room %s: a delta is missing, the room is read again", self.name)
             self._reload()
@@ -377,6 +384,22 @@ class ReplicatedRoom:
         self._wake_waiters()
         if not applied:
             self._reload()
+
+    def _publish_again(self, version: int) -> None:
+        """Publish all participants of this node: Redis has lost the state of the room."""
+        _logger.warning(
+            "room %s: another program changed or deleted its keys in Redis, or Redis evicted them: "
+            "this node publishes its participants again",
+            self.name,
+        )
+        self._version = version
+        self._wake_waiters()
+        present = [session.connection.participant for session in self._open.sessions.values()]
+        self._published.load({}, present)
+        for participant in present:
+            self.participant_changed(participant)
+        # By then the others have published theirs; who has left meanwhile is removed.
+        self._owner.reload_later(self)
 
     def _update_ended(self, update: Ended) -> None:
         if update.error is not None:

@@ -18,18 +18,20 @@ from toolbus_server.cluster.lease import LEASES_KEY, Lease
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
-from toolbus_server.cluster.replication_codec import PackedChange, unpack_fact
+from toolbus_server.cluster.replication_codec import PackedChange, owner_key, unpack_fact
 from toolbus_server.cluster.room_index import ROOMS_KEY
 from toolbus_server.registry import room_state
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.hub import Hub
 
-__all__ = ["ReplicatedRooms", "rooms_key"]
+__all__ = ["CHECK_S", "ReplicatedRooms", "rooms_key"]
 
 _ENTER_S = 2.0
 """Seconds that a participant waits until the room is read."""
 _PARTS = ("version", "nodes", "facts", "names", "kept")
 _RETRY_S = 1.0
+CHECK_S = 5.0
+"""Seconds between two checks of the keys of each room."""
 _POLL_S = 0.02
 _FACTS_AT_ONCE = 256
 TaskStarter: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -135,6 +137,23 @@ class ReplicatedRooms:
         if self._rooms.get(room) is replica:
             await replica.load(int(answer[0]), lease.node_id, facts, int(answer[2]))
 
+    async def check_repeatedly(self) -> None:
+        """Check the rooms from time to time: another program may change or delete their keys."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for replica in list(self._rooms.values()):
+                # One that was left has sent its exit: a check after it would enter the room again.
+                if replica.is_loaded and self._rooms.get(replica.name) is replica:
+                    with suppress(RedisUnavailable):
+                        await self._check(replica)
+
+    async def _check(self, replica: ReplicatedRoom) -> None:
+        lease = self._lease()
+        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
+        was_missing = await lease.script("check_room", keys, lease.node_id, replica.name)
+        if was_missing and self._rooms.get(replica.name) is replica:
+            self.reload(replica)
+
     # Publishing
 
     async def publish(self, room: str, changes: list[PackedChange]) -> tuple[int, list[Any]]:
@@ -147,8 +166,10 @@ class ReplicatedRooms:
 
     async def _publish_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
         keys = (LEASES_KEY, *_keys(room), rooms_key(writer), ROOMS_KEY)
-        limits = (self._hub.limits.reservation_ms, changes, room_state.MAX_RESERVED)
-        answer = await self._lease().script("publish_change", keys, writer, room, *limits)
+        replica = self._rooms.get(room)
+        has_entered = int(replica is not None and replica.is_loaded and changes != b"purge")
+        more = (self._hub.limits.reservation_ms, changes, room_state.MAX_RESERVED, has_entered)
+        answer = await self._lease().script("publish_change", keys, writer, room, *more)
         if not answer:
             raise RedisUnavailable("this node's lease has expired")
         return int(answer[0]), list(answer[1])
@@ -173,19 +194,25 @@ class ReplicatedRooms:
             return None
         return peer.remote_connection(room, participant, reads_chunks=reads_chunks)
 
-    def exit(self, name: str) -> None:
-        """Leave a room whose last participant of this node has left."""
+    def exit(self, name: str, beyond: Iterable[Identity]) -> None:
+        """Leave a room whose last participant of this node has left.
+
+        Args:
+            name: The room.
+            beyond: Owners whose reserved names are free at once if no node holds the room.
+        """
         replica = self._rooms.pop(name, None)
         if replica is not None:
             replica.close()
-            self._exits[name] = task = self._start(self._leave(replica))
+            owners = list(map(owner_key, beyond))
+            self._exits[name] = task = self._start(self._leave(replica, owners))
             task.add_done_callback(partial(self._exit_done, name))
 
     def _exit_done(self, name: str, task: asyncio.Task[None]) -> None:
         if self._exits.get(name) is task:
             del self._exits[name]
 
-    async def _leave(self, replica: ReplicatedRoom) -> None:
+    async def _leave(self, replica: ReplicatedRoom, beyond: list[bytes]) -> None:
         lease = self._lease()
         keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), ROOMS_KEY)
         if replica.loading is not None:  # which waits for the exit before this one
@@ -193,7 +220,7 @@ class ReplicatedRooms:
         await replica.wait_until_published()
         try:
             if replica.is_confirmed:
-                await lease.script("exit", keys, lease.node_id, replica.name)
+                await lease.script("exit", keys, lease.node_id, replica.name, *beyond)
             else:
                 await self._publish_as(lease.node_id, replica.name, b"purge")
         except RedisUnavailable:  # if disconnected, the clean-up runs after the reconnect

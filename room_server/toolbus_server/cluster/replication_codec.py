@@ -119,7 +119,7 @@ def unpack_delta(data: bytes) -> tuple[str, int, str, list[Any]]:
 
 
 def _is_change(change: Any) -> bool:
-    """Whether a change is one that `publish_change.lua` makes."""
+    """Whether a change is one that `publish_change.lua` or `mend` in `one_room.lua` makes."""
     match change:
         case (
             [b"in", bytes(), int(), bytes(), *_]
@@ -127,6 +127,7 @@ def _is_change(change: Any) -> bool:
             | [b"aside", bytes(), int(), bytes(), bytes(), *_]
             | [b"up", bytes(), int(), bytes(), bytes(), _, int(), bytes(), int(), *_]
             | [b"down", bytes(), int(), bytes(), *_]
+            | [b"reset"]
         ):
             return True
     return False
@@ -298,6 +299,8 @@ def _add_fact(snapshot: Snapshot, own_node: bytes, key: bytes, fact: list[Any]) 
                 published.hosted[name] = fact[4]
             else:
                 snapshot.hosted[slot, name] = fact
+        case b"s", _:
+            pass  # the seal
         case _:
             snapshot.invalid.append(key)
 

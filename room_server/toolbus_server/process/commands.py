@@ -49,6 +49,7 @@ _FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
         "max_per_address": _WHOLE_NUMBER,
         "max_per_identity": _WHOLE_NUMBER,
         "max_per_room": _WHOLE_NUMBER,
+        "max_waiting_memory": _WHOLE_NUMBER,
         "trusted_proxies": _TEXTS,
         "redis": _TEXT,
         "node": _TEXT,
@@ -173,6 +174,15 @@ _PerRoomFlag = Annotated[
         min=0,
     ),
 ]
+_WaitingMemoryFlag = Annotated[
+    int,
+    typer.Option(
+        "--max-waiting-memory",
+        help="Limit in MiB of what waits until participants read it; 0 for no limit.",
+        envvar="TOOLBUS_MAX_WAITING_MEMORY",
+        min=0,
+    ),
+]
 _ProxiesFlag = Annotated[
     list[str],
     typer.Option(
@@ -238,6 +248,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     max_per_address: _PerAddressFlag = 10_000,
     max_per_identity: _PerIdentityFlag = 4_096,
     max_per_room: _PerRoomFlag = 10_000,
+    max_waiting_mib: _WaitingMemoryFlag = 1_024,
     trusted_proxies: _ProxiesFlag = [],  # noqa: B006 - typer makes a new one
     redis: _RedisFlag = None,
     node: _NodeFlag = "",
@@ -265,6 +276,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             max_per_address,
             max_per_identity,
             max_per_room,
+            max_waiting_mib,
             trusted_proxies,
             redis,
             node,
@@ -309,7 +321,9 @@ def _create(
     ] = None,
     alias: Annotated[
         str | None,
-        typer.Option(help="Short name of a new issuer, needed beside others, as in ALIAS/NAME."),
+        typer.Option(
+            help="Short name of the issuer, needed beside others; by default as in the file."
+        ),
     ] = None,
     alg: Annotated[Algorithm, typer.Option(help="Algorithm of the signature.")] = "HS256",
     out: Annotated[Path, typer.Option(help="The key file; the key is appended to it.")] = Path(
@@ -325,6 +339,8 @@ def _create(
     with reporting(as_json=json, local=True):
         old = list(load_keys(out)) if out.exists() else []
         issuer = iss or (old[0].iss if old else "toolbus")
+        known = (each.alias for each in old if each.iss == issuer and each.alias)
+        alias = alias or next(known, None)
         try:
             created = Key.generate(kid=kid or _new_kid(), iss=issuer, alg=alg, alias=alias)
             ring = add_key(out, created)

@@ -47,7 +47,10 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     for path in paths:
         check_writers(path)
     keys = KeyRing([key for path in paths for key in KeyRing.load(path)])
-    keys.aliases()  # raises ValueError
+    try:
+        keys.aliases()
+    except ValueError as error:
+        raise ValueError(f"{', '.join(map(str, paths))}: {error}") from None
     return keys
 
 

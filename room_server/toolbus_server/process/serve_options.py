@@ -56,6 +56,7 @@ class ServeOptions:
     max_per_address: int
     max_per_identity: int
     max_per_room: int
+    max_waiting_mib: int
     trusted_proxies: list[str]
     redis: str | None
     node: str
@@ -99,6 +100,7 @@ class ServeOptions:
             max_per_address=self.max_per_address,
             max_per_identity=self.max_per_identity,
             max_per_room=self.max_per_room,
+            max_waiting_bytes=self.max_waiting_mib * 1024 * 1024,
             trusted_proxies=tuple(_networks(self.trusted_proxies)),
             redis=self.redis,
             node=self.node,

@@ -2,8 +2,9 @@
 
 Each worker is a process with an ordinary server, a node with a name of its own. All bind one port
 with `SO_REUSEPORT`, so the kernel spreads the connections over them. A worker reads its options
-from stdin and drains when stdin ends; so it also stops when its supervisor is killed. It writes one
-line to stdout: that it listens, or why its node name is refused. All log to the same stderr.
+from stdin and drains when stdin ends; so it also stops when its supervisor is killed. It writes to
+stdout: that it listens, or why its node name is refused, then heartbeats; one that stays silent is
+killed and replaced. All log to the same stderr.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
 from toolbus_server.cluster.node_name import NameTaken
+from toolbus_server.process.heartbeat import is_silent, send_heartbeats
 from toolbus_server.process.serve import STOP_SIGNALS, listen_error, log_to_stderr, run
 from toolbus_server.process.serve_options import ServeOptions
 from toolbus_server.settings import ServerSettings
@@ -172,11 +174,16 @@ class Supervisor:
             if self._stopping.is_set():  # since before it was started
                 (self._kill_all if self._killed_by else self._drain_all)()
             self._on_line(number, name, await process.stdout.readline())
+            if is_hanging := await is_silent(process.stdout):
+                with suppress(ProcessLookupError):
+                    process.kill()
             code = await process.wait()
         finally:
             del self._running[number]
             self._listening.discard(number)
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        if is_hanging:
+            how += ", as it did not respond"
         return f", pid {process.pid}, ended {how}" if code else ""
 
     def _on_line(self, number: int, name: str, line: bytes) -> None:
@@ -228,13 +235,18 @@ class Supervisor:
                 self._running[number].send_signal(signal.SIGHUP)
 
 
+def _announce(_url: str) -> None:
+    os.write(1, _LISTENING)
+    send_heartbeats(asyncio.get_running_loop(), 1)
+
+
 def _main() -> int:
     """Be a worker, in a process of its own; return the exit code."""
     options, family = pickle.load(sys.stdin.buffer)
     log_to_stderr(options.node)
     try:
         settings = replace(options.to_settings(os.environ, lambda _: None), node_family=family)
-        run(options, settings, os.environ, lambda _: os.write(1, _LISTENING), supervisor=0)
+        run(options, settings, os.environ, _announce, supervisor=0)
     except RoomException as error:
         if isinstance(error, NameTaken):
             os.write(1, error.message.encode())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolbus.errors import DefinitionChanged, NotFound, PermissionDenied
+from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
 from toolbus.wire import ToolManifest
 from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Participant, RegisteredToolkit
@@ -16,6 +16,8 @@ from toolbus_server.registry.request_options import bad_option
 __all__ = ["affinity_of", "check_grant", "check_pin", "check_principal"]
 
 _MAX_AFFINITY_CHARS = 128
+NO_HOST_RETRY_S = 0.2
+"""When to try again where a toolkit has no host."""
 
 
 def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> ToolManifest:
@@ -24,9 +26,12 @@ def check_grant(caller: Participant, toolkit: RegisteredToolkit, name: str) -> T
     Raises:
         NotFound: The toolkit has no such tool.
         PermissionDenied: The caller's grants do not cover it.
+        NoHost: The name is reserved, and its tools are not known until its host is back.
     """
     tool = toolkit.serving.definition.tool(name)
     if tool is None:
+        if toolkit.serving.definition.is_name_only and caller.may_call(toolkit.name, name):
+            raise NoHost(f"{toolkit.name} has no host now", retry_after_s=NO_HOST_RETRY_S)
         raise NotFound(f"tool {toolkit.name}.{name[:64]} not found")
     if not caller.may_call(toolkit.name, name):
         details = {"grant": "agents.call", "lacks": "caller"}

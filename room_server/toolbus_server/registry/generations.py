@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from toolbus.untrusted_text import one_line
 from toolbus_server.registry.host_choice import HostChoice
-from toolbus_server.registry.toolkit_definition import Definition
+from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
 
 if TYPE_CHECKING:
     from toolbus_server.registry.models import Participant
@@ -53,6 +53,12 @@ class Generation:
     def hosts_changed(self) -> None:
         """Choose anew: a host was added, removed or replaced, or its node drains."""
         self._choice = None
+
+    def without_manifest(self) -> Generation:
+        """Return the same generation with the name, digest and version of its definition only."""
+        known = self.definition
+        definition = LazyDefinition(known.name, known.digest, known.version, b"")
+        return Generation(self.number, definition, [], self.shared_with, self.base)
 
     def __str__(self) -> str:
         """Its version and digest, for logs and messages."""

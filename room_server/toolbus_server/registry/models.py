@@ -140,6 +140,8 @@ class Reservation:
     toolkit: RegisteredToolkit
     ended: bool = False
     """Whether the toolkit has a host again, or the name is free."""
+    ends_at: float = 0.0
+    """When the name is to be freed, by the clock of the room's owner."""
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from toolbus.errors import AlreadyExists, NoHost, NotFound
 from toolbus.wire import ParticipantId
+from toolbus_server.registry.call_checks import NO_HOST_RETRY_S
 from toolbus_server.registry.generations import (
     NO_CLAIM,
     Claim,
@@ -38,7 +39,6 @@ MAX_RESERVED = 1_024
 # A higher number that a host claims affects only its own toolkit: no host can use up the numbers.
 _MAX_REMEMBERED_GENERATION = 2**40
 _MAX_REMEMBERED_OWNERS = 65_536
-_NO_HOST_RETRY_S = 0.2
 
 
 class ToolkitChange(NamedTuple):
@@ -92,6 +92,8 @@ class RoomState:
         self._private: dict[tuple[Identity, str], RegisteredToolkit] = {}
         self._order: list[tuple[str, bool, str, str]] = []
         self._by_order: dict[tuple[str, bool, str, str], RegisteredToolkit] = {}
+        self._counts: dict[Identity, int] = {}
+        """How many toolkits each identity has."""
         self._last_generations: dict[Identity, int] = {}
         self._reserved: dict[Identity, set[RegisteredToolkit]] = {}
         self.reserved_count = 0
@@ -153,14 +155,15 @@ class RoomState:
         self.reserved_count += 1
 
     def restore_reservation(
-        self, owner: Identity, generation: Generation, *, public: bool
+        self, owner: Identity, generation: Generation, *, public: bool, last_number: int = 0
     ) -> list[ToolkitChange]:
-        """Restore a reservation that was made at another node before this one held the room.
+        """Restore a reservation that was made before this node held the room.
 
         Args:
             owner: The identity that may register the name again.
             generation: The last one that served; it has no hosts.
             public: Whether the whole room sees it.
+            last_number: The highest number of a generation that the owner had used.
 
         Returns:
             What changed: nothing if the name is taken, or its owner has too many reserved names.
@@ -170,11 +173,32 @@ class RoomState:
         is_taken = name in self._public if public else (owner, name) in self._private
         if is_taken or len(self._reserved.get(owner, ())) >= MAX_RESERVED:
             return []
+        if last_number:
+            self._remember_number(owner, last_number, self.last_generation_of(owner))
         toolkit = RegisteredToolkit(name, owner, public)
         toolkit.serving = generation
         self._add(toolkit)
         self._reserve(toolkit)
         return [ToolkitChange("toolkit_added", toolkit)]
+
+    def reservations(self) -> list[tuple[RegisteredToolkit, Reservation]]:
+        """Return the toolkits whose names are reserved."""
+        return [
+            (toolkit, toolkit.reservation)
+            for toolkits in self._reserved.values()
+            for toolkit in toolkits
+            if toolkit.reservation is not None
+        ]
+
+    def drop_reservations(self) -> None:
+        """Free all reserved names and their manifests, in a room without participants."""
+        for toolkit, reservation in self.reservations():
+            self.release(reservation)
+            toolkit.serving = toolkit.serving.without_manifest()
+
+    def last_generation_of(self, owner: Identity) -> int:
+        """Return the highest number of a generation that an identity has used, 0 if none."""
+        return self._last_generations.get(owner, 0)
 
     def release_name(self, name: str, to: Identity) -> list[ToolkitChange]:
         """Free a public name that is reserved for another identity than the one that has it now."""
@@ -414,6 +438,7 @@ class RoomState:
             self._private[toolkit.owner, toolkit.name] = toolkit
         self._by_order[toolkit.order] = toolkit
         insort(self._order, toolkit.order)
+        self._counts[toolkit.owner] = self.toolkit_count_of(toolkit.owner) + 1
 
     def _remove(self, toolkit: RegisteredToolkit) -> None:
         if toolkit.public:
@@ -422,6 +447,9 @@ class RoomState:
             del self._private[toolkit.owner, toolkit.name]
         del self._by_order[toolkit.order]
         del self._order[bisect_left(self._order, toolkit.order)]
+        self._counts[toolkit.owner] -= 1
+        if not self._counts[toolkit.owner]:
+            del self._counts[toolkit.owner]
 
     # Queries
 
@@ -429,6 +457,10 @@ class RoomState:
     def toolkit_count(self) -> int:
         """How many toolkits there are, including those without a host."""
         return len(self._order)
+
+    def toolkit_count_of(self, owner: Identity) -> int:
+        """How many of them belong to an identity."""
+        return self._counts.get(owner, 0)
 
     @property
     def is_empty(self) -> bool:
@@ -500,7 +532,7 @@ class RoomState:
         """
         hosts = toolkit.serving.hosts
         if not hosts:
-            raise NoHost(f"{toolkit.name} has no host now", retry_after_s=_NO_HOST_RETRY_S)
+            raise NoHost(f"{toolkit.name} has no host now", retry_after_s=NO_HOST_RETRY_S)
         if len(hosts) == 1:
             return hosts[0]
         choice = toolkit.serving.choice

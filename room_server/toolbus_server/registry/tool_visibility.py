@@ -69,6 +69,8 @@ class ToolVisibility:
                 break
         if not toolkit.is_present or not toolkit.is_visible_to(participant):
             return None
+        if definition.is_name_only and rights.seen_in(toolkit.name).is_empty:
+            return None
         return tools if tools or not definition.manifest.tools else None
 
     def listing(

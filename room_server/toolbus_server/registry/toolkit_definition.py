@@ -90,6 +90,11 @@ class Definition:
     """The manifest without fields at their defaults, packed."""
 
     @property
+    def is_name_only(self) -> bool:
+        """Whether its manifest is not kept: then it seems to have no tools."""
+        return False
+
+    @property
     def name(self) -> str:
         """The name of the toolkit."""
         return self.manifest.name
@@ -120,7 +125,7 @@ class LazyDefinition(Definition):
         name: The name of the toolkit.
         digest: Identifies the definition.
         version: The author's version.
-        packed: The manifest.
+        packed: The manifest; empty if it is not kept.
     """
 
     __slots__ = ("_head", "_name", "_packed", "_packed_tools", "_parsed", "_read_tools", "_version")
@@ -141,6 +146,11 @@ class LazyDefinition(Definition):
         put(self, "_parsed", None)
         put(self, "_packed_tools", None)
         put(self, "_read_tools", {})
+
+    @property
+    def is_name_only(self) -> bool:
+        """Whether its manifest is not kept."""
+        return not self._packed
 
     @property
     def is_read(self) -> bool:
@@ -191,6 +201,10 @@ class LazyDefinition(Definition):
         return found
 
     def _tools_by_name(self) -> dict[str, bytes]:
+        if self._packed_tools is None and not self._packed:
+            head = ToolkitManifest(name=self._name, version=self._version)
+            object.__setattr__(self, "_head", head)
+            object.__setattr__(self, "_packed_tools", {})
         if self._packed_tools is None:
             try:
                 pieces = split_manifest(self._packed, MAX_TOOLS)

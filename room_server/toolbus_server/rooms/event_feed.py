@@ -171,6 +171,7 @@ class EventFeed:
         "_state",
         "_toolkits",
         "_topics",
+        "counted",
     )
 
     def __init__(self, connection: Connection, state: RoomState, scheduler: FairScheduler) -> None:
@@ -200,6 +201,8 @@ class EventFeed:
         """The number of calls in flight that was sent last."""
         self._calls_ticket: _Ticket | None = None
         """The ticket of the last event about calls."""
+        self.counted: int = 0
+        """What it counts among the subscriptions of its identity."""
 
     @property
     def participant(self) -> Participant:
@@ -294,6 +297,12 @@ class EventFeed:
         """Send nothing more."""
         self._topics = frozenset()
         self._drop_pending()
+        self.uncount()
+
+    def uncount(self) -> None:
+        """End to count among the subscriptions of its identity."""
+        self._connection.usage.subscribed -= self.counted
+        self.counted = 0
 
     def _drop_pending(self) -> None:
         for batch in self._batches:
@@ -449,24 +458,34 @@ class EventFeeds:
 
         Raises:
             Unavailable: The participant has left meanwhile.
+            QuotaExceeded: Its identity has too many subscriptions.
         """
         participant, feed = (
             connection.participant,
             EventFeed(connection, self._state, self.scheduler),
         )
-        rights = participant.rights
-        if "toolkits" in topics:
+        rights, has_toolkits = participant.rights, "toolkits" in topics
+        self._count(feed, connection, self._state.toolkit_count if has_toolkits else 0)
+        if has_toolkits:
             self._starting.add(feed)
             try:
                 yield from feed.read_toolkits()
             finally:
                 self._starting.discard(feed)
         if not participant.is_present:
+            feed.uncount()
             raise Unavailable("the connection has ended", executed="no")
         feed.start(topics, self._changes.latest)
         if participant.rights is not rights:
             feed.update_grants()
         self._add(participant, feed)
+
+    def _count(self, feed: EventFeed, connection: Connection, toolkits: int) -> None:
+        """Count a subscription in place of the one that it will replace."""
+        old = self._feeds.get(connection.participant.id)
+        feed.counted = connection.usage.subscribe(0 if old is None else old.counted, toolkits)
+        if old is not None:
+            old.counted = 0
 
     def _add(self, participant: Participant, feed: EventFeed) -> None:
         if participant.id in self._feeds:

@@ -44,6 +44,8 @@ class FairScheduler:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._due: deque[Iterator[None]] = deque()
+        self._shared: dict[Hashable, deque[Iterator[None]]] = {}
+        """The jobs of each owner, of which one step of one job is done at a time."""
         self._packed: dict[Hashable, dict[Hashable, Raw]] = {}
         self._kept_bytes = 0
 
@@ -52,11 +54,21 @@ class FairScheduler:
         """Whether a job has not ended."""
         return bool(self._due)
 
-    def add(self, job: Iterator[None]) -> None:
+    def add(self, job: Iterator[None], owner: Hashable = None) -> None:
         """Run a job that sends one event, or does as little, with each step.
 
         A job that raises is logged and dropped; the others go on.
+
+        Args:
+            job: The job.
+            owner: For whom it is: all jobs of one owner share one turn. None for a turn of its own.
         """
+        if owner is not None:
+            if owner in self._shared:
+                self._shared[owner].append(job)
+                return
+            self._shared[owner] = deque([job])
+            job = self._run_shared(owner)
         self._due.append(job)
         if len(self._due) == 1:
             self._loop.call_soon(self._run)
@@ -83,6 +95,22 @@ class FairScheduler:
             self._kept_bytes = 0
         self._packed.setdefault(subject, {})[kind] = packed
         return packed
+
+    def _run_shared(self, owner: Hashable) -> Iterator[None]:
+        """Run the jobs of one owner, a step of each in turn."""
+        jobs = self._shared[owner]
+        while jobs:
+            try:
+                next(jobs[0])
+            except StopIteration:
+                jobs.popleft()
+            except Exception:
+                _logger.exception("a job failed with a bug; the others go on")
+                jobs.popleft()
+            else:
+                jobs.rotate(-1)
+            yield
+        del self._shared[owner]
 
     def _run(self) -> None:
         """Run jobs for one time slice; an unfinished job goes on after the others."""

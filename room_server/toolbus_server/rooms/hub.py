@@ -1,8 +1,8 @@
 """The rooms of one server: participants join, replace an older connection, and leave.
 
 A room begins with its first participant and ends with its last. If names are reserved in it then,
-it is parked until the last of them is free or a participant joins; of several nodes, Redis keeps
-the names. Knows nothing of sockets: a connection has a `MessagePort`.
+these are kept until they are free or a participant joins: `parked_rooms`; of several nodes, Redis
+keeps the names. Knows nothing of sockets: a connection has a `MessagePort`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Protocol
 from toolbus.concurrency.timers import Deadlines
 from toolbus_server.calls.router import Connection, RoutedRoom, Router
 from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.identity_usage import IdentityUsages
 from toolbus_server.limits import Limits
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Identity, Participant, Reservation
@@ -24,14 +25,13 @@ from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import ToolVisibility
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.fair_scheduler import FairScheduler
+from toolbus_server.rooms.manifest_quota import ManifestQuota
+from toolbus_server.rooms.parked_rooms import ParkedRooms
 from toolbus_server.rooms.participant_requests import ParticipantRequests
 from toolbus_server.rooms.registration_queue import RegistrationQueue
 from toolbus_server.rooms.toolkit_requests import ToolkitRequests
 
-__all__ = ["MAX_PARKED_NAMES", "ConnectedSession", "Hub", "OpenRoom"]
-
-MAX_PARKED_NAMES = 65_536
-"""Reserved names in rooms without participants; with more, the longest parked room is removed."""
+__all__ = ["ConnectedSession", "Hub", "OpenRoom"]
 
 
 class ConnectedSession(Protocol):
@@ -57,7 +57,7 @@ class OpenRoom:
     sessions: dict[tuple[Identity, str], ConnectedSession] = field(default_factory=dict)
     """The sessions at this node, by identity and instance."""
     has_ended: bool = False
-    """Whether it is removed: its last participant has left, and no name is reserved in it."""
+    """Whether it is removed: its last participant has left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,9 +94,11 @@ class Hub:
         self.router = Router(loop, limits, telemetry)
         self.rooms: dict[str, OpenRoom] = {}
         """Those that have participants."""
-        self._parked: dict[str, OpenRoom] = {}
-        """Those that have only reserved names, the longest parked first."""
-        self._parked_names = 0
+        self.usages: IdentityUsages = IdentityUsages(loop.time)
+        """What each identity with participants here uses."""
+        self.parked: ParkedRooms = ParkedRooms(loop, self.usages)
+        """Rooms that have only reserved names."""
+        self._manifests = ManifestQuota(self.usages)
         self.scheduler: FairScheduler = FairScheduler(loop)
         """Sends the events of all rooms, and runs the walks of all participants."""
         self._visibility = ToolVisibility()
@@ -141,7 +143,8 @@ class Hub:
         """Find a room, or open it; the caller then has to join it or to `drop` it."""
         open_room = self.rooms.get(name)
         if open_room is None:
-            open_room = self.rooms[name] = self._unpark(name) or self._open(name)
+            open_room = self.rooms[name] = self._open(name)
+            self._restore_names(open_room)
         return open_room
 
     def join(self, name: str, session: ConnectedSession) -> OpenRoom:
@@ -165,7 +168,9 @@ class Hub:
     def _open(self, name: str) -> OpenRoom:
         room = RoutedRoom(RoomState(name, self._random, self._visibility, self.issuers))
         feeds = EventFeeds(room, self._loop, self.scheduler)
-        toolkit_requests = ToolkitRequests(room, self.limits, feeds, self.registrations)
+        toolkit_requests = ToolkitRequests(
+            room, self.limits, feeds, self.registrations, self._manifests
+        )
         participant_requests = ParticipantRequests(room, feeds, self._loop.time, self.registrations)
         return OpenRoom(room, toolkit_requests, participant_requests, feeds)
 
@@ -213,6 +218,7 @@ class Hub:
         changes = open_room.routed.state.leave(participant, reserve=reserve)
         participant.reserves_names = reserve
         self._remove(open_room, connection)
+        self.usages.left(participant.identity)
         _publish_change(open_room, participant)
         self._reserve_names(open_room, changes)
         if not open_room.sessions:
@@ -231,34 +237,28 @@ class Hub:
         del self.rooms[open_room.routed.state.name]
         self.denied += open_room.toolkit_requests.denied
         open_room.toolkit_requests.denied = 0
-        if open_room.routed.replication is not None:
-            open_room.routed.replication.room_closed()
-            open_room.has_ended = True
-        elif open_room.routed.state.reserved_count:
-            self._park(open_room)
-        else:
-            open_room.has_ended = True
+        open_room.has_ended = True
+        state, replication = open_room.routed.state, open_room.routed.replication
+        beyond = frozenset[Identity]()
+        if not state.remote_count:
+            is_replicated = replication is not None
+            beyond = self.parked.park(state.name, state, is_replicated=is_replicated)
+        state.drop_reservations()
+        if replication is not None:
+            replication.room_closed(beyond)
         if self._empty is not None and not self.rooms:
             self._empty.set()
 
-    def _park(self, open_room: OpenRoom) -> None:
-        """Keep a room whose last participant has left for the names that are reserved in it."""
-        state = open_room.routed.state
-        self._parked[state.name] = open_room
-        self._parked_names += state.reserved_count
-        while self._parked_names > MAX_PARKED_NAMES:
-            self._end_parked(next(iter(self._parked)))
-
-    def _unpark(self, name: str) -> OpenRoom | None:
-        open_room = self._parked.pop(name, None)
-        if open_room is not None:
-            self._parked_names -= open_room.routed.state.reserved_count
-        return open_room
-
-    def _end_parked(self, name: str) -> None:
-        open_room = self._unpark(name)
-        if open_room is not None:
-            open_room.has_ended = True
+    def _restore_names(self, open_room: OpenRoom) -> None:
+        """Reserve the names of a room that begins again for the time that is left to them."""
+        now, state = self._loop.time(), open_room.routed.state
+        for kept in self.parked.take(state.name):
+            if kept.ends_at > now:
+                number = kept.last_number
+                changes = state.restore_reservation(
+                    kept.owner, kept.generation(), public=kept.public, last_number=number
+                )
+                self._reserve_names(open_room, changes, kept.ends_at - now)
 
     # Participants of other nodes
 
@@ -317,15 +317,12 @@ class Hub:
             if change.toolkit.reservation is not None:
                 reserved = _ReservedName(open_room, change.toolkit.reservation)
                 kept_s = self.limits.reservation_ms / 1000 if left_s is None else left_s
-                self._reservations.add(self._loop.time() + kept_s, reserved)
+                reserved.reservation.ends_at = self._loop.time() + kept_s
+                self._reservations.add(reserved.reservation.ends_at, reserved)
 
     def _release(self, reserved: _ReservedName) -> None:
-        room, state = reserved.room, reserved.room.routed.state
-        room.feeds.publish(state.release(reserved.reservation))
-        if self._parked.get(state.name) is room:
-            self._parked_names -= 1
-            if not state.reserved_count:
-                self._end_parked(state.name)
+        room = reserved.room
+        room.feeds.publish(room.routed.state.release(reserved.reservation))
 
     def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
         open_room.feeds.remove(connection.participant)

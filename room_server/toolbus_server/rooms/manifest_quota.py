@@ -1,6 +1,6 @@
-"""Limits how many bytes of manifests the participants and identities of one room keep at a server.
+"""Limits how many bytes of manifests the participants and identities keep at a server.
 
-Equal definitions of several hosts are kept once, and count once for their identity.
+Equal definitions of several hosts in a room are kept once, and count once for their identity.
 """
 
 from __future__ import annotations
@@ -8,24 +8,28 @@ from __future__ import annotations
 from weakref import ref
 
 from toolbus.errors import QuotaExceeded
+from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import Offer
+from toolbus_server.identity_usage import IdentityUsage, IdentityUsages
 from toolbus_server.registry.generations import Generation
 from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 
-__all__ = ["MAX_IDENTITY_BYTES", "MAX_PARTICIPANT_BYTES", "ManifestQuota"]
+__all__ = ["MAX_PARTICIPANT_BYTES", "ManifestQuota"]
 
 MAX_PARTICIPANT_BYTES = 16 * 1024 * 1024
 """Bytes of the manifests that one participant hosts, and again of those it waits to register."""
-MAX_IDENTITY_BYTES = 64 * 1024 * 1024
-"""Bytes of the different manifests that one identity hosts in a room through one server."""
 
 
 class ManifestQuota:
-    """Counts the manifests of one room."""
+    """Counts the manifests of all rooms.
 
-    def __init__(self) -> None:
-        self._kept: dict[ref[Generation], tuple[Identity, int]] = {}
-        self._totals: dict[Identity, int] = {}
+    Args:
+        usages: What each identity uses.
+    """
+
+    def __init__(self, usages: IdentityUsages) -> None:
+        self._usages = usages
+        self._kept: dict[ref[Generation], tuple[IdentityUsage, int]] = {}
 
     def check(
         self, participant: Participant, offer: Offer, existing: RegisteredToolkit | None
@@ -53,28 +57,21 @@ class ManifestQuota:
             return
         ending = (each for each in generations if each.hosts == [participant])
         freed = sum(len(each.definition.packed) for each in ending)
-        if self.bytes_of(participant.identity) + size - freed > MAX_IDENTITY_BYTES:
-            raise QuotaExceeded(
-                f"the manifests of one identity have at most {MAX_IDENTITY_BYTES} bytes in a room"
-            )
-
-    def bytes_of(self, identity: Identity) -> int:
-        """Return the bytes of the different manifests that an identity has in this room."""
-        return self._totals.get(identity, 0)
+        limit = identity_usage.MAX_MANIFEST_BYTES
+        if self._usages.of(participant.identity).manifest_bytes + size - freed > limit:
+            raise QuotaExceeded(f"the manifests of one identity have at most {limit} bytes")
 
     def add(self, identity: Identity, generation: Generation) -> None:
-        """Count a generation for as long as the room keeps it."""
+        """Count a generation for as long as its room keeps it."""
         key = ref(generation, self._remove)
         if key not in self._kept:
-            size = len(generation.definition.packed)
-            self._kept[key] = identity, size
-            self._totals[identity] = self.bytes_of(identity) + size
+            size, usage = len(generation.definition.packed), self._usages.of(identity)
+            self._kept[key] = usage, size
+            usage.manifest_bytes += size
 
     def _remove(self, key: ref[Generation]) -> None:
-        identity, size = self._kept.pop(key)
-        self._totals[identity] -= size
-        if not self._totals[identity]:
-            del self._totals[identity]
+        usage, size = self._kept.pop(key)
+        usage.manifest_bytes -= size
 
 
 def _size_of(toolkit: RegisteredToolkit) -> int:

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from toolbus.errors import QuotaExceeded, Unavailable
 from toolbus.wire import ParticipantId
 from toolbus_server.calls.router import Connection
-from toolbus_server.limits import RateLimiter
-from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.models import Participant
 from toolbus_server.registry.toolkit_definition import (
     Definition,
     ParsedManifest,
@@ -37,9 +36,6 @@ SMALL_MANIFEST_BYTES = 4 * 1024
 """A manifest of at most so many bytes is parsed when it arrives."""
 SMALL_COST = 1_000
 """Schemas of a small manifest that cost at most this are compiled when it arrives."""
-MAX_IDENTITY_COST = 2_000_000
-"""What the registrations of all connections of one identity may cost at one server in 10 s."""
-_WINDOW_S = 10.0
 _RETRY_AFTER_S = 1.0
 Reply: TypeAlias = dict[str, Any]
 _Outcome: TypeAlias = "Reply | Awaitable[Reply]"
@@ -59,7 +55,6 @@ class RegistrationQueue:
         self._valid_schemas = ValidSchemas()
         self._last: dict[ParticipantId, asyncio.Future[None]] = {}
         self._waiting_bytes: dict[ParticipantId, int] = {}
-        self._limiters: dict[Identity, RateLimiter] = {}
         self.steps = 0
         """How many steps were run in turns."""
 
@@ -76,7 +71,8 @@ class RegistrationQueue:
         too much was compiled; Unavailable if the participant has left meanwhile.
         """
         participant = connection.participant
-        if self.waiting_bytes(participant) + len(packed) > MAX_PARTICIPANT_BYTES:
+        is_over = self.waiting_bytes(participant) + len(packed) > MAX_PARTICIPANT_BYTES
+        if is_over or not connection.usage.has_room_for(len(packed)):
             raise QuotaExceeded("too many registrations are waiting", retry_after_s=_RETRY_AFTER_S)
         parsed: ParsedManifest | None = None
         if participant.id not in self._last and len(packed) <= SMALL_MANIFEST_BYTES:
@@ -87,27 +83,30 @@ class RegistrationQueue:
 
         def start() -> asyncio.Future[Definition]:
             ready: asyncio.Future[Definition] = self._loop.create_future()
-            self._scheduler.add(self._job(connection, self._steps(connection, packed), ready))
+            job = self._job(connection, self._steps(connection, packed), ready)
+            self._scheduler.add(job, participant.identity)
             return ready
 
-        return self._in_order(participant, start, accept, len(packed))
+        return self._in_order(connection, start, accept, len(packed))
 
-    def after_registrations(self, participant: Participant, act: Callable[[], Reply]) -> _Outcome:
+    def after_registrations(self, connection: Connection, act: Callable[[], Reply]) -> _Outcome:
         """Call `act` when the participant's earlier registrations have taken effect."""
-        if participant.id not in self._last:
+        if connection.participant.id not in self._last:
             return act()
-        return self._in_order(participant, None, lambda _: act(), 0)
+        return self._in_order(connection, None, lambda _: act(), 0)
 
     def _in_order(
         self,
-        participant: Participant,
+        connection: Connection,
         start: Callable[[], asyncio.Future[Definition]] | None,
         act: Callable[[Any], _Outcome],
         size: int,
     ) -> Awaitable[Reply]:
+        participant = connection.participant
         previous, done = self._last.get(participant.id), self._loop.create_future()
         self._last[participant.id] = done
         self._waiting_bytes[participant.id] = self.waiting_bytes(participant) + size
+        connection.usage.add_waiting(0, size)
 
         async def run() -> Reply:
             try:
@@ -115,14 +114,16 @@ class RegistrationQueue:
                     await asyncio.shield(previous)
                 result = act(None if start is None else await start())
             finally:
-                self._end(participant, done, size)
+                self._end(connection, done, size)
             # A claim at other nodes began when it was awaited, before later requests go on.
             return await result if isawaitable(result) else result
 
         return run()
 
-    def _end(self, participant: Participant, done: asyncio.Future[None], size: int) -> None:
+    def _end(self, connection: Connection, done: asyncio.Future[None], size: int) -> None:
+        participant = connection.participant
         done.set_result(None)
+        connection.usage.add_waiting(0, -size)
         self._waiting_bytes[participant.id] -= size
         if self._last.get(participant.id) is done:
             del self._last[participant.id], self._waiting_bytes[participant.id]
@@ -147,24 +148,15 @@ class RegistrationQueue:
                 ready.set_result(end.value)
             except Exception as error:
                 ready.set_exception(error)
-            connection.work.exceeded(self._loop.time(), thread_time() - began)
+            connection.usage.charge(thread_time() - began)
             yield
 
     def charge(self, connection: Connection, cost: int) -> None:
         """Count what a request is about to compile. Raises QuotaExceeded."""
         now = self._loop.time()
-        for limiter in (connection.compiling, self._limiter(connection.participant.identity, now)):
+        for limiter in (connection.compiling, connection.usage.compiling):
             if limiter.exceeded(now, cost):
                 raise QuotaExceeded(
                     "too many schemas, or too expensive ones: register fewer at a time",
                     retry_after_s=limiter.retry_after_s(now),
                 )
-
-    def _limiter(self, identity: Identity, now: float) -> RateLimiter:
-        """Return the limiter of an identity, and forget those whose window is over."""
-        while self._limiters:  # the windows end in the order in which they began
-            oldest = next(iter(self._limiters))
-            if self._limiters[oldest].retry_after_s(now):
-                break
-            del self._limiters[oldest]
-        return self._limiters.setdefault(identity, RateLimiter(MAX_IDENTITY_COST, _WINDOW_S))

@@ -18,6 +18,7 @@ from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import (
     DefinitionConflict,
+    NoHost,
     NotFound,
     PermissionDenied,
     QuotaExceeded,
@@ -34,6 +35,7 @@ from toolbus.wire import (
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.limits import Limits
+from toolbus_server.registry.call_checks import NO_HOST_RETRY_S
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Participant, RegisteredToolkit, searchable_texts
@@ -75,14 +77,20 @@ class ToolkitRequests:
         limits: How many toolkits one participant may host, and one room may have.
         feeds: The room's subscribers.
         queue: Reads the manifests.
+        manifests: Counts them.
     """
 
     def __init__(
-        self, room: RoutedRoom, limits: Limits, feeds: EventFeeds, queue: RegistrationQueue
+        self,
+        room: RoutedRoom,
+        limits: Limits,
+        feeds: EventFeeds,
+        queue: RegistrationQueue,
+        manifests: ManifestQuota,
     ) -> None:
         self._room = room
         self._queue = queue
-        self._manifests = ManifestQuota()
+        self._manifests = manifests
         self._limits = limits
         self._feeds = feeds
         self.denied = 0
@@ -211,10 +219,16 @@ class ToolkitRequests:
         is_new = not any(t.name == name and t.public == public for t in participant.toolkits)
         if is_new and len(participant.toolkits) >= limits.max_toolkits:
             raise QuotaExceeded(f"one participant hosts at most {limits.max_toolkits}")
-        if not is_new or state.toolkit_count < limits.max_room_toolkits:
+        identity, most = participant.identity, limits.max_identity_toolkits
+        is_room_full = state.toolkit_count >= limits.max_room_toolkits
+        is_identity_full = state.toolkit_count_of(identity) >= most
+        if not is_new or not (is_room_full or is_identity_full):
             return
-        if state.existing(participant.identity, name, public) is None:
-            raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
+        if state.existing(identity, name, public) is not None:
+            return
+        if is_identity_full:
+            raise QuotaExceeded(f"one identity has at most {most} toolkits in a room")
+        raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
 
     def _denied(self, participant: Participant, public: bool, name: str) -> PermissionDenied:
         kind = "public" if public else "private"
@@ -232,7 +246,7 @@ class ToolkitRequests:
     ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Unregister a toolkit, after what the participant registered before."""
         act = partial(self._unregister, connection, request)
-        return self._queue.after_registrations(connection.participant, act)
+        return self._queue.after_registrations(connection, act)
 
     def _unregister(self, connection: Connection, request: Unregister) -> dict[str, Any]:
         changes = self._room.state.unregister(
@@ -245,7 +259,7 @@ class ToolkitRequests:
     def drain(self, connection: Connection) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Send a participant no more calls; it finishes those that it runs."""
         act = partial(self._drain, connection)
-        return self._queue.after_registrations(connection.participant, act)
+        return self._queue.after_registrations(connection, act)
 
     def _drain(self, connection: Connection) -> dict[str, Any]:
         self._feeds.publish(self._room.state.drain(connection.participant))
@@ -286,6 +300,8 @@ class ToolkitRequests:
                 if toolkit.public:
                     raise PermissionDenied(f"no grant to inspect {toolkit.name}")
                 raise NotFound(f"toolkit {request.toolkit[:64]} not found")
+            if definition.is_name_only:
+                raise NoHost(f"{toolkit.name} has no host now", retry_after_s=NO_HOST_RETRY_S)
             packed: list[Raw] = []
             if known != definition.digest:
                 packed = yield from _packed_tools(readable)

@@ -2,18 +2,21 @@
 
 A walk that ends within its first slice is answered at once. Any other continues in slices, in turn
 with the walks of others and with events, so that no call waits for its end. The walks of one
-participant run one after another, in the order of their requests.
+participant run one after another, in the order of their requests; those of all participants of one
+identity share one turn.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.msgpack import Encoder
 
+from toolbus.errors import QuotaExceeded
+from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms import fair_scheduler
 from toolbus_server.rooms.fair_scheduler import FairScheduler
@@ -57,16 +60,22 @@ class Walks:
 
     Args:
         scheduler: Runs them in turn with the work for other participants.
-        charge: Called with the seconds that a later slice took. None if they are free.
+        owner: Whose turn they share; None for a turn of their own.
+        usage: That of the owner: counts the walks that wait, and the time that later slices take.
+            None if they are free.
     """
 
-    __slots__ = ("_charge", "_is_scheduled", "_scheduler", "_waiting", "_waiting_bytes")
+    __slots__ = ("_is_scheduled", "_owner", "_scheduler", "_usage", "_waiting", "_waiting_bytes")
 
     def __init__(
-        self, scheduler: FairScheduler, charge: Callable[[float], None] | None = None
+        self,
+        scheduler: FairScheduler,
+        owner: Hashable = None,
+        usage: IdentityUsage | None = None,
     ) -> None:
         self._scheduler = scheduler
-        self._charge = charge
+        self._owner = owner
+        self._usage = usage
         self._waiting: deque[_WaitingWalk] = deque()
         """The first of them has begun."""
         self._waiting_bytes = 0
@@ -82,6 +91,7 @@ class Walks:
         return (
             len(self._waiting) < MAX_WAITING_WALKS
             and self._waiting_bytes + size <= MAX_WAITING_BYTES
+            and (self._usage is None or self._usage.can_wait(size))
         )
 
     def run(self, walk: Walk, done: Callable[[Ended], None], size: int = 0) -> None:
@@ -98,35 +108,52 @@ class Walks:
                 done(ended)
                 return
         self._waiting.append(_WaitingWalk(walk, done, size))
-        self._waiting_bytes += size
+        self._count(1, size)
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._scheduler.add(self._run_waiting())
+            self._scheduler.add(self._run_waiting(), self._owner)
 
     def drop_waiting(self) -> None:
         """Drop the walks that have not begun; they are not answered."""
         while len(self._waiting) > 1:
-            self._waiting_bytes -= self._waiting.pop().size
+            self._count(-1, -self._waiting.pop().size)
+
+    def _count(self, walks: int, size: int) -> None:
+        self._waiting_bytes += size
+        if self._usage is not None:
+            self._usage.add_waiting(walks, size)
 
     def _run_waiting(self) -> Iterator[None]:
+        has_begun = True
         while self._waiting:
             first = self._waiting[0]
-            while (ended := self._step(first.walk)) is None:
+            ended = None if has_begun else self._refusal()
+            while ended is None and (ended := self._step(first.walk)) is None:
                 yield
             self._waiting.popleft()
-            self._waiting_bytes -= first.size
+            self._count(-1, -first.size)
             first.done(ended)
+            has_begun = False
             yield
         self._is_scheduled = False
 
+    def _refusal(self) -> Ended | None:
+        """Return the end of a walk that may not begin: its owner has used too much time."""
+        try:
+            if self._usage is not None:
+                self._usage.check_work()
+        except QuotaExceeded as error:
+            return Ended(None, error)
+        return None
+
     def _step(self, walk: Walk) -> Ended | None:
-        if self._charge is None:
+        if self._usage is None:
             return _step(walk)
         began = thread_time()  # of this thread alone: other load of the machine is not counted
         try:
             return _step(walk)
         finally:
-            self._charge(thread_time() - began)
+            self._usage.charge(thread_time() - began)
 
 
 def _step(walk: Walk) -> Ended | None:

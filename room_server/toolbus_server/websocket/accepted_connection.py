@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import BaseTransport
+from asyncio import BaseTransport, Transport
 from collections.abc import Hashable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from websockets.datastructures import Headers
 from websockets.protocol import State
@@ -15,6 +15,9 @@ from toolbus_server.access.admission import Admitted, Refusal
 from toolbus_server.access.connection_quotas import ConnectionCounts, ConnectionQuotas, address_of
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
+from toolbus_server.identity_usage import IdentityUsage
+from toolbus_server.websocket.handshakes import Handshakes
 from toolbus_server.websocket.request_limits import MAX_REQUEST_BYTES, TOO_LARGE
 
 __all__ = ["AcceptedConnection"]
@@ -30,11 +33,18 @@ class AcceptedConnection(ServerTransport):
         "_counted",
         "_counts",
         "_descriptors",
+        "_handshakes",
+        "_has_started",
+        "_is_accepted",
+        "_memory",
+        "_peer",
         "_proxies",
         "_quotas",
         "_request_bytes",
         "address",
         "decision",
+        "unread_bytes",
+        "usage",
     )
 
     def __init__(
@@ -44,11 +54,21 @@ class AcceptedConnection(ServerTransport):
         counts: ConnectionCounts,
         proxies: TrustedProxies,
         descriptors: DescriptorReserve,
+        memory: UnreadMemory,
+        handshakes: Handshakes,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._proxies = proxies
         self._descriptors = descriptors
+        self._memory = memory
+        self.unread_bytes: int = 0
+        """The bytes that wait for it, as the memory counts them."""
+        self.usage: IdentityUsage | None = None
+        """What its identity uses; None before it is admitted."""
+        self._handshakes = handshakes
+        self._has_started = self._is_accepted = False
+        self._peer = ""
         self.decision: Admitted | Refusal | None = None
         self._quotas = quotas
         self._counts = counts
@@ -61,23 +81,59 @@ class AcceptedConnection(ServerTransport):
         self._quotas.add(key)
         self._counted.append(key)
 
+    def join(self, usage: IdentityUsage, connections: int) -> None:
+        """Count what waits for it for its identity from now on.
+
+        Args:
+            usage: What the identity uses.
+            connections: How many connections it has.
+        """
+        self.usage = usage
+        self.transport.set_write_buffer_limits(write_limit_of(connections))
+
+    def unread_changed(self, size: int) -> None:
+        """Count the bytes that wait for the participant."""
+        self._memory.update(self, size)
+
+    def close_as_slow(self) -> None:
+        """Close it, since too many bytes wait for the participants of its identity or of all."""
+        self.close_with(_SLOW_CONSUMER, "slow consumer")
+
     def connection_made(self, transport: BaseTransport) -> None:
         """Count the connection, or drop it without an answer.
 
-        It is dropped if its address floods the server, or if descriptors run out.
+        It is dropped if its address floods the server, or if descriptors run out. Over TLS it is
+        called again after the handshake.
         """
-        super().connection_made(transport)
+        connected = cast(Transport, transport)  # uvloop's is none by its class
+        if self._is_accepted:
+            self._handshakes.resume(self, connected)
+            self.start(connected)
+        elif self._accepts(connected):
+            self._is_accepted = True
+            self._handshakes.begin(self, connected)
+        else:
+            connected.abort()
+
+    def _accepts(self, transport: BaseTransport) -> bool:
         if self._descriptors.is_reserved(transport.get_extra_info("socket").fileno()):
-            self.transport.abort()
-            return
+            return False
+        name = transport.get_extra_info("peername")
+        self._peer = str(name[0]) if isinstance(name, tuple) and name else ""
         if self._proxies.include(self._peer):
-            return  # the request names the client's address
+            return True  # the request names the client's address
         self.address = address_of((self._peer,))
         if self.address:
             self.count(self.address)
         if self._quotas.is_flooded(self.address):
             self._quotas.dropped += 1
-            self.transport.abort()
+            return False
+        return True
+
+    def start(self, transport: BaseTransport) -> None:
+        """Read the request, after the TLS handshake if there is one."""
+        self._has_started = True
+        super().connection_made(transport)
 
     def accepts_early(self, data: bytes) -> bool:
         """Whether to read on; a request that is too large is answered before it is complete."""
@@ -92,13 +148,9 @@ class AcceptedConnection(ServerTransport):
                 return False
         return True
 
-    @property
-    def _peer(self) -> str:
-        name = self.transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) and name else ""
-
     def find_address(self, headers: Headers) -> None:
-        """Count a connection from a trusted proxy by the client's address in its headers."""
+        """End the handshake; count a client of a trusted proxy by the address in its headers."""
+        self._handshakes.end(self)
         if not self._counted and self._proxies.include(self._peer):
             forwarded = headers.get_all("X-Forwarded-For")
             self.address = self._proxies.client_of(self._peer, forwarded)
@@ -109,7 +161,9 @@ class AcceptedConnection(ServerTransport):
         counted, self._counted = self._counted, []
         for key in counted:
             self._quotas.remove(key)
-        super().connection_lost(exc)
+        self._handshakes.end(self)
+        if self._has_started:
+            super().connection_lost(exc)
 
     def closing(self) -> None:
         """Remove the participant now, as its socket may take another 2 s to close."""

@@ -33,12 +33,14 @@ from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
 from toolbus_server.access.join_rate_limiter import JoinRateLimiter
 from toolbus_server.access.trusted_proxies import TrustedProxies
+from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.rooms.administration import AdminActions, Administration
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.accepted_connection import AcceptedConnection
 from toolbus_server.websocket.drain import drain, stop_accepting
+from toolbus_server.websocket.handshakes import Handshakes
 from toolbus_server.websocket.http_endpoints import HttpEndpoints
 from toolbus_server.websocket.relocation import Relocation
 from toolbus_server.websocket.request_limits import TOO_LARGE, has_fitting
@@ -167,7 +169,6 @@ class RoomServer:
             ping_interval=self._settings.ping_interval_s,
             ping_timeout=self._settings.ping_timeout_s,
             close_timeout=CLOSE_TIMEOUT_S,
-            ssl=self._settings.tls,
         )
         if self.node is not None:
             self.node.listen(self._settings.host, self.port, is_tls=self._settings.tls is not None)
@@ -179,15 +180,19 @@ class RoomServer:
 
     def _prepare_handshakes(self) -> None:
         """Create what decides about connections before a session opens."""
-        counts = ConnectionCounts()
-        self._join_rate_limiter = JoinRateLimiter(asyncio.get_running_loop())
+        counts, loop = ConnectionCounts(), asyncio.get_running_loop()
+        self._join_rate_limiter = JoinRateLimiter(loop)
         proxies = TrustedProxies(self._settings.trusted_proxies)
+        # TLS begins there, so that half-open connections are counted.
+        self._handshakes = Handshakes(self._settings.tls, self._settings.handshake_timeout_s)
         self._make_connection = partial(
             AcceptedConnection,
             quotas=self.admission.quotas,
             counts=counts,
             proxies=proxies,
             descriptors=DescriptorReserve(self.admission.refused, time.monotonic),
+            memory=UnreadMemory(loop, self._settings.max_waiting_bytes),
+            handshakes=self._handshakes,
         )
         make_metrics = partial(_make_metrics, self.hub, self.admission, counts, self.node)
         self._endpoints = HttpEndpoints(
@@ -240,6 +245,7 @@ class RoomServer:
             await self.node.drain()
         await drain(self.hub, self._settings.drain_s)
         await stop_accepting(self._server)
+        await self._handshakes.abort()
         self._server.close(code=_SERVICE_RESTART, reason=_LEAVING)
         await self._server.wait_closed()
         if self.node is not None:
@@ -280,8 +286,10 @@ class RoomServer:
         decision = self.admission.decide(request.path, request.headers, connection.address)
         connection.decision = decision
         if isinstance(decision, Admitted):
-            connection.count(decision.participant.identity)
+            identity = decision.participant.identity
+            connection.count(identity)
             connection.count(decision.room)
+            connection.join(self.hub.usages.of(identity), self.admission.quotas.count_of(identity))
             return None
         if decision.close_code is not None and offered_bearer(request.headers):
             return None

@@ -122,6 +122,7 @@ class Session:
             transport,
             reads_chunks=admitted.reads_chunks,
             reads_parts=admitted.reads_parts,
+            usage=hub.usages.of(admitted.participant.identity),
         )
         self._transport = transport
         self._hub = hub
@@ -251,7 +252,7 @@ class Session:
             self._refuse(request.id, error)
         finally:
             # Time of this thread alone, so that other load of the machine is not counted.
-            self._charge(thread_time() - began)
+            self.connection.usage.charge(thread_time() - began)
 
     def _refuse(self, request_id: int, error: Exception) -> None:
         """Answer a request with its error."""
@@ -260,14 +261,11 @@ class Session:
             error = Internal("unexpected error; the server's log has details")
         self._send(failed(request_id, error))
 
-    def _charge(self, seconds: float) -> None:
-        """Count the time that a request took."""
-        self.connection.work.exceeded(self._loop.time(), seconds)
-
     def _walk(self, request: _Request, walk: Walk) -> None:
         """Answer a request that may take several slices of the event loop."""
         if self._walks is None:
-            self._walks = Walks(self._hub.scheduler, self._charge)
+            identity = self.connection.participant.identity
+            self._walks = Walks(self._hub.scheduler, identity, self.connection.usage)
         size = 0 if self._walks.are_idle else len(encode(request))
         if not self._walks.accepts(size):
             raise QuotaExceeded("too many requests are waiting", retry_after_s=_WALKS_RETRY_S)
@@ -293,13 +291,13 @@ class Session:
         task.add_done_callback(self._pending_answers.discard)
 
     def _check_quotas(self, request: _Request) -> None:
-        now, changes, work = self._loop.time(), self.connection.changes, self.connection.work
-        if type(request) in _CHANGES and changes.exceeded(now):
-            raise QuotaExceeded("too many changes", retry_after_s=changes.retry_after_s(now))
-        if work.exceeded(now, 0.0):
-            raise QuotaExceeded(
-                "requests take too much time", retry_after_s=work.retry_after_s(now)
-            )
+        if type(request) in _CHANGES:
+            now = self._loop.time()
+            for changes in (self.connection.changes, self.connection.usage.changes):
+                if changes.exceeded(now):
+                    retry_after_s = changes.retry_after_s(now)
+                    raise QuotaExceeded("too many changes", retry_after_s=retry_after_s)
+        self.connection.usage.check_work()
 
     def _result(self, request_id: int, packed: bytes) -> Result:
         if len(packed) > self._hub.limits.max_frame_bytes - 64:

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
+from toolbus.agents.local_toolkit import checked_alias
 from toolbus.auth.grants import ToolRights, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import means, reference_fault
 from toolbus.chunks.json_values import shown
@@ -62,6 +63,8 @@ class RequiredToolkit:
     _: KW_ONLY
     timeout_s: float | None = None
     """Seconds to wait for it. None is 60; 0 checks once and does not wait."""
+    alias: str | None = None
+    """Its name in the turn, where its own is taken: its tools are `alias.tool`."""
 
     def __post_init__(self) -> None:
         if not is_toolkit_name(self.name):
@@ -78,6 +81,8 @@ class RequiredToolkit:
             raise ValueError(f"{shown(owner)} is not a participant name: it {fault}")
         if self.timeout_s is not None and not is_time(self.timeout_s):
             raise ValueError("timeout_s must be a number of seconds, 0 or more, or None")
+        if self.alias is not None:
+            checked_alias(self.name, self.alias)
 
     async def find(self, room: RoomClient) -> ToolkitProxy:
         """Return the toolkit as soon as it is hosted with the required tools.

@@ -7,37 +7,56 @@ can do no more than its sender may.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from types import TracebackType
-from typing import Any, Never, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self
 
+from toolbus.agents.agent_state import AgentState
 from toolbus.agents.builders import (
     AnyBuilder,
     ToolkitConfig,
-    ToolkitRequest,
     build_toolkits,
     read_configs,
     run_concurrently,
 )
+from toolbus.agents.local_toolkit import LocalToolkit
+from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.required_toolkit import RequiredToolkit
-from toolbus.auth.grants import ToolRights
-from toolbus.bounded_logging import bounded_logger
+from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
+from toolbus.agents.tool_use import ToolResult, ToolUse
+from toolbus.agents.turn_assembly import (
+    ToolkitNames,
+    available_toolkits,
+    callable_tools,
+    checked_toolkits,
+    tool_infos,
+)
+from toolbus.agents.turn_calls import (
+    Dispatch,
+    LocalDispatch,
+    RemoteDispatch,
+    TurnCall,
+    TurnEntry,
+    TurnFacts,
+)
+from toolbus.agents.turn_chunks import CollectedChunks, CollectedValues, PassedOnChunks
+from toolbus.agents.turn_options import GivenOptions, call_options, checked_timeout
+from toolbus.agents.turn_prompt import turn_prompt
+from toolbus.agents.turn_runs import PreparedUse, TurnRuns
+from toolbus.auth.grants import AgentsGrant
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import cut, shown
-from toolbus.client.call_options import call_seconds
 from toolbus.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidArguments,
     NotFound,
     PermissionDenied,
+    RoomException,
     Unavailable,
 )
-from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
+from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.room.call_form import (
     argument_mapping,
     merged_arguments,
@@ -48,10 +67,14 @@ from toolbus.room.participants import Message
 from toolbus.room.room import Room
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitProxy
+from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
-from toolbus.wire import ToolkitManifest, ToolManifest
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
 
 __all__ = [
     "Turn",
@@ -62,24 +85,8 @@ __all__ = [
 TurnTool = ToolInfo
 """A tool that a turn can call, with its description for a model."""
 
-T = TypeVar("T")
-
-_logger = bounded_logger(__name__)
-_END_S = 5.0
-_OPTIONS = ("timeout_s",)
+_OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
 """The options of `Turn.invoke`."""
-
-
-_Run: TypeAlias = Callable[[str, dict[str, Any], float], Coroutine[Any, Any, Chunk]]
-"""Runs a tool of one toolkit, given its name, its arguments and a timeout in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A tool of the turn, and the function that runs it with arguments and a timeout."""
-
-    shown: TurnTool
-    run: Callable[[dict[str, Any], float], Coroutine[Any, Any, Chunk]]
 
 
 class Turn:
@@ -95,7 +102,7 @@ class Turn:
     the room are made on its behalf: by the turn, by a builder, and by a local tool through
     `context.room`. That needs the grant `act_for`, and the sender must be connected. A local tool
     gets the same context as a remote one: the agent is its `caller`, the sender its
-    `on_behalf_of`. The grants of the room's own token limit the tools of required toolkits: those
+    `on_behalf_of`. The grants of the room's own token limit the tools of toolkits elsewhere: those
     that it may not call are left out, and a line in the log names them, or the patterns that may
     hide some. They do not limit local tools.
 
@@ -105,18 +112,30 @@ class Turn:
     Args:
         room: The agent's room, entered; not the `context.room` of a running tool.
         message: The message to answer; its body's `tools` are the requested configs, as JSON.
-        always: Local toolkits that are in every turn. Their tools, like those of a toolkit that is
-            its own builder, are started with the agent's room.
+        always: Local toolkits that are in every turn; `LocalToolkit(toolkit, alias)` gives one
+            another name. Their tools, like those of a toolkit that is its own builder, are started
+            with the agent's room.
         required: Toolkits of others; of one that names tools, only those are listed.
         builders: The available builders.
         tools: Without a message, the agent's own requests: objects of its builders' types. With
             one, the requests of the message if they are not its body's `tools`; they too are
             limited by the sender's grant.
         model: Passed to the builders.
+        available: Whether to add every public toolkit of the room that has a host and that the
+            token may call. They are listed once, when the turn is entered.
+        groups: Toolkits that are active or inactive together. A turn with groups has the toolkit
+            `groups`, whose tools switch them.
+        middlewares: What runs around each call of the turn, the first outermost; outside those of
+            toolkits and tools.
+        state: The state that tools in this process find as `context.state`, each toolkit its own
+            part; one for this turn alone by default.
+        records: Where each call of the turn is recorded, refused ones too.
+        timeout_s: Seconds for each call that names no time-out.
 
-    Raises `ValueError` if two of `always` and `required` have one name, and `TypeError` for a room
-    that is not a `RoomClient`, a message that is not a `Message`, JSON without a message, and
-    anything but toolkits in `always` and `required`.
+    Raises `ValueError` if two toolkits have one name, with both owners, or `timeout_s` is no time,
+    and `TypeError` for a room that is not a `RoomClient`, a message that is not a `Message`, JSON
+    without a message, and anything but toolkits in `always` and `required`, async generators in
+    `middlewares`, and an `AgentState` as `state`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -124,27 +143,50 @@ class Turn:
         room: RoomClient,
         *,
         message: Message | None = None,
-        always: Iterable[Toolkit] = (),
+        always: Iterable[Toolkit | LocalToolkit] = (),
         required: Iterable[RequiredToolkit] = (),
         builders: Iterable[AnyBuilder] = (),
         tools: Sequence[Mapping[str, Any] | ToolkitConfig] | None = None,
         model: Any = None,
+        available: bool = False,
+        groups: Iterable[ToolGroup] = (),
+        middlewares: Iterable[Middleware] = (),
+        state: AgentState | None = None,
+        records: Records | None = None,
+        timeout_s: float = 60.0,
     ) -> None:
         if not isinstance(room, RoomClient):
             raise TypeError(f"a turn is made with an agent's RoomClient, not {type(room).__name__}")
+        if not isinstance(state, AgentState | None):
+            raise TypeError(f"state must be an AgentState, not {type(state).__name__}")
         self._room = room
-        self._always = _checked_toolkits("always", always, Toolkit)
-        self._required = _checked_toolkits("required", required, RequiredToolkit)
-        self._builders = tuple(builders)
+        self._state = state or AgentState()
+        self._groups = ActiveGroups(checked_groups(groups), self._state)
+        self._always = (
+            *checked_toolkits("always", always, Toolkit, LocalToolkit),
+            *self._groups.toolkits,
+        )
+        self._required = (
+            *checked_toolkits("required", required, RequiredToolkit),
+            *self._groups.required,
+        )
+        self._builders = (*builders, *self._groups.builders)
         self._asked = _asked_for(message, tools)
         self._sender = None if message is None else message.sender
         self._granted = None if message is None else message.builders
         self._model = model
-        self._taken = _names_taken((*self._always, *self._required))
-        self._entries: dict[str, _Entry] = {}
-        self._running: set[asyncio.Task[Any]] = set()
+        self._available = available
+        self._middlewares = checked_middlewares(middlewares, "turn")
+        self._records = _checked_records(records)
+        self._timeout_s = checked_timeout(timeout_s)
+        self._names = ToolkitNames(self._always, self._required)
+        self._entries: dict[str, TurnEntry] = {}
+        self._provider_names = ProviderNames(())
+        self._runs: TurnRuns | None = None
         self._stack: AsyncExitStack | None = None
         self._is_used = False
+        self._call_prefix = secrets.token_hex(12)
+        self._call_numbers = count(1)
 
     async def __aenter__(self) -> Self:
         """Check configs, wait for required toolkits, build and start.
@@ -160,31 +202,71 @@ class Turn:
         if self._is_used:
             raise RuntimeError("a turn can be entered once: make a new one for the next message")
         self._is_used = True
-        self._self = self._room.me
-        self._principal = _principal(self._self, self._sender)
-        wanted = read_configs(self._builders, self._asked, granted=self._granted)
-        proxies = await run_concurrently([each.find(self._room) for each in self._required])
-        built = await build_toolkits(self._view(), self._model, wanted)
-        self._check_names(built, wanted)
+        agent = self._room.me
+        self._principal = _principal(agent, self._sender)
+        sender = None if self._principal is None else self._sender
+        tracing = self._room._core.caller.tracing
+        span = TurnSpan.begin(tracing, agent.name, self._room.room, self._principal)
         async with AsyncExitStack() as stack:
-            here = await self._start(stack, built)
-            stack.push_async_callback(self._end_calls)
-            self._list(here, proxies)
-            self._stack = stack.pop_all()
+            if span is not None:
+                stack.push(partial(_end_span, span))
+            self._facts = TurnFacts(agent, sender, self._view, self._groups.check)
+            runs = TurnRuns(self._facts, self._middlewares, span, self._records)
+            await self._enter(stack)
+            stack.push_async_callback(runs.end)
+            self._runs, self._stack = runs, stack.pop_all()
         return self
 
-    async def _start(
-        self, stack: AsyncExitStack, built: Sequence[Toolkit]
-    ) -> list[InProcessToolkit]:
-        """Start the local toolkits: those of `always`, then those that were built."""
-        here: list[InProcessToolkit] = []
+    async def _enter(self, stack: AsyncExitStack) -> None:
+        """Find, build and start the toolkits, and list their tools."""
+        wanted = read_configs(self._builders, self._asked, granted=self._granted)
+        proxies = await run_concurrently([each.find(self._room) for each in self._required])
+        for needed, proxy in zip(self._required, proxies, strict=True):
+            self._names.learn(needed.alias or needed.name, proxy.info.full_owner)
+        built = await build_toolkits(self._view(), self._model, wanted)
+        self._names.add_built(built, wanted)
+        self._groups.add_built(built, wanted)
+        found = await available_toolkits(self._room, proxies) if self._available else []
+        grant = self._room.grants.agents
+        for local in self._always:
+            await self._add_local(stack, local)
+        for needed, proxy in zip(self._required, proxies, strict=True):
+            self._add_remote(grant, proxy, needed)
+        for toolkit in built:
+            await self._add_local(stack, toolkit)
+        for proxy in self._names.add_available(found):
+            self._add_remote(grant, proxy)
+        self._provider_names = ProviderNames(self._entries)
+
+    async def _add_local(self, stack: AsyncExitStack, local: Toolkit | LocalToolkit) -> None:
+        """Start a local toolkit and list its tools."""
+        toolkit = local.toolkit if isinstance(local, LocalToolkit) else local
         own = (*self._always, *(each for each in self._builders if isinstance(each, Toolkit)))
-        for toolkit in (*self._always, *built):
-            is_own = any(toolkit is each for each in own)
-            room = self._room if is_own else self._view()
-            here.append(InProcessToolkit.of(toolkit))
-            await stack.enter_async_context(here[-1].started(room))
-        return here
+        is_own = any(local is each for each in own)
+        here = InProcessToolkit.of(toolkit)
+        await stack.enter_async_context(here.started(self._room if is_own else self._view()))
+        state = partial(self._state.of, local.name)
+        for info in tool_infos(here.manifest, here.manifest.tools, local.name):
+            dispatch = LocalDispatch(here, info.tool, self._facts, state)
+            self._add(info, dispatch)
+
+    def _add_remote(
+        self, grant: AgentsGrant, proxy: ToolkitProxy, needed: RequiredToolkit | None = None
+    ) -> None:
+        """List the tools of a toolkit elsewhere."""
+        manifest = proxy.manifest
+        wanted = None if needed is None else needed.tools
+        name = manifest.name if needed is None else needed.alias or needed.name
+        participant = None if needed is None else needed.participant
+        tools = callable_tools(grant, manifest, wanted)
+        for info in tool_infos(manifest, tools, name, proxy.info):
+            target = f"{manifest.name}.{info.tool}"
+            dispatch = RemoteDispatch(target, participant, proxy.info.digest, self._facts)
+            self._add(info, dispatch)
+
+    def _add(self, info: ToolInfo, dispatch: Dispatch) -> None:
+        group = self._groups.of_toolkit(info.toolkit)
+        self._entries[info.name] = TurnEntry(info, dispatch, group)
 
     async def __aexit__(
         self,
@@ -194,12 +276,71 @@ class Turn:
     ) -> None:
         stack, self._stack = self._stack, None
         if stack is not None:
-            await stack.aclose()
+            await stack.__aexit__(kind, error, traceback)
+
+    def _view(self, deadline_at: float | None = None) -> Room:
+        return Room(self._room._core, self._room._parent, deadline_at, self._principal)
+
+    # Tools
 
     @property
     def tools(self) -> tuple[TurnTool, ...]:
-        """The callable tools: those of `always`, then `required`, then those built."""
-        return tuple(entry.shown for entry in self._entries.values())
+        """The callable tools: those of `always`, then `required`, then those built, then available.
+
+        Those of inactive groups are left out; else the list does not change while the turn is
+        entered.
+        """
+        active = self._groups.is_active
+        return tuple(each.info for each in self._entries.values() if active(each.group))
+
+    def activate(self, *groups: str) -> None:
+        """Activate groups; others stay as they are.
+
+        Raises `NotFound` for an unknown group; then nothing has changed.
+        """
+        self._groups.switch(dict.fromkeys(groups, True))
+
+    def deactivate(self, *groups: str) -> None:
+        """Deactivate groups; raises as `activate`. Calls that run already are not ended."""
+        self._groups.switch(dict.fromkeys(groups, False))
+
+    def prompt(self, template: str | None = None) -> str:
+        """Return what a model should know about the tools that can be called now, as text.
+
+        It has the rules of toolkits in this process, the groups with the instructions of active
+        ones, and, quoted as data, the rules of toolkits that others host.
+
+        Args:
+            template: A text with any of `{rules}`, `{groups}` and `{quoted}`.
+
+        Raises `ValueError` for a template with other fields.
+        """
+        return turn_prompt(self.tools, self._groups, template)
+
+    def provider_name(self, tool: str | TurnTool) -> str:
+        """Return the name of a tool for a model's API: at most 64 of `A-Z a-z 0-9 _ -`.
+
+        It is `toolkit__tool`, or ends with a hash where that would be too long or not unique.
+
+        Raises `NotFound` if the tool is not in this turn.
+        """
+        name = tool.name if isinstance(tool, TurnTool) else tool
+        found = self._provider_names.name_of(name)
+        if found is None:
+            raise _not_in_turn(name, self._entries)
+        return found
+
+    def tool_named(self, provider_name: str) -> TurnTool:
+        """Return the tool that `provider_name` gave this name.
+
+        Raises `NotFound` if there is none.
+        """
+        tool = self._provider_names.tool_of(provider_name)
+        if tool is None:
+            raise _not_in_turn(provider_name, self._entries)
+        return self._entries[tool].info
+
+    # Calls
 
     async def call(
         self, tool: str, arguments: Any = None, /, *misplaced: Never, **named: Any
@@ -213,25 +354,34 @@ class Turn:
         chunk = await self.invoke(tool, merged_arguments(tool, arguments, named, _OPTIONS))
         return chunk.value
 
-    async def invoke(
+    async def invoke(  # noqa: PLR0913 - the promised signature
         self,
         tool: str,
         arguments: Mapping[str, Any] | None = None,
         /,
         *misplaced: Never,
         timeout_s: float | None = None,
+        attachment: Any = None,
+        input: Any = None,
+        caller_context: Mapping[str, Any] | None = None,
+        on_progress: Callable[[Any], None] | None = None,
         **unknown: Never,
     ) -> Chunk:
         """Call a tool of this turn and return its chunk.
 
         A remote toolkit is pinned to the definition that this turn has read. Local and remote tools
-        raise the same errors.
+        raise the same errors. The values of a streaming tool become one list, which must fit one
+        frame; `stream` gives them as they come.
 
         Args:
             tool: `toolkit.tool`, one of `tools`.
             arguments: Values by parameter.
             misplaced: Takes nothing, as in `Room.invoke`.
-            timeout_s: Seconds within which the call ends; 60 by default.
+            timeout_s: Seconds within which the call ends; those of the turn by default.
+            attachment: An upload: bytes, a path, a `FileChunk`, or an async iterable of bytes.
+            input: The values for a tool that takes an input stream: an iterable or an async one.
+            caller_context: What the tool finds as `context.caller_context`.
+            on_progress: A plain function that gets the value of each progress of the tool.
             unknown: Takes nothing, as in `Room.invoke`.
 
         Raises:
@@ -239,142 +389,161 @@ class Turn:
             InvalidArguments: Its name is not text, or an argument or option is invalid.
             Unavailable: The turn is not entered, or has ended.
             DeadlineExceeded: There was no result in time.
-            Cancelled: The turn ended before the call did.
+            Cancelled: The turn ended before the call did, or the call was interrupted.
             RoomException: Any other error; `executed` tells whether the tool ran.
+            OSError: The attachment cannot be read.
         """
         if misplaced or unknown:
             refuse_misplaced("invoke", tool, (arguments, *misplaced), unknown, _OPTIONS)
-        if self._stack is None:
-            text = "the turn has ended" if self._is_used else "the turn is not entered"
-            raise Unavailable(text, executed="no", retryable=False)
+        runs = self._entered()
         if not isinstance(tool, str):
             tool_parts(tool)  # raises
-        entry = self._entries.get(tool)
-        if entry is None:
-            raise _not_in_turn(tool, self._entries)
-        values = argument_mapping("invoke", tool, arguments)
-        seconds = call_seconds(timeout_s)
-        if seconds <= 0:
-            raise DeadlineExceeded("no time was left for the call", executed="no")
-        return await self._tracked(entry.run(dict(values), seconds))
+        given = GivenOptions(timeout_s, attachment, input, caller_context, on_progress)
+        call_id = f"{self._call_prefix}{next(self._call_numbers):08x}"
+        values = CollectedValues(tool)
+        call = self._prepared(call_id, tool, arguments, given, values)
+        chunk = await runs.chunk(call)
+        return values.as_one if call.entry.info.streaming else chunk
 
-    # Assembly
-
-    def _view(self, deadline_at: float | None = None) -> Room:
-        return Room(self._room._core, self._room._parent, deadline_at, self._principal)
-
-    def _check_names(self, built: Sequence[Toolkit], wanted: Sequence[ToolkitRequest]) -> None:
-        for toolkit, asked in zip(built, wanted, strict=True):
-            if toolkit.name in self._taken:
-                path = f"{asked.path}/name"
-                text = f"{path}: this turn already has a toolkit {toolkit.name}"
-                raise InvalidArguments(text, details={"path": path, "message": text})
-            self._taken.add(toolkit.name)
-
-    def _list(self, here: Sequence[InProcessToolkit], proxies: Sequence[ToolkitProxy]) -> None:
-        always = len(self._always)
-        for local in here[:always]:
-            self._add(local.manifest, local.manifest.tools, partial(self._run_here, local))
-        for needed, proxy in zip(self._required, proxies, strict=True):
-            run = partial(self._run_elsewhere, needed, proxy.info.digest)
-            self._add(proxy.manifest, self._callable(needed, proxy.manifest), run)
-        for local in here[always:]:
-            self._add(local.manifest, local.manifest.tools, partial(self._run_here, local))
-
-    def _callable(self, needed: RequiredToolkit, manifest: ToolkitManifest) -> list[ToolManifest]:
-        """Return the tools of a required toolkit that may be called; log which may not."""
-        grant = self._room.grants.agents
-        rights = ToolRights(grant)
-        wanted = [each for each in manifest.tools if not needed.tools or each.name in needed.tools]
-        found = [each for each in wanted if rights.may_call(manifest.name, each.name)]
-        if len(found) < len(wanted):
-            names = ", ".join(each.name for each in wanted if each not in found)
-            _logger.warning(
-                "the turn leaves out tools of %s that its token may list but not call: %s "
-                "(agents.call)",
-                *(manifest.name, names),
-            )
-        elif not needed.tools and rights.may_hide(manifest.name):
-            _logger.info(
-                "the token of the turn may hide tools of %s (agents.allow: %s; agents.deny: %s)",
-                *(manifest.name, ", ".join(grant.allow), ", ".join(grant.deny) or "none"),
-            )
-        return found
-
-    def _add(self, manifest: ToolkitManifest, tools: Iterable[ToolManifest], run: _Run) -> None:
-        for tool in tools:
-            shown = TurnTool.of(manifest, tool)
-            self._entries[shown.name] = _Entry(shown, partial(run, tool.name))
-
-    # Running
-
-    async def _run_here(
-        self, local: InProcessToolkit, tool: str, arguments: dict[str, Any], timeout_s: float
-    ) -> Chunk:
-        principal = None if self._principal is None else self._sender
-        call = InProcessCall(tool, arguments, self._self, principal, timeout_s)
-        return await local.run(call, self._view)
-
-    async def _run_elsewhere(
+    async def run(
         self,
-        needed: RequiredToolkit,
-        digest: str,
-        tool: str,
-        arguments: dict[str, Any],
-        timeout_s: float,
-    ) -> Chunk:
-        chunk: Chunk = await self._view().invoke(
-            f"{needed.name}.{tool}",
-            arguments,
-            participant=needed.participant,
-            timeout_s=timeout_s,
-            pin=digest,
-        )
-        return chunk
+        uses: Iterable[ToolUse],
+        *,
+        timeout_s: float | None = None,
+        caller_context: Mapping[str, Any] | None = None,
+        on_progress: Callable[[ToolUse, Any], None] | None = None,
+    ) -> list[ToolResult]:
+        """Run what a model asks for and return one result for each use, in the order asked.
 
-    async def _tracked(self, run: Coroutine[Any, Any, Chunk]) -> Chunk:
-        """Run a call as a task of the turn, which cancels it at its end."""
-        task = asyncio.create_task(run)
-        self._running.add(task)
+        Consecutive uses of tools that are `concurrency_safe` run side by side, each other one
+        alone. Whatever happens to a call is its result: it is refused, fails, times out or is
+        interrupted. The chunks of a streaming tool must fit one frame together.
+
+        If this task is cancelled the calls are interrupted, `CancelledError` is raised as ever, and
+        `results` has the interrupted results.
+
+        Args:
+            uses: What to run; names may be those of `provider_name` too.
+            timeout_s: Seconds for each call; those of the turn by default.
+            caller_context: What the tools find as `context.caller_context`.
+            on_progress: A plain function that gets the use and the value of each progress.
+
+        Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but uses.
+        """
+        runs = self._entered()
+        asked = [_checked_use(each) for each in uses]
+        prepared = []
+        for use in asked:
+            progress = None if on_progress is None else partial(on_progress, use)
+            given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, progress)
+            prepared.append(self._prepared_use(use, given, CollectedChunks(use.name)))
+        return await runs.run(prepared)
+
+    def stream(
+        self,
+        use: ToolUse,
+        *,
+        timeout_s: float | None = None,
+        caller_context: Mapping[str, Any] | None = None,
+        on_progress: Callable[[Any], None] | None = None,
+    ) -> AsyncGenerator[Chunk | ToolResult, None]:
+        """Run one use and yield its chunks as they come; the `ToolResult` always comes last.
+
+        Any tool can be run so. A slow reader slows a streaming tool down. The result keeps the
+        chunks that fit one frame, and counts the others. Leaving the loop interrupts the call:
+        leave it with `contextlib.aclosing`, so that it has ended when the block has.
+
+        Args:
+            use: What to run, as in `run`.
+            timeout_s: Seconds for the whole call; those of the turn by default.
+            caller_context: As in `run`.
+            on_progress: A plain function that gets the value of each progress.
+
+        Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but a use.
+        """
+        runs = self._entered()
+        passed_on = PassedOnChunks(_checked_use(use).name)
+        given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, on_progress)
+        return runs.stream(self._prepared_use(use, given, passed_on))
+
+    async def interrupt(self, use_id: str | None = None) -> None:
+        """End the calls of a use, or of the whole turn, and wait until they have ended.
+
+        Their results are "interrupted" and keep the chunks that came; uses that have not begun do
+        not begin. A call of `invoke` raises `Cancelled`. A tool that does not end when it is
+        cancelled is waited for a few seconds.
+
+        Raises `NotFound` if the turn never had such a use.
+        """
+        if self._runs is not None:
+            await self._runs.interrupt(use_id)
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """The results of all uses so far, also of those whose task was cancelled."""
+        return [] if self._runs is None else list(self._runs.results)
+
+    def _entered(self) -> TurnRuns:
+        if self._stack is None or self._runs is None:
+            text = "the turn has ended" if self._is_used else "the turn is not entered"
+            raise Unavailable(text, executed="no", retryable=False)
+        return self._runs
+
+    def _prepared_use(
+        self, use: ToolUse, given: GivenOptions, collected: CollectedChunks
+    ) -> PreparedUse:
         try:
-            return await task
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if self._stack is None and current is not None and not current.cancelling():
-                raise Cancelled("the turn has ended") from None
+            call = self._prepared(use.id, use.name, use.arguments, given, collected)
+            return PreparedUse(use, call)
+        except RoomException as error:
+            return PreparedUse(use, error=error)
+
+    def _prepared(
+        self,
+        call_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        given: GivenOptions,
+        collected: CollectedChunks,
+    ) -> TurnCall:
+        """Make a call, or record that it is refused and raise the `RoomException`."""
+        try:
+            entry = self._entry(name)
+            values = argument_mapping("invoke", name, arguments)
+            options = call_options(given, self._timeout_s)
+        except RoomException as error:
+            if self._runs is not None:
+                self._runs.refused(name, call_id, error)
             raise
-        finally:
-            self._running.discard(task)
+        return TurnCall(call_id, entry, dict(values), options, collected)
 
-    async def _end_calls(self) -> None:
-        left = set(self._running)
-        for task in left:
-            task.cancel()
-        if left:
-            _, left = await asyncio.wait(left, timeout=_END_S)
-        if left:
-            _logger.warning("%d calls of a turn did not end when cancelled", len(left))
-
-
-def _checked_toolkits(option: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-    """Return the toolkits of an option; TypeError unless it is a list, and all are of `kind`."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{option} must be a list of {kind.__name__}, not {type(values).__name__}")
-    toolkits = tuple(values)
-    for each in toolkits:
-        if not isinstance(each, kind):
-            text = f"{kind.__name__}({shown(each)})" if isinstance(each, str) else kind.__name__
-            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
-    return toolkits
+    def _entry(self, name: str) -> TurnEntry:
+        """Return a tool by its name, or by that for providers. Raises `NotFound`."""
+        entry = self._entries.get(name)
+        if entry is None:
+            tool = self._provider_names.tool_of(name)
+            if tool is None:
+                raise _not_in_turn(name, self._entries)
+            entry = self._entries[tool]
+        return entry
 
 
-def _names_taken(toolkits: Iterable[Toolkit | RequiredToolkit]) -> set[str]:
-    taken: set[str] = set()
-    for toolkit in toolkits:
-        if toolkit.name in taken:
-            raise ValueError(f"two toolkits of this turn are named {toolkit.name!r}")
-        taken.add(toolkit.name)
-    return taken
+def _checked_records(records: Records | None) -> Records | None:
+    if records is None:  # then nothing of records is imported
+        return None
+    from toolbus.records.records import checked_records
+
+    return checked_records(records, "turn")
+
+
+def _checked_use(use: object) -> ToolUse:
+    if not isinstance(use, ToolUse):
+        raise TypeError(f"a turn runs ToolUse objects, not {shown(use)}")
+    return use
+
+
+def _end_span(span: TurnSpan, _: object, error: BaseException | None, *__: object) -> None:
+    span.end(error)
 
 
 def _principal(agent: Participant, sender: Participant | None) -> str | None:

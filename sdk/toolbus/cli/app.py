@@ -43,6 +43,7 @@ _ORDER = (
     "send",
     "listen",
     "watch",
+    "calls",
     "trace",
     "context",
     "token",

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,17 +18,22 @@ import typer
 from toolbus.auth.grants import GRANTS
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room
 from toolbus.contexts import Contexts
+from toolbus.errors import ERRORS
+from toolbus.records.sqlite_file import read_names
 from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.settings import PRESETS, home_of
+from toolbus.settings import PRESETS, home_of, records_file
 
 __all__ = [
     "TOOLKITS",
+    "complete_caller",
     "complete_context",
     "complete_grant",
     "complete_installed",
     "complete_name",
+    "complete_outcome",
     "complete_owner",
     "complete_preset",
+    "complete_recorded_tool",
     "complete_tool",
     "complete_toolkit",
 ]
@@ -35,6 +41,7 @@ __all__ = [
 TOOLKITS = "toolbus.toolkits"
 """The entry point group of toolkits."""
 _TIMEOUT_S = 2.0
+_MAX_RECORDED = 1_000
 _PLAIN = re.compile(r"[\w@%+:.,/][\w@%+=:.,/-]*\Z")
 _ROOM_FLAGS = ("url", "room", "token", "name", "context")
 
@@ -90,6 +97,29 @@ def complete_installed(incomplete: str) -> list[str]:
     """Complete the name of an installed toolkit."""
     try:
         return _matching(sorted(each.name for each in entry_points(group=TOOLKITS)), incomplete)
+    except Exception:  # a traceback would disturb the shell
+        return []
+
+
+def complete_outcome(incomplete: str) -> list[str]:
+    """Complete how a recorded call ended."""
+    return _matching(("ok", *ERRORS), incomplete)
+
+
+def complete_recorded_tool(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a tool that was called."""
+    return _matching(_recorded(ctx, "tool"), incomplete)
+
+
+def complete_caller(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a participant whose calls were recorded."""
+    return _matching(_recorded(ctx, "caller"), incomplete)
+
+
+def _recorded(ctx: typer.Context, column: str) -> list[str]:
+    try:
+        path = ctx.params.get("path") or records_file(os.environ)
+        return sorted(read_names(Path(path), column, _MAX_RECORDED))
     except Exception:  # a traceback would disturb the shell
         return []
 

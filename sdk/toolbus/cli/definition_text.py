@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 from toolbus.untrusted_text import one_line
 
-__all__ = ["definition_text", "reserve_lines"]
+__all__ = ["age_text", "definition_text", "reserve_lines"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -32,6 +32,11 @@ def reserve_lines(info: ToolkitInfo) -> Iterator[str]:
 def _last_call_text(last_call_ms: int | None) -> str:
     if last_call_ms is None:
         return "no known call"
-    age_s = max(0, int(time.time() - last_call_ms / 1000))
+    return f"last call {age_text(last_call_ms / 1000)}"
+
+
+def age_text(at: float) -> str:
+    """Return how long ago a time was, given in seconds since the epoch: "5 min ago"."""
+    age_s = max(0, int(time.time() - at))
     seconds, unit = next((each for each in _UNITS if age_s >= each[0]), _UNITS[-1])
-    return f"last call {age_s // seconds} {unit} ago"
+    return f"{age_s // seconds} {unit} ago"

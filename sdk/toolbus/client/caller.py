@@ -98,6 +98,11 @@ class Caller:
         bound._connection = connection
         return bound
 
+    @property
+    def tracing(self) -> Tracing:
+        """Records sampled calls."""
+        return self._tracing
+
     async def request(
         self,
         build: Any,
@@ -139,16 +144,22 @@ class Caller:
             self._pending.remove(request)
         return await read_reply(result)
 
-    async def describe(self, toolkit: str, participant: str | None) -> dict[str, Any]:
+    async def describe(
+        self, toolkit: str, participant: str | None, known: str | None = None
+    ) -> dict[str, Any]:
         """Request the description of a toolkit, record it for retries, and return it.
 
         Args:
             toolkit: The toolkit's name.
             participant: The name of an owner, or None, as in a call.
+            known: The digest of a definition that was read before: the reply has no `manifest` if
+                it is still that one.
         """
-        options = {} if participant is None else {"participant": participant}
+        named = {"participant": participant, "digest": known}
+        options = {name: value for name, value in named.items() if value is not None}
         body = await self.request(Describe, toolkit, options)
-        self.retries.record_description((toolkit, participant), body)
+        if "manifest" in body:
+            self.retries.record_description((toolkit, participant), body)
         return body
 
     async def call(self, plan: CallPlan, read: Callable[[bytes], Any] = read_chunk) -> Any:

@@ -33,7 +33,15 @@ from toolbus.errors import Executed, InvalidArguments, InvalidResult, RoomExcept
 from toolbus.wire import Input, RequestId, pack_body
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
-__all__ = ["InputSender", "as_attachment", "bodies_of_items", "check_readable"]
+__all__ = [
+    "InputSender",
+    "as_attachment",
+    "as_items",
+    "bodies_of_items",
+    "check_readable",
+    "close_items",
+    "error_of_call",
+]
 
 # Iterating over these never blocks.
 _IN_MEMORY = (list, tuple, set, frozenset, deque, range)
@@ -128,7 +136,7 @@ class InputSender:
         elif task.cancelled():
             self._on_error(RuntimeError("the input was cancelled"))
         elif error is not None:
-            self._on_error(_error_of_call(error))
+            self._on_error(error_of_call(error))
 
 
 # The items
@@ -164,13 +172,19 @@ def bodies_of_items(items: Any) -> AsyncGenerator[OutgoingBody, None]:
     Raises:
         InvalidArguments: At once, if it is not an iterable of values.
     """
+    return _pack_items(as_items(items))
+
+
+def as_items(items: Any) -> AsyncIterator[Any]:
+    """Return the values of an iterable as they are read; one that may block runs on a thread.
+
+    Raises `InvalidArguments` if it is not an iterable of values.
+    """
     if isinstance(items, AsyncIterable):
-        return _pack_items(aiter(items))
+        return aiter(items)
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | bytearray | Mapping):
         is_in_memory = isinstance(items, _IN_MEMORY)
-        return _pack_items(
-            _iterate_in_memory(items) if is_in_memory else ThreadIterator(lambda: items)
-        )
+        return _iterate_in_memory(items) if is_in_memory else ThreadIterator(lambda: items)
     kind = type(items).__name__
     raise InvalidArguments(f"input must be an iterable or async iterable of values, not {kind}")
 
@@ -194,11 +208,15 @@ async def _pack_items(items: AsyncIterator[Any]) -> AsyncGenerator[OutgoingBody,
                 async for body, _ in bodies:
                     yield body, False
     finally:
-        # Other iterators are closed by the caller, as after a loop of its own.
-        if isinstance(items, ThreadIterator):
-            items.stop()
-        elif isinstance(items, AsyncGenerator):
-            await items.aclose()
+        await close_items(items)
+
+
+async def close_items(items: AsyncIterator[Any]) -> None:
+    """Close what `as_items` returned; other iterators are their makers' to close."""
+    if isinstance(items, ThreadIterator):
+        items.stop()
+    elif isinstance(items, AsyncGenerator):
+        await items.aclose()
 
 
 async def check_readable(file: FileChunk) -> None:
@@ -207,7 +225,7 @@ async def check_readable(file: FileChunk) -> None:
         await file.source.check()
 
 
-def _error_of_call(error: BaseException) -> BaseException:
+def error_of_call(error: BaseException) -> BaseException:
     """Return an error of the iterable as that of the call whose input it is.
 
     The status of an error of another call does not hold for this one: its tool has been started by

@@ -14,7 +14,6 @@ one rule (`_pause_s`).
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
@@ -24,6 +23,7 @@ from msgspec import Struct
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.local_errors import decode_reply
+from toolbus.concurrency.backoff import backoff_pause_s
 from toolbus.errors import (
     ConnectionLost,
     DefinitionChanged,
@@ -332,7 +332,6 @@ def _shortest_pause_s(error: RoomException) -> float:
 
 def _pause_s(number: int, error: RoomException) -> float:
     """Return the pause after a failure, of which this is the number, from 1."""
-    backoff_s = min(_BACKOFF_S * 2 ** min(number - 1, 16), _MAX_BACKOFF_S)
-    # retry_after_s is a minimum; the jitter is added, so that refused callers spread out.
-    pause_s: float = max(backoff_s, error.retry_after_s or 0.0) + random.uniform(0, backoff_s)
-    return pause_s
+    return backoff_pause_s(
+        number, error.retry_after_s, first_s=_BACKOFF_S, longest_s=_MAX_BACKOFF_S
+    )

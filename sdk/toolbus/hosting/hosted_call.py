@@ -41,6 +41,9 @@ class CallRunner(CallHost, Protocol):
     room_of: Callable[[int, float | None], CallRoom]
     """Makes the room that is bound to a call, from the dispatch's id and deadline."""
 
+    owner_of: Callable[[], str]
+    """Returns the name of this host, for records."""
+
     async def run_in_thread(self, call: HostedCall, function: Callable[[], Any]) -> Any:
         """Run a function on a thread."""
 
@@ -82,6 +85,8 @@ class HostedCall(ToolRun):
         """Chunks, progress and input of the call; None for a call that has none of them."""
         self.given_up: bool = False
         """The server has already answered in place of this host: no result is sent."""
+        self.stop_reason: str = ""
+        """Why the call was given up, as in the cancel frame; "lost" with the connection."""
         self.timed_out: bool = False
         """The tool's own `timeout_s` has passed."""
 
@@ -124,6 +129,11 @@ class HostedCall(ToolRun):
     def method(self) -> str:
         """The tool's full name: `toolkit.tool`."""
         return f"{self.dispatch.toolkit}.{self.dispatch.tool}"
+
+    @property
+    def owner(self) -> str:
+        """The name of this host; empty if it has not joined."""
+        return self._runner.owner_of()
 
     def attributes(self, room: str) -> dict[str, str]:
         """Return the caller and the room as span attributes; not to be changed."""
@@ -203,6 +213,11 @@ class HostedCall(ToolRun):
         if self._is_reading:
             return "no"
         return "maybe" if self.threads else super().executed
+
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the call is on a thread, or waits for one."""
+        return bool(self.threads)
 
     def stop(self) -> None:
         """Stop the function as far as possible."""

@@ -77,6 +77,8 @@ class HostedToolkit:
     public: bool
     limits: dict[str, ToolLimits] = field(init=False)
     """By tool; only tools with limits."""
+    digest: str = ""
+    """The digest of its definition, once the server has said it."""
     running_calls: set[object] = field(default_factory=set)
     former: InitVar[Sequence[HostedToolkit]] = ()
     """Definitions that may have calls yet: a tool that they have too keeps its slots."""

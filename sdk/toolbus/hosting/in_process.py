@@ -9,22 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, LinkChunk
-from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, TooLarge
+from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
+from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
+from toolbus.hosting.local_input import LocalInput
+from toolbus.hosting.output_stream import MAX_PROGRESS_BYTES
 from toolbus.hosting.shared_places import Identity
 from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.input_stream import InputStream
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_run import Participant, ToolRun
-from toolbus.tools.toolkit import MAX_RESULT_BYTES, Toolkit, failure_of, packed_result
-from toolbus.wire import ToolkitManifest
+from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
+from toolbus.tools.toolkit import Toolkit, executed_now, failure_of, packed_result
+from toolbus.wire import ToolkitManifest, pack_body
 
 __all__ = ["InProcessCall", "InProcessToolkit", "started_tools"]
 
@@ -41,57 +44,89 @@ class InProcessCall:
     caller: Participant
     on_behalf_of: Participant | None
     timeout_s: float
+    id: str = ""
+    """The id of the call."""
+    caller_context: dict[str, Any] | None = None
+    """The caller's own data; not checked."""
+    on_progress: Callable[[Any], None] | None = None
+    """Called on the event loop with the plain value of each progress."""
+    source: LocalInput | None = None
+    """The input of the call."""
+    put: OnChunk | None = None
+    """Receives the chunks of a streaming tool, and waits while its reader is behind."""
+    state: dict[str, Any] | None = None
+    """The toolkit's part of the agent's state."""
     _threads_of: Callable[[], ThreadPoolExecutor] = field(init=False)
     """Returns the threads that the toolkit's functions run on."""
+    _loop: asyncio.AbstractEventLoop = field(init=False)
     context: ToolContext = field(init=False)
     run: ToolRun = field(init=False)
     threads: set[asyncio.Future[Any]] = field(default_factory=set)
     """Functions that run on threads; they cannot be stopped."""
-    collected: list[Any] = field(default_factory=list)
-    """The values that a streaming tool has yielded."""
-    collected_bytes: int = 0
+    has_begun: bool = False
+    """Whether it has a context."""
+    has_ended: bool = False
+    """Whether it has ended; progress after that is dropped."""
 
     def enter(
         self,
         room_until: Callable[[float], Any],
         threads_of: Callable[[], ThreadPoolExecutor],
-        *,
-        is_stream: bool,
     ) -> None:
         """Make the tool's context.
 
         Args:
             room_until: Makes the room for a call that ends at a time by the loop's clock.
             threads_of: Returns the threads that the toolkit's functions run on.
-            is_stream: Whether the tool yields chunks.
         """
         self._threads_of = threads_of
-        clock = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        clock = self._loop.time
         deadline_at = clock() + self.timeout_s
         self.context = ToolContext(
             room_until(deadline_at),
             self.caller,
             on_behalf_of=self.on_behalf_of,
+            caller_context=self.caller_context,
             deadline_at=deadline_at,
             clock=clock,
             run_sync=self._on_thread,
-            on_chunk=self._collect if is_stream else None,
+            on_chunk=None if self.put is None else self._put,
+            on_progress=None if self.on_progress is None else self._emit,
         )
         self.run = run_of(self.context)
+        self.run.call_id = self.id
+        self.run.state = self.state
+        if self.source is not None:
+            self.source.run = self.run
+        self.has_begun = True
 
-    async def _collect(self, chunk: Chunk) -> None:
-        """Collect a value of a stream; the list of all values must fit one frame."""
-        if isinstance(chunk, FileChunk | LinkChunk):
-            raise self.run.fail(
-                InvalidResult("a turn accepts streams of plain values only, not of files or links")
-            )
-        self.collected_bytes += len(packed_result(self.run, chunk))
-        if self.collected_bytes > MAX_RESULT_BYTES:
-            message = (
-                f"the values of {self.tool} do not fit one frame: {self.collected_bytes} bytes"
-            )
-            raise self.run.fail(TooLarge(message, executed=self.run.executed))
-        self.collected.append(chunk.value)
+    async def _put(self, chunk: Chunk) -> None:
+        """Pass a chunk to the caller; an error of that ends the call."""
+        assert self.put is not None
+        try:
+            await self.put(chunk)
+        except RoomException as error:
+            error.executed = self.run.executed
+            raise self.run.fail(error) from error.__cause__
+
+    def _emit(self, value: Any) -> None:
+        """Pass a progress to the caller, from any thread; a large one is dropped."""
+        if len(pack_body(as_chunk(value).to_wire())) > MAX_PROGRESS_BYTES:
+            return
+        if _running_loop() is self._loop:
+            self._report(value)
+            return
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._report, value)
+
+    def _report(self, value: Any) -> None:
+        if self.on_progress is None or self.has_ended:
+            return
+        try:
+            self.on_progress(value)
+        except (Exception, asyncio.CancelledError):  # the latter from a future that it reads
+            _logger.exception("on_progress raised")
 
     async def _on_thread(self, function: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
@@ -114,6 +149,8 @@ class InProcessCall:
     @property
     def executed(self) -> Executed:
         """Whether the function ran, after the call was cancelled."""
+        if not self.has_begun:
+            return "no"
         if self.on_threads:
             return "maybe"
         return "yes" if self.run.entered else "no"
@@ -130,7 +167,6 @@ class InProcessToolkit:
         self._toolkit = toolkit
         self._loop = asyncio.get_running_loop()
         self._limits = HostedToolkit(toolkit, public=False).limits
-        self._streaming = {tool.name for tool in toolkit.tools if tool.streaming}
         self._changing = asyncio.Lock()
         self._users = 0
         self._started: AsyncExitStack | None = None
@@ -186,12 +222,30 @@ class InProcessToolkit:
     async def run(self, call: InProcessCall, room_until: Callable[[float], Any]) -> Chunk:
         """Run a call within the tool's limits and its own time, waiting for a free slot.
 
-        The values of a streaming tool become one list, which must fit one frame.
+        The chunks of a streaming tool go to the call's `put`, and the result is empty.
 
         Raises:
             RoomException: The call failed; `executed` says whether the tool ran.
+            Exception: What the iterable of the call's input raised.
         """
-        call.enter(room_until, self._thread_pool, is_stream=call.tool in self._streaming)
+        call.enter(room_until, self._thread_pool)
+        if self._toolkit.records is None:
+            return await self._run_limited(call)
+        recording = self._toolkit.records.recording(
+            f"{self._toolkit.name}.{call.tool}",
+            caller=call.caller,
+            principal=call.on_behalf_of,
+            call_id=call.id,
+            arguments=call.arguments,
+        )
+        recording.executed = lambda: (
+            "maybe" if call.on_threads else executed_now(self._toolkit, call.run)
+        )
+        call.run.recording = recording
+        with recording:
+            return await self._run_limited(call)
+
+    async def _run_limited(self, call: InProcessCall) -> Chunk:
         limits = self._limits.get(call.tool, NO_LIMITS)
         seconds = min(call.timeout_s, limits.timeout_s or call.timeout_s)
         try:
@@ -204,12 +258,16 @@ class InProcessToolkit:
             )
             message = f"{self._toolkit.name}.{call.tool} did not end within {seconds:g} s"
             raise DeadlineExceeded(message, executed=call.executed) from error
+        finally:
+            call.has_ended = True
 
     async def _execute(self, call: InProcessCall) -> Chunk:
+        # An override of `execute` may not take an attachment.
+        stream = () if call.source is None else (InputStream.of_source(call.source),)
         try:
-            chunk = await self._toolkit.execute(call.context, call.tool, call.arguments)
-            if call.tool in self._streaming:
-                chunk = JsonChunk(call.collected)
+            chunk = await self._toolkit.execute(call.context, call.tool, call.arguments, *stream)
+            if call.source is not None and call.source.error is not None:
+                raise call.source.error
             if not isinstance(chunk, FileChunk):  # large files are sent in pieces by remote hosts
                 packed_result(call.run, chunk)  # raises if a remote host could not send it
             return chunk
@@ -220,6 +278,8 @@ class InProcessToolkit:
             error_of_tool = RuntimeError("the tool raised CancelledError")
             raise self._reported_error(call, error_of_tool) from error
         except BaseException as error:  # a tool's SystemExit does not end the program
+            if call.source is not None and call.source.error is not None:
+                raise call.source.error from None
             failure = self._reported_error(call, error)
             if failure is error:
                 raise
@@ -248,6 +308,13 @@ async def _slot(limits: ToolLimits, call: InProcessCall) -> AsyncIterator[None]:
             asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: release())
         else:
             release()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _is_cancelled() -> bool:

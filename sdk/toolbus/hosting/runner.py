@@ -32,10 +32,16 @@ from toolbus.errors import (
     Overloaded,
     RoomException,
 )
+from toolbus.hosting.call_records import (
+    begin_recording,
+    end_recording,
+    note_arguments,
+    record_refusal,
+)
 from toolbus.hosting.definitions import Definitions
 from toolbus.hosting.hosted_call import HostedCall, describe_calls, identity_of
 from toolbus.hosting.hosted_toolkit import NO_LIMITS, HostedToolkit, ToolLimits
-from toolbus.hosting.shared_places import MAX_IN_FLIGHT, SharedPlaces
+from toolbus.hosting.shared_places import MAX_IN_FLIGHT, HeldPlaces, SharedPlaces
 from toolbus.hosting.unread_results import UnreadResults
 from toolbus.telemetry.propagation import CALL_AS_TRACE, enter_call_as_trace
 from toolbus.telemetry.tracing import (
@@ -78,6 +84,7 @@ class Runner:
         max_in_flight: How many calls may run and queue, before their callers share: see
             `SharedPlaces`.
         loop_is_ending: Returns whether the event loop is cancelling all its tasks.
+        owner_of: Returns the name of this host, for records of calls.
     """
 
     __slots__ = (
@@ -86,6 +93,7 @@ class Runner:
         "_connection_number",
         "_context",
         "_find",
+        "_held",
         "_loop_is_ending",
         "_places",
         "_room_name",
@@ -98,10 +106,11 @@ class Runner:
         "definitions",
         "input_budget",
         "loop",
+        "owner_of",
         "room_of",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one fact of a host, by keyword
         self,
         *,
         room_of: Callable[[int, float | None], Any],
@@ -110,6 +119,7 @@ class Runner:
         connection: OutgoingConnection | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         loop_is_ending: Callable[[], bool] = lambda: False,
+        owner_of: Callable[[], str] = lambda: "",
     ) -> None:
         self.connection: OutgoingConnection | None = connection
         """The connection that frames are sent on."""
@@ -119,6 +129,7 @@ class Runner:
         self._room_name = room_name
         self._tracing = tracing
         self._places = SharedPlaces.of(max_in_flight)
+        self._held = HeldPlaces()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The loop whose clock the deadlines use."""
         self.definitions: Definitions = Definitions()
@@ -132,6 +143,8 @@ class Runner:
         self._abandoned: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(self._places.total, "toolbus-tool")
         self._loop_is_ending = loop_is_ending
+        self.owner_of: Callable[[], str] = owner_of
+        """Returns the name of this host, for records of calls."""
         # A call must not inherit the span that is current while we connect.
         self._context = copy_context()
         self._context.run(attach, Context())
@@ -196,17 +209,21 @@ class Runner:
         if (self._unread.count or used >= self._places.common) and (
             reason := self._overload(dispatch.header["caller"], used)
         ):
-            self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S))
+            self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S), hosted)
             return
         call = HostedCall(self, dispatch, hosted)
         if len(dispatch.header) > 1:
             try:
                 call.read_header()
             except InvalidArguments as error:
-                self._refuse(dispatch, error)
+                self._refuse(dispatch, error, hosted)
                 return
+        if hosted.toolkit.records is not None:
+            begin_recording(call, hosted.toolkit.records)
         self._calls[dispatch.id] = call
         self._running.add(call)
+        if self._held.counts is not None:
+            self._held.begin(call)
         hosted.running_calls.add(call)
         call.task = start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
 
@@ -214,21 +231,25 @@ class Runner:
         """Return why a caller gets no place; empty if it gets one."""
         caller, unread = identity_of(packed_caller), self._unread
         if used >= self._places.common:
-            held = sum(call.identity == caller for call in self._running) - unread.count_of(caller)
+            held = self._held.of(caller, self._running) - unread.count_of(caller)
             if not self._places.may_take(used, held):
                 return f"the host runs {used} calls, {held} of them yours"
         if unread.is_full(caller):
             return "too many bytes of results wait at the host for you to read"
         return ""
 
-    def _refuse(self, dispatch: Dispatch, error: RoomException) -> None:
+    def _refuse(
+        self, dispatch: Dispatch, error: RoomException, hosted: HostedToolkit | None = None
+    ) -> None:
+        if hosted is not None and hosted.toolkit.records is not None:
+            record_refusal(HostedCall(self, dispatch, hosted), hosted.toolkit.records, error)
         self.send(failed(dispatch.id, error))
 
     def cancel(self, cancel: Cancel) -> None:
         """Cancel a call; no effect if it has ended."""
         call = self._calls.get(cancel.id)
         if call is not None:
-            self._cancel_call(call)
+            self._cancel_call(call, cancel.reason)
 
     def on_stream_frame(self, frame: Credit | Input) -> None:
         """Pass a frame to its call; dropped if the call has ended or has no stream."""
@@ -244,13 +265,15 @@ class Runner:
     def cancel_all(self) -> None:
         """Cancel every call: the connection is lost or will be closed."""
         for call in list(self._calls.values()):
-            self._cancel_call(call)
+            self._cancel_call(call, "lost")
         self._calls.clear()
 
-    def _cancel_call(self, call: HostedCall) -> None:
-        call.given_up = True
+    def _cancel_call(self, call: HostedCall, reason: str) -> None:
+        if not call.given_up:
+            call.given_up, call.stop_reason = True, reason
         call.stop()
         if not call.started:
+            end_recording(call, None)
             self._finish(call)
 
     async def stop(self) -> None:
@@ -266,6 +289,8 @@ class Runner:
                     _logger.warning("%s did not end after the cancellation: left behind", names)
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
+            for call in self._running:  # left behind: no other end of them will be known
+                end_recording(call, None)
 
     async def _run(self, call: HostedCall) -> None:
         call.started = True
@@ -291,18 +316,20 @@ class Runner:
             bug = Internal("a bug in the host; see its log", executed=call.executed)
             reply = failed(call.dispatch.id, bug)
         finally:
+            # It is unknown how far a tool got that was cancelled by the end of the event loop.
+            is_interrupted = (
+                call.task is not None and call.task.cancelling() and self._loop_is_ending()
+            )
             try:
                 if call.stream is not None:
                     call.stream.end()  # its latest progress is sent before the reply
-                # It is unknown how far a tool got that was cancelled by the end of the event loop.
-                is_interrupted = (
-                    call.task is not None and call.task.cancelling() and self._loop_is_ending()
-                )
                 if not (
                     reply is None or call.given_up or is_interrupted or self.connection is None
                 ):
                     self.connection.send_message(encode(reply))
             finally:
+                if call.recording is not None:
+                    end_recording(call, None if is_interrupted else reply)
                 self._finish(call)
 
     def _trace(self, call: HostedCall) -> HostCall | None:
@@ -343,6 +370,8 @@ class Runner:
             return  # until these have ended too
         if call.slots is not None:
             call.free_slot()
+        if self._held.counts is not None and call in self._running:
+            self._held.end(call, is_scarce=len(self._running) > self._places.common // 2)
         self._running.discard(call)
         call.hosted.running_calls.discard(call)
         if call.hosted.idle_event is not None:
@@ -356,6 +385,8 @@ class Runner:
                 arguments = read_arguments(call, dispatch.arguments)
             else:
                 arguments = await call.read_large_parts()
+            if call.recording is not None:
+                note_arguments(call.recording, arguments)
             limits = call.hosted.limits.get(dispatch.tool)
             if limits is None and call.stream is None:
                 chunk = await call.execute(arguments)

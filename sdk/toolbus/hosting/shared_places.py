@@ -6,9 +6,18 @@ it has. The callers of a tool with `max_concurrency` share its slots by `ToolSlo
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple, Protocol, TypeAlias
 
-__all__ = ["MAX_IN_FLIGHT", "RESERVED_PLACES", "Identity", "SharedPlaces"]
+__all__ = [
+    "MAX_IN_FLIGHT",
+    "RESERVED_PLACES",
+    "HeldPlaces",
+    "Identity",
+    "PlaceHolder",
+    "SharedPlaces",
+]
 
 Identity: TypeAlias = tuple[str, str]
 """Issuer and name of a caller."""
@@ -47,3 +56,45 @@ class SharedPlaces(NamedTuple):
     def may_take(self, used: int, held: int) -> bool:
         """Return whether a caller that holds `held` of the `used` places gets one more."""
         return used < self.common or held < self.total - used
+
+
+class PlaceHolder(Protocol):
+    """A call that holds a place."""
+
+    @property
+    def identity(self) -> Identity:
+        """Its caller."""
+
+
+class HeldPlaces:
+    """How many calls of each caller run, counted from when the common places are all taken.
+
+    Until then, and once half of them are free, nothing is counted: a call costs a comparison at its
+    start and one at its end.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[Identity] | None = None
+        """By caller; None while nothing is counted."""
+
+    def of(self, caller: Identity, running: Collection[PlaceHolder]) -> int:
+        """Return how many of the running calls a caller has; from now on they are counted."""
+        if self.counts is None:
+            self.counts = Counter(call.identity for call in running)
+        return self.counts[caller]
+
+    def begin(self, call: PlaceHolder) -> None:
+        """Count a call that begins while the calls are counted."""
+        if self.counts is not None:
+            self.counts[call.identity] += 1
+
+    def end(self, call: PlaceHolder, *, is_scarce: bool) -> None:
+        """Count the end of a call; stop counting if places are not scarce any more."""
+        if self.counts is not None and not is_scarce:
+            self.counts = None
+        elif self.counts is not None:
+            self.counts[call.identity] -= 1
+            if not self.counts[call.identity]:
+                del self.counts[call.identity]

@@ -68,8 +68,10 @@ class LockedCaller(Caller):
             await self.describe(fields[0], fields[2].get("participant"))
         return await super().request(build, *fields, timeout_s=timeout_s, on_result=on_result)
 
-    async def describe(self, toolkit: str, participant: str | None) -> dict[str, Any]:
-        """Request the description of a toolkit and compare it with the lock file.
+    async def describe(
+        self, toolkit: str, participant: str | None, known: str | None = None
+    ) -> dict[str, Any]:
+        """Request the whole description of a toolkit and compare it with the lock file.
 
         Raises:
             DefinitionChanged: It is not in the file, or differs from it.

@@ -76,6 +76,7 @@ class Registration:
         What it says about serving is logged if it is new.
         """
         self.generation, self.base = report.get("generation"), report.get("base")
+        self.hosted.digest = str(report.get("digest", self.hosted.digest))
         is_serving, was_serving = report.get("serving"), self.is_serving
         self.is_serving = is_serving
         name = self.hosted.toolkit.name

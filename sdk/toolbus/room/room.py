@@ -48,6 +48,7 @@ from toolbus.room.call_form import (
     refuse_misplaced,
     tool_parts,
 )
+from toolbus.room.known_manifests import KnownManifests
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy, TypedToolkitProxy
 from toolbus.tools.call_room import CallOptions, StreamOptions
@@ -83,6 +84,8 @@ class Core:
     caller: Caller
     wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S
     """Seconds that calls wait for a host, unless one has its own limit."""
+    manifests: KnownManifests = field(default_factory=KnownManifests)
+    """The manifests that were read."""
     call_prefix: str = field(default_factory=partial(secrets.token_hex, 8))
     """Half of the 128 random bits of a call's id, in hex; the other half is drawn for each call.
 
@@ -184,7 +187,8 @@ class Room:
             arguments: Values by parameter: JSON, or what pydantic writes as JSON, such as models,
                 enums and dates. The host checks them.
             misplaced: Takes nothing: more positional parameters raise TypeError.
-            participant: The name of an owner: then only that owner's toolkits count.
+            participant: The name of an owner, or `alias/name` of another issuer: then only that
+                owner's toolkits count.
             timeout_s: Seconds within which the call ends, with a result or an error; 60 by default.
             on_behalf_of: The participant for whom the call is made.
             caller_context: What the tool finds as `context.caller_context`.
@@ -397,15 +401,30 @@ class Room:
         """
         name = text_of("toolkit", name)
         participant = None if participant is None else text_of("participant", participant)
-        body = await self._core.caller.describe(name, participant)
+        info, manifest = await self._described(name, participant)
         chosen = {"participant": participant, "pin": pin}
         proxy = ToolkitProxy(
             self,
-            ToolkitInfo.from_wire(body["toolkit"]),
-            ToolkitManifest.model_validate(body["manifest"]),
+            info,
+            manifest,
             {key: value for key, value in chosen.items() if value is not None},
         )
         return cast(Proxy, proxy)
+
+    async def _described(
+        self, name: str, participant: str | None
+    ) -> tuple[ToolkitInfo, ToolkitManifest]:
+        """Request a description; the manifest is not sent again if it has not changed."""
+        key, caller, manifests = (name, participant), self._core.caller, self._core.manifests
+        known = manifests.get(key)
+        body = await caller.describe(name, participant, None if known is None else known.digest)
+        if known is not None and "manifest" not in body:
+            info = ToolkitInfo.from_wire(body["toolkit"])
+            if known.is_of(info):
+                return info, known.manifest
+            body = await caller.describe(name, participant)  # other tools of it may be read now
+        info = ToolkitInfo.from_wire(body["toolkit"])
+        return info, manifests.read(key, info, body["manifest"])
 
     async def toolkits(self, search: str | None = None) -> AsyncGenerator[ToolkitInfo, None]:
         """List the toolkits that this participant can see, in the order of their names.
@@ -447,7 +466,8 @@ class Room:
         It is sent once, to connections that subscribe to messages now. Nothing is stored.
 
         Args:
-            to: The name of the receivers.
+            to: The name of the receivers; of another issuer than yours, `alias/name`. A sender's
+                `full_name` is right for an answer.
             name: The kind of message: letters, digits, `_`, `-` and `.`, at most 64.
             body: JSON, or what pydantic writes as JSON; at most 256 KiB.
 
@@ -473,8 +493,8 @@ class Room:
         """List the toolkits that a participant builds on request, as far as they are granted.
 
         Args:
-            participant: Its name. The list is empty if there is no such participant, or if the
-                grant `agents.builders` covers none of its builders.
+            participant: Its name, or `alias/name`. The list is empty if there is no such
+                participant, or if the grant `agents.builders` covers none of its builders.
         """
         options = {"participant": text_of("participant", participant)}
         answer = await self._core.caller.request(Builders, options)

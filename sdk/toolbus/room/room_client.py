@@ -107,7 +107,15 @@ class RoomClient(Room):
             no host now; 0 does not wait. The option of that name sets it for one call.
     """
 
-    __slots__ = ("_choices", "_locked", "_parts", "_settings", "_tracing", "_wait_for_host_s")
+    __slots__ = (
+        "_choices",
+        "_full_name",
+        "_locked",
+        "_parts",
+        "_settings",
+        "_tracing",
+        "_wait_for_host_s",
+    )
 
     def __init__(  # noqa: PLR0913 - the promised signature
         self,
@@ -128,6 +136,7 @@ class RoomClient(Room):
         self._locked = locked
         self._wait_for_host_s = wait_for_host_s
         self._parts: _Parts | None = None
+        self._full_name = ""  # once joined; records of calls name it after the end, too
         self._settings: RoomSettings | None = None
         self._core: Core = _UNENTERED
         self._parent = None
@@ -194,6 +203,7 @@ class RoomClient(Room):
             room_name=settings.room,
             tracing=tracing,
             loop_is_ending=lambda: link.loop_is_ending,
+            owner_of=lambda: self._full_name,
         )
         calls = ConnectionCalls(core, table, runner)
         registrations, attributes = (
@@ -468,6 +478,7 @@ class RoomClient(Room):
         parts = self._joined
         is_return = parts.welcome is not None
         parts.welcome = welcome
+        self._full_name = self.me.full_name
         parts.subscriptions.facts = welcome.facts
         if not is_return:
             return

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
@@ -25,7 +25,13 @@ from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["RemoteToolkit", "serve_toolkits"]
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
+
+__all__ = ["RemoteToolkit", "flushing", "serve_toolkits"]
+
+_Flush: TypeAlias = Callable[[], None] | None
+_STORE_S = 2.0
 
 _logger = bounded_logger(__name__)
 
@@ -51,6 +57,7 @@ class RemoteToolkit(Toolkit):
             running one if its version is higher, as PEP 440 orders them; else it is in reserve.
         public: Whether the whole room sees it.
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
+        records: Where each call is recorded, refused ones too.
         supersede: True takes over from other definitions whatever their versions; False refuses to
             be hosted beside one, with `DefinitionConflict`.
 
@@ -73,6 +80,7 @@ class RemoteToolkit(Toolkit):
         public: bool = True,
         shared_with: Sequence[str] = (),
         supersede: bool | None = None,
+        records: Records | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -84,6 +92,7 @@ class RemoteToolkit(Toolkit):
             annotations=annotations,
             version=version,
             middlewares=middlewares,
+            records=records,
         )
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")
@@ -146,13 +155,31 @@ class RemoteToolkit(Toolkit):
             SystemExit: A setting is missing or malformed, no server can be reached and `wait` is
                 false, or the server refuses the connection or the registration.
         """
-        with GracefulShutdown(configure(self.name)) as end:
+        with GracefulShutdown(flushing(configure(self.name), [self])) as end:
             try:
                 event_loop.run(_serve_alone(self, end, wait))
             except KeyboardInterrupt:
                 _fail(Cancelled("cancelled with Ctrl-C", executed="no"))
             except RoomException as error:
                 _fail(error)
+
+
+def flushing(send_spans: Callable[[], None] | None, toolkits: Sequence[Toolkit]) -> _Flush:
+    """Return what a process does at its end: it stores the records of toolkits, and sends spans.
+
+    Args:
+        send_spans: Sends spans; None if none are recorded.
+        toolkits: The toolkits.
+    """
+    stores = {each.records for each in toolkits if each.records is not None}
+
+    def flush() -> None:
+        for records in stores:
+            records.flush(_STORE_S)
+        if send_spans is not None:
+            send_spans()
+
+    return flush if stores else send_spans
 
 
 def _fail(error: RoomException) -> NoReturn:

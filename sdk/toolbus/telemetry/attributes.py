@@ -1,7 +1,7 @@
 """The names of all attributes that are recorded of a call, and how its outcome is recorded.
 
 From the RPC conventions 1.44 (a release candidate), the GenAI conventions (in development), and
-our own under `toolbus.`. Metrics are not built yet; their names are defined here.
+our own under `toolbus.`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ SCOPE: Final = "toolbus"
 RPC_SYSTEM_NAME: Final = "rpc.system.name"
 RPC_METHOD: Final = "rpc.method"
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
 GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_TYPE: Final = "gen_ai.tool.type"
 GEN_AI_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 ERROR_TYPE: Final = "error.type"
 """The code of the error."""
@@ -38,21 +40,31 @@ CALLER_NODE: Final = "toolbus.caller_node"
 """The server that the caller is connected to, where it is another one."""
 HOST_NODE: Final = "toolbus.host_node"
 """The server that the host is connected to, where it is another one."""
+TOOLKIT: Final = "toolbus.toolkit"
+"""The toolkit of a call within a turn, by its name there."""
 EXECUTED: Final = "toolbus.executed"
 """Whether the tool's function ran: no, maybe, yes."""
 CAUSE: Final = "toolbus.cause"
 """Class of the exception behind a `tool_failed`."""
+OUTCOME: Final = "toolbus.outcome"
+"""How a call ended: ok, closed, or the code of its error."""
 
 SYSTEM: Final = "toolbus"
 """Value of `rpc.system.name`."""
 EXECUTE_TOOL: Final = "execute_tool"
 """Value of `gen_ai.operation.name`, and the start of the inner span's name."""
+INVOKE_AGENT: Final = "invoke_agent"
+"""Value of `gen_ai.operation.name` for a turn, and the start of its span's name."""
+FUNCTION: Final = "function"
+"""Value of `gen_ai.tool.type`."""
 OTHER: Final = "_OTHER"
 """Replaces a name that is not registered, so that untrusted callers add no names to our data."""
 
 CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
 SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
 EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+TOOL_CALLS: Final = "toolbus.tool.calls"
+TOOL_CALLS_ACTIVE: Final = "toolbus.tool.calls.active"
 
 MAX_NAME_CHARS = 256
 """Longer names are truncated."""
@@ -107,6 +119,28 @@ def tool_attributes(method: str) -> dict[str, str]:
     """Build the attribute that names the tool."""
     tool = method.partition(".")[2] or method
     return {GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS]}
+
+
+def turn_attributes(agent: str, room: str, on_behalf_of: str | None) -> dict[str, str]:
+    """Build the attributes of an agent's turn."""
+    attributes = {
+        GEN_AI_OPERATION_NAME: INVOKE_AGENT,
+        GEN_AI_AGENT_NAME: agent[:MAX_NAME_CHARS],
+        ROOM: room,
+    }
+    return attributes if on_behalf_of is None else {**attributes, ON_BEHALF_OF: on_behalf_of}
+
+
+def turn_call_attributes(toolkit: str, tool: str) -> SharedAttributes:
+    """Build the attributes that all calls of a tool within turns share."""
+    return SharedAttributes(
+        {
+            GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
+            GEN_AI_TOOL_NAME: tool[:MAX_NAME_CHARS],
+            GEN_AI_TOOL_TYPE: FUNCTION,
+            TOOLKIT: toolkit,
+        }
+    )
 
 
 class ToolDescription(NamedTuple):

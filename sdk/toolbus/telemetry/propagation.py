@@ -21,6 +21,7 @@ __all__ = [
     "RemoteParent",
     "TraceContext",
     "below",
+    "current_trace_id",
     "enter_call_as_trace",
     "enter_unsampled",
     "format_traceparent",
@@ -29,6 +30,7 @@ __all__ = [
     "parse_traceparent",
     "read_trace_context",
     "trace_context_of",
+    "trace_id_of",
 ]
 
 TRACESTATE: Final = "tracestate"
@@ -137,6 +139,20 @@ def trace_context_of(span: trace.Span) -> TraceContext | None:
     return TraceContext(traceparent, tracestate if _may_travel(tracestate) else None)
 
 
+def current_trace_id() -> str:
+    """Return the id of the current trace as 32 hex digits; empty if there is none."""
+    span_context = trace.get_current_span().get_span_context()
+    return f"{span_context.trace_id:032x}" if span_context[_IS_VALID] else ""
+
+
+def trace_id_of(traceparent: str | None, call_id: str) -> str:
+    """Return the id of the trace that a frame names, for a call of this id; empty if none."""
+    if traceparent == CALL_AS_TRACE:
+        traceparent = _call_as_trace(call_id)
+    span_context = parse_traceparent(traceparent)
+    return "" if span_context is None else f"{span_context.trace_id:032x}"
+
+
 class RemoteParent(trace.NonRecordingSpan):
     """Stands for a span of another process; its context is parsed at first use.
 
@@ -178,7 +194,11 @@ class _CallAsTrace(RemoteParent):
 
     @property
     def received(self) -> TraceContext:
-        return TraceContext(f"00-{self._call_id}-{self._call_id[16:]}-00")
+        return TraceContext(_call_as_trace(self._call_id))
+
+
+def _call_as_trace(call_id: str) -> str:
+    return f"00-{call_id}-{call_id[16:]}-00"
 
 
 def below(span: trace.Span) -> Context:

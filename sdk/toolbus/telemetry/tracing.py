@@ -374,6 +374,10 @@ class Tracing:
             return _RecordedHostCall(span, recorder, description, call)
         return HostCall(below(span))
 
+    def recorder(self) -> SpanRecorder | None:
+        """Return what records spans now; None if nothing does."""
+        return self._recorder or self._find_recorder()
+
     def _find_recorder(self) -> SpanRecorder | None:
         now = self._clock()
         if now < self.idle_until:

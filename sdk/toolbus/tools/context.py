@@ -91,6 +91,16 @@ class ToolContext:
         return self._run.caller_context
 
     @property
+    def state(self) -> dict[str, Any] | None:
+        """The toolkit's own dict in the state of the agent that calls, or None.
+
+        Set for a tool that runs in the process of an agent, for the calls of its turns; what a tool
+        puts there has to be JSON, since the state is saved as that. None for a hosted tool: another
+        participant's state never reaches it. It outlives the turn if the turn has `state=`.
+        """
+        return self._run.state
+
+    @property
     def deadline(self) -> float | None:
         """Seconds left, never below 0; None where the call has no deadline."""
         deadline_at = self._run.deadline_at

@@ -86,6 +86,7 @@ class ToolDefinition:
             setattr(self, option, value)
         if input_schema is not None:
             _require_schema(input_schema, f"{self._label}: input_schema")
+        self._check_cache()
 
     @property
     def _label(self) -> str:
@@ -104,6 +105,7 @@ class ToolDefinition:
         """Check the definition and compile its schemas."""
         if not isinstance(self.name, str):
             raise TypeError(f"{self._label}: name must be text, not {type(self.name).__name__}")
+        self._check_cache()
         schema = self._merged_schema()
         if self.output_schema is not None:
             _require_schema(self.output_schema, f"{self._label}: output_schema")
@@ -117,6 +119,12 @@ class ToolDefinition:
         except ValueError as error:
             raise ValueError(f"{self._label}: {error}") from error
         return self._compiled
+
+    def _check_cache(self) -> None:
+        """Raise `ValueError` for a cache over a tool that may change something."""
+        if self.cache_ttl_s is not None and not self.read_only:
+            text = "cache_ttl_s needs read_only=True: a cached call does not run"
+            raise ValueError(f"{self._label}: {text}")
 
     def _merged_schema(self) -> dict[str, Any]:
         """Return the input schema with `defs` merged into the `$defs` it has."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable
-from copy import deepcopy
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, closing
+from copy import copy, deepcopy
+from typing import Any, NamedTuple, Self, Unpack
+
+from pydantic import BaseModel
 
 from toolbus.chunks.json_values import PlainArguments, shown
 from toolbus.concurrency.thread_iterator import ThreadIterator
+from toolbus.tools.argument_models import ExtendedModel
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import CompiledDefinition
 from toolbus.tools.input_stream import InputParameter
@@ -18,9 +22,11 @@ from toolbus.tools.options import ToolFields, ToolOptions, merged_options, optio
 from toolbus.tools.schema_validation import converted
 from toolbus.tools.signature import (
     FunctionSignature,
-    code_of,
+    is_async,
     name_of,
+    read_result_schema,
     read_signature,
+    with_preset,
     yields,
 )
 from toolbus.tools.sliced_parameters import SlicedParameters
@@ -56,9 +62,35 @@ class FunctionTool(Tool):
     """A function as a tool.
 
     Wraps a function, a bound method, a partial or a callable object; async ones run on the event
-    loop, others where the runner runs them. Raises `TypeError` or `ValueError`, with the
-    names of function and parameter, if the signature has no JSON Schema.
+    loop, others where the runner runs them. A generator returns a stream.
+
+    The schema of the arguments comes from the signature, or from `args_schema`: its names have to
+    be parameters, unless the function has `**kwargs`, which take them. A pydantic model validates
+    and converts the arguments, and the function gets its fields; a JSON Schema only validates them.
+    Names that neither lists are refused, unless the model sets `extra` or the schema
+    `additionalProperties`. `*args` is refused.
+
+    `preset` fixes arguments, as the keywords of a partial do: they are in no schema, a call that
+    names one is `invalid_arguments`, and the function gets the very objects. `extended` adds the
+    fields of a model to the schema; the function gets those that it has a parameter for, or all by
+    `**kwargs`, and the others are only checked and seen by middlewares. `postprocess` gets what the
+    function returns, of a generator each item, and returns the result of the tool; an error of it
+    is `tool_failed`, as one of the function is. The output schema is that of its own return
+    annotation.
+
+    A subclass may override `execute`: it gets converted arguments, and `super().execute` adds what
+    is preset and postprocesses.
+
+    Args:
+        function: The function.
+        options: The options; those that `@tool` set by default.
+        given: Options in place of those; see `ToolOptions`.
+
+    Raises `TypeError` or `ValueError`, with the names of function and parameter, if the signature
+    has no JSON Schema or an option does not fit it.
     """
+
+    _extended: ExtendedModel | None = None
 
     def __init__(
         self,
@@ -69,30 +101,31 @@ class FunctionTool(Tool):
     ) -> None:
         if not callable(function):
             raise TypeError(f"FunctionTool wraps a function, not {shown(function)}")
-        self.function = function
         if not isinstance(options, ToolOptions | None):
             raise TypeError(f"FunctionTool takes ToolOptions(...), not {type(options).__name__}")
         marked = merged_options(options or options_of(function), given, "FunctionTool")
         name = marked.name or name_of(function)
         if name == "<lambda>":
             raise TypeError('a lambda has no name: write a function, or use @tool(name="...")')
-        self._is_generator = yields(function)
-        signature = read_signature(function)
-        self._convert = signature.convert
+        self.function: Callable[..., Any] = with_preset(function, marked.preset)
+        signature = read_signature(
+            self.function,
+            marked.args_schema,
+            is_extended=marked.extended is not None,
+            is_postprocessed=marked.postprocess is not None,
+        )
         self._plain: PlainArguments | None = None
         self._signature = signature
         self._sliced: SlicedParameters | None = None
         self._context = signature.context
-        code = code_of(function)
-        self._is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
-        upload = signature.input_parameter
-        if upload is not None and upload.is_file and not self._is_async:
-            raise TypeError(
-                f"{name_of(function)}: only an async function can take an upload as a file: make it"
-                " async, or take attachment: InputStream[bytes]"
-            )
+        self._postprocess = _Postprocess.of(marked.postprocess, name_of(function))
+        self._check_upload()
+        # Beyond 30 attributes CPython reads each of them slower; `_extended` is set only if used.
+        self._is_direct = signature.is_async and self._postprocess is None
         # The thread sets `entered`: a call that is cancelled before its thread starts never ran.
-        self.marks_entry: bool = not self._is_async and type(self).execute is FunctionTool.execute
+        self.marks_entry: bool = (
+            not signature.is_async and type(self).execute is FunctionTool.execute
+        )
         super().__init__(
             name,
             deepcopy(signature.input_schema),
@@ -100,14 +133,65 @@ class FunctionTool(Tool):
             output_schema=marked.output_schema or self._read_output_schema(signature),
             **{option: getattr(marked, option) for option in _PASSED_ON},
         )
+        self._extend(marked.extended)
+
+    def with_extended(self, model: type[BaseModel] | None) -> Self:
+        """Return this tool with the fields of a model added to its arguments, or with none added.
+
+        Replaces the `extended` of this tool, which does not change; all else is the same.
+
+        Args:
+            model: The model; None for only the tool's own arguments, where `**kwargs` get nothing.
+
+        Raises `ValueError` that names a field, or an entry of `$defs`, that is there already, and
+        `TypeError` for anything but a model, and if the function requires a field that goes.
+        """
+        made = copy(self)
+        made._compiled = made._plain = made._sliced = None
+        made._extend(model)
+        return made
+
+    def _extend(self, model: type[BaseModel] | None) -> None:
+        signature, label = self._signature, name_of(self.function)
+        extended = None if model is None else ExtendedModel(model, label)
+        missing = signature.missing - (extended.keywords if extended else frozenset())
+        for name in sorted(missing):
+            text = "add it, preset it, or give the parameter a default"
+            raise TypeError(f"{label} requires {name!r}, and args_schema does not: {text}")
+        convert = signature.convert
+        if extended is not None or self._extended is not None:
+            self._extended = extended
+        if extended is not None:
+            extended.check_names(signature.given, signature.reserved)
+            self._merged_schema()  # raises if a name is there already
+            passed = None if signature.takes_any else signature.parameters
+            convert = extended.around(convert, passed)
+        if signature.open_names is not None:
+            added = () if extended is None else extended.properties
+            convert = signature.open_names.before(convert, frozenset(added))
+        self._convert = convert
+
+    def _merged_schema(self) -> dict[str, Any]:
+        schema = super()._merged_schema()
+        return schema if self._extended is None else self._extended.added_to(schema)
+
+    def _check_upload(self) -> None:
+        upload = self._signature.input_parameter
+        if upload is not None and upload.is_file and not self._signature.is_async:
+            raise TypeError(
+                f"{name_of(self.function)}: only an async function can take an upload as a file:"
+                " make it async, or take attachment: InputStream[bytes]"
+            )
 
     def _read_output_schema(self, signature: FunctionSignature) -> dict[str, Any] | None:
+        if self._postprocess is not None:
+            return self._postprocess.output_schema
         # An override may collect what the function yields, or yield what it returns.
-        return signature.output_schema if self._yields() is self._is_generator else None
+        return signature.output_schema if self._yields() is self._signature.is_generator else None
 
     def _yields(self) -> bool:
         is_plain = type(self).execute is FunctionTool.execute
-        return self._is_generator if is_plain else super()._yields()
+        return self._signature.is_generator if is_plain else super()._yields()
 
     def _input_parameter(self, settled: CompiledDefinition) -> InputParameter | None:
         return self._signature.input_parameter
@@ -115,7 +199,7 @@ class FunctionTool(Tool):
     @property
     def is_async(self) -> bool:
         """Whether the function is async; a sync one runs on a thread."""
-        return self._is_async
+        return self._signature.is_async
 
     def read_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check arguments against the schema, then convert them to the types of the parameters."""
@@ -136,7 +220,8 @@ class FunctionTool(Tool):
             return (yield from super().read_steps(arguments))
         if self._sliced is None:
             schema = (self._compiled or self._compile()).manifest.input_schema
-            signature = self._signature if schema == self._signature.input_schema else None
+            is_own = super()._merged_schema() == self._signature.input_schema
+            signature = self._signature if is_own else None
             self._sliced = SlicedParameters(schema, signature)
             yield
         return (yield from self._sliced.read_steps(self.read_arguments, arguments))
@@ -159,10 +244,19 @@ class FunctionTool(Tool):
                 leading = (context,)
             else:
                 arguments[parameter.name] = context
-        if self._is_async:
+        if self._is_direct:
             return self.function(*leading, **arguments)
-        if self._is_generator:
-            return self._items_of_thread(context, leading, arguments)
+        postprocess = self._postprocess
+        if self._signature.is_async and postprocess is not None:
+            call = functools.partial(self.function, *leading, **arguments)
+            return (
+                postprocess.each(call())
+                if self._signature.is_generator
+                else postprocess.after(call)
+            )
+        if self._signature.is_generator:
+            items = self._items_of_thread(context, leading, arguments)
+            return items if postprocess is None else postprocess.each_of_thread(items)
         return self._execute_in_thread(context, leading, arguments)
 
     def _items_of_thread(
@@ -172,7 +266,8 @@ class FunctionTool(Tool):
 
         def start() -> Any:
             run.entered = True
-            return self.function(*leading, **arguments)
+            items = self.function(*leading, **arguments)
+            return items if self._postprocess is None else self._postprocess.each_in_thread(items)
 
         return ThreadIterator(start, run.run_sync, ahead=ITEMS_AHEAD)
 
@@ -180,14 +275,84 @@ class FunctionTool(Tool):
         self, context: ToolContext, leading: tuple[Any, ...], arguments: dict[str, Any]
     ) -> Any:
         run = run_of(context)
+        postprocess = self._postprocess
 
         def call() -> Any:
             run.entered = True
             try:
-                return self.function(*leading, **arguments)
+                result = self.function(*leading, **arguments)
+                if postprocess is None or postprocess.is_async or inspect.isawaitable(result):
+                    return result
+                return _Processed(postprocess.function(result))
             except StopIteration as error:
                 # A future cannot hold it: the awaiting task would wait forever.
                 raise RuntimeError("the function raised StopIteration") from error
 
         result = await run.run_sync(functools.partial(contextvars.copy_context().run, call))
-        return await result if inspect.isawaitable(result) else result
+        if isinstance(result, _Processed):
+            return await _awaited(result.value)
+        result = await _awaited(result)
+        return result if postprocess is None else await postprocess(result)
+
+
+class _Processed(NamedTuple):
+    """What a post-processor returned on a thread."""
+
+    value: Any
+
+
+class _Postprocess(NamedTuple):
+    """The post-processor of a function; a sync one runs where its function runs."""
+
+    function: Callable[[Any], Any]
+    is_async: bool
+    output_schema: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, function: Any, label: str) -> Self | None:
+        """Read a post-processor. Raises `TypeError` for one that does not return one value."""
+        if function is None:
+            return None
+        if not callable(function) or yields(function):
+            text = "must be a function that returns the result, sync or async"
+            raise TypeError(f"{label}: postprocess {text}, not {shown(function)}")
+        schema = read_result_schema(function, f"{label}: postprocess")
+        return cls(function, is_async(function), schema)
+
+    async def __call__(self, value: Any) -> Any:
+        return await _awaited(self.function(value))
+
+    async def after(self, call: Callable[[], Any]) -> Any:
+        """Return the result for what a call of an async function returns."""
+        return await self(await call())
+
+    async def each(self, items: Any) -> AsyncIterator[Any]:
+        """Yield the result for each item."""
+        async with aclosing(items):
+            async for item in items:
+                yield await self(item)
+
+    def each_in_thread(self, items: Any) -> Any:
+        """Return what a sync generator's thread yields: results, or items for an async function."""
+        return items if self.is_async else _each(items, self.function)
+
+    def each_of_thread(self, items: Any) -> Any:
+        """Return the results for what the thread of a sync generator yields."""
+        return self.each(items) if self.is_async else _settled(items)
+
+
+def _each(items: Any, function: Callable[[Any], Any]) -> Iterator[Any]:
+    with closing(items):
+        for item in items:
+            yield function(item)
+
+
+async def _settled(items: Any) -> AsyncIterator[Any]:
+    """Await the items that are awaitable: a sync function may return what an async one does."""
+    async with aclosing(items):
+        async for item in items:
+            yield await _awaited(item)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -25,7 +25,7 @@ from toolbus.errors import RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool_info import ToolInfo
 
-__all__ = ["Middleware", "MiddlewareChain", "Next", "ToolCall", "checked_middlewares"]
+__all__ = ["Middleware", "MiddlewareChain", "Next", "ToolCall", "check_tool", "checked_middlewares"]
 
 _logger = bounded_logger(__name__)
 
@@ -55,7 +55,11 @@ Next: TypeAlias = Callable[[ToolCall], AsyncIterator[Chunk]]
 
 
 class Middleware(Protocol):
-    """An async generator function, or an object with such a `__call__`."""
+    """An async generator function, or an object with such a `__call__`.
+
+    The object may have a method `check_tool(tool, own)`. When a toolkit is made with it, that gets
+    the `ToolInfo` of each tool, and whether it is in the tool's own list; what it raises is raised.
+    """
 
     def __call__(self, call: ToolCall, next: Next, /) -> AsyncIterator[Any]:
         """Yield the chunks of the call, or values that `as_chunk` accepts."""
@@ -73,6 +77,14 @@ def checked_middlewares(values: Iterable[Middleware], label: str) -> tuple[Middl
                 " `async def m(call, next)` with `async for chunk in next(call): yield chunk`"
             )
     return found
+
+
+def check_tool(tool: ToolInfo, middlewares: Iterable[Middleware], *, own: bool) -> None:
+    """Let middlewares that have a `check_tool` refuse a tool. Raises what they raise."""
+    for each in middlewares:
+        check = getattr(each, "check_tool", None)
+        if check is not None:
+            check(tool, own)
 
 
 class MiddlewareChain:
@@ -122,19 +134,17 @@ class MiddlewareChain:
     async def _link(self, index: int, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         middleware = self._middlewares[index]
         following = _Next(self, index + 1, _name(middleware))
-        async for value in middleware(call, following):
-            yield as_chunk(value)
+        running = middleware(call, following)
+        try:
+            async for value in running:
+                yield as_chunk(value)
+        finally:
+            await _close(running)
 
     async def _close(self) -> None:
         """Close the generators, the innermost first; errors are logged."""
         for opened in reversed(self.opened):
-            close = getattr(opened, "aclose", None)
-            if close is None:
-                continue
-            try:
-                await close()
-            except Exception:
-                _logger.exception("a middleware raised while the call was closed")
+            await _close(opened)
         self.opened.clear()
 
 
@@ -161,15 +171,28 @@ class _Next:
                 executed=run_of(call.context).executed,
             )
         self._state = "it began"
+        running = self._chain.enter(self._index, call)
         try:
-            async for chunk in self._chain.enter(self._index, call):
+            async for chunk in running:
                 self._state = "a chunk"
                 yield chunk
         except Exception:
             if self._state != "a chunk":
                 self._state = ""  # a failure before any chunk: it may be tried again
             raise
+        finally:
+            await _close(running)
         self._state = "success"
+
+
+async def _close(opened: AsyncIterator[Any]) -> None:
+    """Close a generator, with all that it has opened; an error is logged."""
+    close = getattr(opened, "aclose", None)
+    if close is not None:
+        try:
+            await close()
+        except Exception:
+            _logger.exception("a middleware raised while the call was closed")
 
 
 def _functions_of(value: Any) -> tuple[Any, ...]:

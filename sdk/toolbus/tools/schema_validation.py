@@ -19,7 +19,14 @@ from pydantic import ValidationError
 from toolbus.chunks.json_values import cut, json_pointer
 from toolbus.errors import InvalidArguments
 
-__all__ = ["JsonCheck", "Place", "Violation", "converted", "invalid_arguments"]
+__all__ = [
+    "JsonCheck",
+    "Place",
+    "UnknownArgument",
+    "Violation",
+    "converted",
+    "invalid_arguments",
+]
 
 T = TypeVar("T")
 
@@ -39,6 +46,10 @@ class Violation(NamedTuple):
     def details(self) -> dict[str, Any]:
         """The `details` of an error."""
         return {"path": self.path, "message": self.message}
+
+
+class UnknownArgument(Exception):
+    """An argument whose name the schema accepts and the function does not; its text is the name."""
 
 
 def invalid_arguments(violation: Violation) -> InvalidArguments:
@@ -63,6 +74,10 @@ def converted(convert: Callable[[Any], T], arguments: Any, place: Place = json_p
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         path = place(_existing(first["loc"], arguments))
         raise invalid_arguments(Violation(path, cut(first["msg"]))) from None
+    except UnknownArgument as error:
+        raise invalid_arguments(
+            Violation(place([str(error)]), cut(f'"{error}" is not known'))
+        ) from None
     except Exception as error:
         text = f"the arguments cannot be converted: {type(error).__name__}"
         raise invalid_arguments(Violation(place([]), cut(text))) from error

@@ -2,7 +2,8 @@
 
 Reads functions, bound methods, partials and callable objects; never calls them. A parameter that
 no schema can describe, such as `*args`, is refused when the tool is made, with the names of
-function and parameter.
+function and parameter. Where an `args_schema` describes the arguments, the types of the parameters
+do not count.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from typing import (
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic.json_schema import JsonSchemaMode
 from typing_extensions import TypedDict, is_typeddict
 
 from toolbus.chunks.chunk_types import EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
-from toolbus.chunks.json_values import PlainArguments
+from toolbus.chunks.json_values import PlainArguments, shown
+from toolbus.tools.argument_models import GivenArguments, OpenNames, SchemaWriter, near, read_given
 from toolbus.tools.context import ToolContext
 from toolbus.tools.docstrings import read_docstring
 from toolbus.tools.input_stream import (
@@ -55,9 +57,11 @@ __all__ = [
     "ARGUMENTS_CONFIG",
     "ContextParameter",
     "FunctionSignature",
-    "code_of",
+    "is_async",
     "name_of",
+    "read_result_schema",
     "read_signature",
+    "with_preset",
     "yields",
 ]
 
@@ -73,10 +77,11 @@ _PLAIN = (str, int, bool)
 _NOT_BY_NAME: MappingProxyType[Any, str] = MappingProxyType(
     {
         inspect.Parameter.POSITIONAL_ONLY: "is positional-only, but arguments are passed by name",
-        inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: no schema can name them",
-        inspect.Parameter.VAR_KEYWORD: "takes arguments of any name: no schema can name them",
+        inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments, and no schema can name"
+        " them: take a list instead",
     }
 )
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class ContextParameter(NamedTuple):
@@ -106,6 +111,20 @@ class FunctionSignature(NamedTuple):
     converts each of their items by itself."""
     unconverted: frozenset[str]
     """Parameters of any type, which pydantic passes on."""
+    parameters: frozenset[str]
+    """The parameters that arguments fill, apart from `**kwargs`."""
+    takes_any: bool
+    """Whether the function has `**kwargs`."""
+    given: frozenset[str]
+    """The keywords that the arguments of the schema become."""
+    missing: frozenset[str]
+    """Required parameters that the schema does not promise to fill."""
+    reserved: frozenset[str]
+    """Names that no caller may give: preset, or filled by the run or by Python."""
+    open_names: OpenNames | None
+    """Set if the schema accepts names that it does not list."""
+    is_async: bool
+    is_generator: bool
 
 
 class _Parameter(NamedTuple):
@@ -114,40 +133,108 @@ class _Parameter(NamedTuple):
     default: Any
 
 
-class _SchemaWriter(GenerateJsonSchema):
-    """Pydantic's schemas without generated titles and without warnings about odd defaults."""
+class _Split(NamedTuple):
+    """The parts of a signature."""
 
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - its type
+    context: ContextParameter | None
+    input_parameter: InputParameter | None
+    parameters: list[_Parameter]
+    var_keyword: str
+    """The name of `**kwargs`; empty if there is none."""
+    returns: Any
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
-
-def read_signature(function: Callable[..., Any]) -> FunctionSignature:
+def read_signature(
+    function: Callable[..., Any],
+    args_schema: type[BaseModel] | dict[str, Any] | None = None,
+    *,
+    is_extended: bool = False,
+    is_postprocessed: bool = False,
+) -> FunctionSignature:
     """Read a function's parameters, docstring and return annotation.
 
-    Raises `TypeError` with the names of function and parameter if they have no schema.
+    Args:
+        function: The function.
+        args_schema: What describes the arguments, in place of the types of the parameters.
+        is_extended: Whether a further model may fill `**kwargs`.
+        is_postprocessed: Whether another function makes the result, so that there is no output
+            schema.
+
+    Raises `TypeError` with the names of function and parameter if they have no schema, or if
+    `args_schema` does not fit the function.
     """
     label = name_of(function)
-    context, input_parameter, parameters, returns = _split(function, label)
+    split = _split(function, label)
+    if split.var_keyword and args_schema is None and not is_extended:
+        raise TypeError(
+            f"{label}: parameter {split.var_keyword!r} takes arguments of any name: name them by"
+            " extended=Model, or describe all arguments by args_schema=..."
+        )
+    hidden = _preset(function) | _bound(function)
+    reserved = hidden | _filled_by_run(split)
     docs = read_docstring(_docstring(function))
-    adapter, schema = _arguments(label, parameters, docs.parameters)
+    if args_schema is None:
+        found = _of_parameters(label, split.parameters, docs.parameters)
+    else:
+        found = read_given(args_schema, hidden, label, takes_any=bool(split.var_keyword))
+        _check_names(found, split, reserved, label)
+    names = frozenset(each.name for each in split.parameters)
+    passes_all = args_schema is None or isinstance(args_schema, type) or bool(split.var_keyword)
+    is_generator = yields(function)
+    returns = _item_of(split.returns) if is_generator else split.returns
     return FunctionSignature(
         description=docs.description,
-        input_schema=schema,
-        output_schema=_output_schema(label, _item_of(returns) if yields(function) else returns),
-        context=context,
-        convert=adapter.validator.validate_python,
-        plain=_plain(parameters),
-        input_parameter=input_parameter,
-        collections={
-            each.name: each.annotation
-            for each in parameters
-            if (get_origin(each.annotation) or each.annotation) in (list, dict)
-            and not isinstance(each.default, FieldInfo)
-        },
-        unconverted=frozenset(each.name for each in parameters if each.annotation is Any),
+        input_schema=found.schema,
+        output_schema=None if is_postprocessed else _output_schema(label, returns),
+        context=split.context,
+        convert=found.convert,
+        plain=_plain(split.parameters) if args_schema is None else None,
+        input_parameter=split.input_parameter,
+        collections=_collections(split.parameters) if args_schema is None else {},
+        unconverted=found.unconverted,
+        parameters=names,
+        takes_any=bool(split.var_keyword),
+        given=found.keywords,
+        missing=_required(split.parameters) - found.guaranteed,
+        reserved=reserved,
+        open_names=OpenNames(reserved, None if passes_all else names) if found.is_open else None,
+        is_async=is_async(function),
+        is_generator=is_generator,
     )
+
+
+def read_result_schema(function: Callable[..., Any], label: str) -> dict[str, Any] | None:
+    """Return the schema of a structured return annotation; None for any other."""
+    try:
+        annotation = inspect.signature(function).return_annotation
+    except (ValueError, TypeError):  # a class or a function written in C
+        return None
+    return _output_schema(label, _Names(function, label).resolve(annotation, "its return type"))
+
+
+def with_preset(
+    function: Callable[..., Any], preset: Mapping[str, Any] | None
+) -> Callable[..., Any]:
+    """Return a function with fixed arguments; the function itself if there are none.
+
+    Raises `TypeError` for a name that is not a parameter, unless the function has `**kwargs`.
+    """
+    if preset is None:
+        return function
+    label = name_of(function)
+    if not isinstance(preset, Mapping):
+        text = "must be a dict of values by parameter"
+        raise TypeError(f"{label}: preset {text}, not {type(preset).__name__}")
+    parameters = _signature(function, label).parameters.values()
+    known = [each.name for each in parameters if each.kind in _BY_NAME]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    bound = _bound(function)
+    for name in preset:
+        if name in known or (takes_any and isinstance(name, str) and name not in bound):
+            continue
+        hint = near(name, known) if isinstance(name, str) else ""
+        raise TypeError(f"{label}: preset {shown(name)} is not a parameter of the function{hint}")
+    return functools.partial(function, **preset) if preset else function
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -164,6 +251,12 @@ def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isroutine(function):
         return function
     return type(function).__call__
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a callable is a coroutine function or an async generator."""
+    code = code_of(function)
+    return inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
 
 
 def yields(function: Callable[..., Any]) -> bool:
@@ -185,9 +278,14 @@ def yields(function: Callable[..., Any]) -> bool:
 
 
 def _docstring(function: Callable[..., Any]) -> str | None:
-    code = code_of(function)
-    found = inspect.getdoc(code)
-    return found if found or inspect.isroutine(function) else inspect.getdoc(type(function))
+    while isinstance(function, functools.partial):
+        function = function.func
+    found = inspect.getdoc(code_of(function))
+    if inspect.isroutine(function):
+        return found
+    # Without a docstring, `__call__` inherits that of every class.
+    has_own = found not in (None, inspect.getdoc(type.__call__))
+    return found if has_own else inspect.getdoc(type(function))
 
 
 def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
@@ -197,18 +295,20 @@ def _plain(parameters: list[_Parameter]) -> PlainArguments | None:
     return PlainArguments({each.name: each.annotation for each in parameters})
 
 
-def _split(
-    function: Callable[..., Any], label: str
-) -> tuple[ContextParameter | None, InputParameter | None, list[_Parameter], Any]:
+def _split(function: Callable[..., Any], label: str) -> _Split:
     """Split a signature: parameters of context and input, arguments, return annotation."""
     signature = _signature(function, label)
     names = _Names(function, label)
     # Arguments set by a partial are fixed; a caller neither sees nor overrides them.
-    preset = function.keywords if isinstance(function, functools.partial) else {}
+    preset = _preset(function)
     contexts: list[ContextParameter] = []
     input_parameters: list[InputParameter] = []
     parameters: list[_Parameter] = []
+    var_keyword = ""
     for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            var_keyword = parameter.name
+            continue
         if parameter.name in preset:
             continue
         annotation = names.resolve(parameter.annotation, f"parameter {parameter.name!r}")
@@ -216,11 +316,6 @@ def _split(
             positional = parameter.kind is parameter.POSITIONAL_ONLY
             contexts.append(ContextParameter(parameter.name, positional))
             continue
-        if parameter.name == "context" and parameter.annotation is parameter.empty:
-            raise TypeError(
-                f"{label}: parameter 'context' has no annotation; did you mean"
-                " context: ToolContext? An argument of that name needs a type"
-            )
         _refuse_odd(parameter, label, first=not parameters)
         input_parameter = _input_parameter(parameter, annotation, label)
         if input_parameter is not None:
@@ -234,7 +329,58 @@ def _split(
             f"{label}: {input_parameters[1].parameter!r} is a second parameter for the input"
         )
     returns = names.resolve(signature.return_annotation, "the return annotation")
-    return next(iter(contexts), None), next(iter(input_parameters), None), parameters, returns
+    context, taken = next(iter(contexts), None), next(iter(input_parameters), None)
+    return _Split(context, taken, parameters, var_keyword, returns)
+
+
+def _preset(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the keywords that partials fix; a partial with attributes nests."""
+    found: set[str] = set()
+    while isinstance(function, functools.partial):
+        found |= function.keywords.keys()
+        function = function.func
+    return frozenset(found)
+
+
+def _bound(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the parameters that Python fills by position: `self`, and those of partials."""
+    code = code_of(function)
+    try:
+        inner = inspect.signature(getattr(code, "__func__", code)).parameters.values()
+    except (ValueError, TypeError):
+        return frozenset()
+    outer = inspect.signature(function).parameters
+    return frozenset(each.name for each in inner if each.kind in _BY_NAME) - outer.keys()
+
+
+def _filled_by_run(split: _Split) -> frozenset[str]:
+    """Return the names of the parameters for context and input."""
+    names = [] if split.input_parameter is None else [split.input_parameter.parameter]
+    if split.context is not None and not split.context.positional:
+        names.append(split.context.name)
+    return frozenset(names)
+
+
+def _required(parameters: list[_Parameter]) -> frozenset[str]:
+    """Return the parameters that every call has to fill; a `Field(...)` is no default in Python."""
+    return frozenset(
+        each.name
+        for each in parameters
+        if each.default is _UNSET or isinstance(each.default, FieldInfo)
+    )
+
+
+def _check_names(
+    found: GivenArguments, split: _Split, reserved: frozenset[str], label: str
+) -> None:
+    """Raise `TypeError` if an `args_schema` gives what the function does not take."""
+    names = [each.name for each in split.parameters]
+    for name in sorted(found.keywords):
+        if name in reserved:
+            raise TypeError(f"{label}: args_schema has {name!r}, which the run fills: rename it")
+        if name not in names and not split.var_keyword:
+            hint = near(name, names)
+            raise TypeError(f"{label}: args_schema has {name!r}, which is not a parameter{hint}")
 
 
 def _input_parameter(
@@ -272,6 +418,11 @@ def _refuse_odd(parameter: inspect.Parameter, label: str, *, first: bool) -> Non
     reason = _NOT_BY_NAME.get(parameter.kind)
     if reason is not None:
         raise TypeError(f"{label}: parameter {parameter.name!r} {reason}")
+    if parameter.name == "context" and parameter.annotation is _UNSET:
+        raise TypeError(
+            f"{label}: parameter 'context' has no annotation; did you mean"
+            " context: ToolContext? An argument of that name needs a type"
+        )
     if first and parameter.name in ("self", "cls") and parameter.annotation is _UNSET:
         raise TypeError(
             f"{label}: parameter {parameter.name!r} is unbound: pass the method of an instance"
@@ -329,6 +480,26 @@ def _is_context(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, ToolContext)
 
 
+def _of_parameters(
+    label: str, parameters: list[_Parameter], docs: dict[str, str]
+) -> GivenArguments:
+    """Make the schema of parameters, and their conversion, from their types."""
+    adapter, schema = _arguments(label, parameters, docs)
+    names = frozenset(each.name for each in parameters)
+    unconverted = frozenset(each.name for each in parameters if each.annotation is Any)
+    convert = adapter.validator.validate_python
+    return GivenArguments(schema, convert, names, names, unconverted, takes_any=False)
+
+
+def _collections(parameters: list[_Parameter]) -> dict[str, Any]:
+    return {
+        each.name: each.annotation
+        for each in parameters
+        if (get_origin(each.annotation) or each.annotation) in (list, dict)
+        and not isinstance(each.default, FieldInfo)
+    }
+
+
 def _arguments(
     label: str, parameters: list[_Parameter], docs: dict[str, str]
 ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
@@ -339,7 +510,7 @@ def _arguments(
     arguments.__pydantic_config__ = ARGUMENTS_CONFIG
     try:
         adapter = TypeAdapter(arguments)
-        schema = adapter.json_schema(schema_generator=_SchemaWriter)
+        schema = adapter.json_schema(schema_generator=SchemaWriter)
     except Exception as error:
         for each in parameters:
             _adapted(each.annotation, "validation", f"{label}: parameter {each.name!r}")
@@ -387,6 +558,6 @@ def _output_schema(label: str, returns: Any) -> dict[str, Any] | None:
 
 def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]:
     try:
-        return TypeAdapter(annotation).json_schema(schema_generator=_SchemaWriter, mode=mode)
+        return TypeAdapter(annotation).json_schema(schema_generator=SchemaWriter, mode=mode)
     except PydanticUserError as error:
         raise TypeError(f"{what} has no JSON Schema: {unsupported_type_text(error)}") from None

@@ -25,8 +25,10 @@ from toolbus.wire.body_steps import Steps, count_containers
 
 __all__ = ["MAX_CONTAINERS", "MAX_CONTAINERS_AT_ONCE", "SlicedParameters"]
 
-MAX_CONTAINERS = 262_144
-"""Objects and lists in large arguments of one call; more are `invalid_arguments`."""
+MAX_CONTAINERS = 65_536
+"""Objects and lists in large arguments of one call; more are `invalid_arguments`.
+
+Python's garbage collector looks at all of them in one go, about 10 ms for so many."""
 MAX_CONTAINERS_AT_ONCE = 32_768
 """Objects and lists that pydantic converts at once: in one item of a list or dict that is a
 parameter, or in all other parameters together."""

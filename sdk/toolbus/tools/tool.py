@@ -64,7 +64,8 @@ class Tool(ToolDefinition, ABC):
         open_world: It acts on systems that its author does not control, such as the internet.
         external: A person or another program outside the host gives its result.
         approval: A person should approve each call. Readers see it; the host does not enforce it.
-        cache_ttl_s: Seconds that a cache may serve a result again for equal arguments.
+        cache_ttl_s: Seconds that a cache may serve a result again for equal arguments. `ValueError`
+            unless the tool is `read_only`.
         middlewares: What runs around each call, the first outermost.
     """
 
@@ -75,6 +76,8 @@ class Tool(ToolDefinition, ABC):
     """Whether `execute` itself sets `entered` of its run, because its function starts later."""
     input_parameter: InputParameter | None = None
     """The parameter of `execute` that receives the input of a call."""
+    orchestration = False
+    """Whether it only steers its own agent, such as by switching groups; never in a manifest."""
     is_unary: bool = True
     """Whether it takes only arguments and returns one result; set when it is compiled."""
 

@@ -10,12 +10,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.errors import Executed, InvalidResult, RoomException
 from toolbus.tools.call_room import CallRoom
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.recording import Recording
 
 __all__ = ["LOCAL", "LocalRun", "OnChunk", "Participant", "RunSync", "ToolRun", "progress_chunk"]
 
@@ -73,8 +76,14 @@ class ToolRun(ABC):
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False
     """Whether the call was cancelled."""
+    tracks_entry: bool = False
+    """Set where only a runner in this process can enter the function: see `executed_so_far`."""
     argument_bytes: int = 0
     """The packed size of large arguments, which are validated in slices; else 0."""
+    _on_threads: set[object] | None = None
+    """One token for each function that has not ended on its thread; for local runs."""
+    recording: Recording | None = None
+    """The record of the call, while its runner makes one."""
     _refusal: RoomException | None = None
     _failure: RoomException | None = None
 
@@ -144,6 +153,18 @@ class ToolRun(ABC):
         """
         return "yes" if self.entered else "maybe"
 
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the run is on a thread, or waits for one."""
+        return False
+
+    @property
+    def executed_so_far(self) -> Executed:
+        """Whether the function ran, for middlewares: "no" only if it was certainly not entered."""
+        if self.entered or not self.tracks_entry:
+            return self.executed
+        return "maybe" if self.is_on_thread else "no"
+
 
 @dataclass(eq=False)
 class LocalRun(ToolRun):
@@ -164,8 +185,28 @@ class LocalRun(ToolRun):
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""
-        result: T = await self.in_thread(function)
+        token, tokens = object(), self._on_threads or set()
+        self._on_threads = tokens
+        tokens.add(token)
+
+        def run() -> T:
+            try:
+                return function()
+            finally:
+                tokens.discard(token)
+
+        result: T = await self.in_thread(run)
         return result
+
+    @property
+    def is_on_thread(self) -> bool:
+        """Whether a function of the run is on a thread, or waits for one."""
+        return bool(self._on_threads)
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the function ran; unknown while a part of it is on a thread."""
+        return "maybe" if self._on_threads else super().executed
 
     @property
     def streams(self) -> bool:

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
 from toolbus.chunks.json_values import cut, plain_json, shown
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.errors import (
+    Executed,
     InvalidArguments,
     InvalidResult,
     NotFound,
@@ -29,7 +30,7 @@ from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
-from toolbus.tools.middleware import Middleware, checked_middlewares
+from toolbus.tools.middleware import Middleware, check_tool, checked_middlewares
 from toolbus.tools.nested_refusals import refusal_message, refused_call
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.streaming import run_with_streams
@@ -41,9 +42,13 @@ from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
 
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
+
 __all__ = [
     "MAX_RESULT_BYTES",
     "Toolkit",
+    "executed_now",
     "failure_of",
     "packed_result",
     "read_arguments",
@@ -68,6 +73,7 @@ class Toolkit:
         annotations: JSON values for programs.
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
+        records: Where each call is recorded, with what middlewares did, and refused ones too.
 
     Raises `TypeError` or `ValueError` for an invalid tool, for two of one name and for invalid
     names. The definition is fixed once the toolkit is made.
@@ -85,6 +91,7 @@ class Toolkit:
         annotations: Mapping[str, Any] | None = None,
         version: str = "",
         middlewares: Iterable[Middleware] = (),
+        records: Records | None = None,
     ) -> None:
         self.name: str = _checked_name(name)
         self.title: str = name if title is None else title
@@ -107,6 +114,8 @@ class Toolkit:
         self.middlewares: tuple[Middleware, ...] = checked_middlewares(
             middlewares, f"toolkit {name!r}"
         )
+        self.records: Records | None = _checked_records(records, name)
+        """Where its calls are recorded; may be set before it is hosted."""
         self._wrapped = self._wrap()
         self.in_process: Any = None
         """The runner of its tools for callers in this process; made on first use."""
@@ -206,6 +215,8 @@ class Toolkit:
         `InvalidResult` after it has ended, and what the function raises.
         """
         run = run_of(context)
+        if self.records is not None and run.recording is None:
+            return await self._recorded(self.records, context, name, arguments, attachment)
         if self._wrapped and name in self._wrapped:
             return await self._wrapped[name].run(context, arguments, attachment)
         try:
@@ -230,6 +241,34 @@ class Toolkit:
             run.fail(error)
             raise
 
+    async def _recorded(
+        self,
+        records: Records,
+        context: ToolContext,
+        name: str,
+        arguments: dict[str, Any],
+        attachment: InputStream[Any] | None,
+    ) -> Chunk:
+        """Execute a call whose runner makes no record, and record it."""
+        run = run_of(context)
+        run.recording = recording = records.recording(
+            f"{self.name}.{name}",
+            caller=run.caller,
+            principal=run.on_behalf_of,
+            call_id=run.call_id,
+            arguments=arguments,
+        )
+        recording.executed = lambda: executed_now(self, run)
+        try:
+            with recording:
+                try:
+                    return await Toolkit.execute(self, context, name, arguments, attachment)
+                except Exception as error:
+                    recording.end(failure_of(error, run))
+                    raise
+        finally:
+            run.recording = None
+
     def _wrap(self) -> dict[str, WrappedTool]:
         """Return the tools that have middlewares, with them."""
         found: dict[str, WrappedTool] = {}
@@ -237,8 +276,20 @@ class Toolkit:
             own = checked_middlewares(tool.middlewares, f"tool {self.name}.{tool.name}")
             if chain := (*self.middlewares, *own):
                 info = ToolInfo.of(self._manifest, tool.manifest())
+                check_tool(info, self.middlewares, own=False)
+                check_tool(info, own, own=True)
                 found[tool.name] = WrappedTool(tool, info, chain)
         return found
+
+
+def executed_now(toolkit: Toolkit, run: ToolRun) -> Executed:
+    """Return whether the function of a call ran, whose end is no error with that answer.
+
+    The function that was not entered certainly did not run, unless the toolkit overrides `execute`
+    and may have acted in its place.
+    """
+    is_own = type(toolkit).execute is not Toolkit.execute
+    return run.executed if run.entered or is_own else "no"
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -342,6 +393,15 @@ def _sendable(details: object) -> dict[str, Any]:
     except InvalidResult:
         return {}
     return written if isinstance(written, dict) else {}
+
+
+def _checked_records(value: Records | None, toolkit: str) -> Records | None:
+    """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
+    if value is None:
+        return None
+    from toolbus.records.records import checked_records
+
+    return checked_records(value, f"toolkit {toolkit!r}")
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

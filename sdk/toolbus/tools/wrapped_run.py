@@ -56,6 +56,7 @@ class WrappedTool:
         returns one result give none or several.
         """
         run = run_of(context)
+        run.tracks_entry = True
         try:
             await read_in_time(self._tool, run, arguments)
             check_streams(self._tool, run)

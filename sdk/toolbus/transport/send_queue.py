@@ -13,6 +13,9 @@ from msgspec import Struct
 
 __all__ = ["NotifyingTicket", "SendQueue", "Ticket"]
 
+_OVERHEAD_BYTES = 256
+"""What a queued message takes in memory beside its bytes."""
+
 
 class Ticket(Protocol):
     """State of a message that may be refused or withdrawn."""
@@ -37,12 +40,14 @@ class NotifyingTicket(Struct, eq=False):
 class SendQueue:
     """Queued messages with their tickets."""
 
-    __slots__ = ("_waiting", "bytes")
+    __slots__ = ("_waiting", "bytes", "held_bytes")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[bytes, Ticket | None, int]] = deque()
         self.bytes: int = 0
         """Size of the messages that count towards the limit."""
+        self.held_bytes: int = 0
+        """What all messages take in memory."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -51,14 +56,17 @@ class SendQueue:
         """Add a message; `counted` of its bytes count towards the limit."""
         self._waiting.append((data, ticket, counted))
         self.bytes += counted
+        self.held_bytes += len(data) + _OVERHEAD_BYTES
 
     def take(self) -> tuple[bytes, Ticket | None]:
         """Remove the oldest message."""
         data, ticket, counted = self._waiting.popleft()
         self.bytes -= counted
+        self.held_bytes -= len(data) + _OVERHEAD_BYTES
         return data, ticket
 
     def extend(self, other: SendQueue) -> None:
         """Append the messages of another queue."""
         self._waiting.extend(other._waiting)
         self.bytes += other.bytes
+        self.held_bytes += other.held_bytes

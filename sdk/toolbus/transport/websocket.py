@@ -282,6 +282,7 @@ class MessageConnection(Connection):
                 ticket.on_written()
         elif self.is_open:
             self._ensure_queue().put(data, ticket, 0)
+            self._report_unread()
 
     def _enqueue(self, data: bytes, ticket: Ticket | None) -> bool:
         waiting = self._ensure_queue()
@@ -289,7 +290,24 @@ class MessageConnection(Connection):
         if waiting.bytes > self.most_waiting_bytes:
             self.close_with(_SLOW_CONSUMER, "slow consumer")
             return False
+        self._report_unread()
         return True
+
+    def unread_changed(self, size: int) -> None:
+        """React to a change of the bytes that wait for the peer while it is behind.
+
+        Args:
+            size: The bytes in the send queue and in the write buffer; 0 if it is not behind.
+        """
+
+    def _report_unread(self) -> None:
+        queue, size = self._send_queue, 0
+        if self._is_closing:
+            self._send_queue = None  # it is never written
+        else:
+            size = self.transport.get_write_buffer_size() if self.paused else 0
+            size += 0 if queue is None else queue.held_bytes
+        self.unread_changed(size)
 
     def _ensure_queue(self) -> SendQueue:
         if self._send_queue is None:
@@ -307,6 +325,7 @@ class MessageConnection(Connection):
         """Queue messages from now on; a peer that reads too little is disconnected."""
         super().pause_writing()
         self._watch_drain()
+        self._report_unread()
 
     def _watch_drain(self) -> None:
         waiting = self.transport.get_write_buffer_size()
@@ -339,6 +358,7 @@ class MessageConnection(Connection):
         if waiting and self._send_queue:  # messages that were sent to this peer meanwhile
             waiting.extend(self._send_queue)
         self._send_queue = waiting or self._send_queue
+        self._report_unread()
 
     # Closing
 
@@ -349,6 +369,7 @@ class MessageConnection(Connection):
             # then keeps its socket would stay connected.
             self._is_closing = True
             self._is_cutting = False  # from here on websockets decides what is still read
+            self._report_unread()
             self.loop.call_later(self.close_timeout or 0, self.transport.abort)
             self.closing()
         super().send_data()
@@ -370,7 +391,8 @@ class MessageConnection(Connection):
         """Notify the receiver, once."""
         super().connection_lost(exc)
         self.protocol.data_to_send()  # dropped: a flush may be due
-        self._send_queue = None
+        self._is_closing = True
+        self._report_unread()
         self._cancel_stall_timer()
         receiver, self.receiver = self.receiver, None
         if receiver is not None:

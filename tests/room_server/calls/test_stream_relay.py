@@ -309,20 +309,6 @@ def test_a_caller_that_takes_something_or_cannot_has_not_stalled(
 
 
 @pytest.mark.row(68)
-def test_a_result_in_parts_that_its_caller_does_not_take_ends(harness: RouterHarness) -> None:
-    """STREAM-7, STREAM-11."""
-    host, alice = harness.host("host", "t"), harness.connection("alice")
-    harness.call(alice, 1, ms=10**9)
-    dispatch = port_of(host).take_dispatch()
-    harness.router.streams.chunk(host, StreamChunk(dispatch.id, 1, pack_body([5, b""])))
-    harness.clock.advance(29)
-    assert port_of(alice).take(StreamChunk)
-    harness.clock.advance(1)
-    assert phase(port_of(alice).take_failed()) == ("stream_stalled", "maybe")
-    assert port_of(host).take_cancel().reason == "stalled"
-
-
-@pytest.mark.row(68)
 @pytest.mark.parametrize(
     ("options", "limit_s"),
     [({}, 30), ({"idle_ms": 5_000}, 5), ({**WINDOW, "idle_ms": 0}, 300), ({"idle_ms": 10**9}, 300)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -108,7 +108,7 @@ class RoomHarness:
 
     def reload_later(self, replica: ReplicatedRoom) -> None: ...
 
-    def exit(self, room: str) -> None: ...
+    def exit(self, room: str, beyond: Iterable[Identity]) -> None: ...
 
     def send_message(
         self, node: str, room: str, to: str | None, message: dict[str, Any]
@@ -481,7 +481,7 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
         def send_message(self, *_: Any) -> int:
             return 0
 
-        def room_closed(self) -> None: ...
+        def room_closed(self, beyond: frozenset[Identity]) -> None: ...
 
         def participant_changed(self, participant: Participant) -> None:
             changed.append(participant)

@@ -16,7 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from support.processes.command_line import CommandLine, Running
+from toolbus.auth.grants import ApiScope
 from toolbus.auth.keys import Key, KeyRing
+from toolbus.auth.tokens import ParticipantToken
 from toolbus_server.process.key_files import add_key, check_writers, dev_keys
 
 
@@ -299,3 +301,48 @@ def test_file_that_is_not_a_key_file_is_not_changed(toolbus: CommandLine) -> Non
     path.write_text("title = 'notes'\n")
     assert toolbus.run_here("key", "create", "--out", str(path)).code == 2
     assert path.read_text() == "title = 'notes'\n"
+
+
+def test_issuers_without_aliases_end_the_server_with_2_and_name_the_issuer(
+    toolbus: CommandLine,
+) -> None:
+    toolbus.run_here("key", "create", "--iss", "one")
+    second = toolbus.run_here("key", "create", "--iss", "two", "--alias", "two")
+    assert "no server starts with this file yet: issuer 'one' has no alias" in second.err
+    toolbus.run_here("key", "create", "--iss", "two")
+    keys = KeyRing.load(toolbus.folder / "keys.toml")
+    assert [each.alias for each in keys] == [None, "two", "two"]
+    refused = toolbus.run_here("serve", "--keys", "keys.toml", "--port", "0")
+    assert refused.code == 2
+    assert "issuer 'one' has no alias, and there are keys of 2 issuers: write alias" in refused.err
+
+
+def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -> None:
+    for name in ("one", "two"):
+        toolbus.run_here("key", "create", "--iss", name, "--alias", name, "--out", f"{name}.toml")
+    both = [
+        each for name in ("one", "two") for each in KeyRing.load(toolbus.folder / f"{name}.toml")
+    ]
+    KeyRing(both).save(toolbus.folder / "keys.toml")
+    tokens = [
+        ParticipantToken(name="ann", room=["main"], api=ApiScope.full()).to_jwt(key) for key in both
+    ]
+    with toolbus.serving("--keys", "keys.toml") as (_, url):
+        there = toolbus.at(url)
+        with there.hosting("toolbus_toolkits.clock:clock", "--token", tokens[0]):
+
+            def shown(*command: str) -> str:
+                outcome = there.run_here(*command, "--token", tokens[1])
+                return outcome.out + outcome.err
+
+            assert "one/ann" in shown("participants")
+            assert "two/ann" in shown("participants")
+            assert " one/ann " in shown("tools")
+            assert "clock" in shown("tools", "--participant", "one/ann")
+            assert "no visible toolkit" in shown("tools", "--participant", "ann")
+            assert "+" in shown("call", "clock.now", "--participant", "one/ann")
+            assert "not_found" in shown("call", "clock.now", "--participant", "ann")
+            assert "invalid_arguments" in shown("call", "clock.now", "--participant", "x/ann")
+            assert "would run at one/ann" in shown("call", "clock.now", "--explain")
+            assert "Owner: one/ann (issuer one)" in shown("stubs", "clock")
+            assert "closed 1 connection" in shown("admin", "kick", "one/ann", "--room", "main")

@@ -9,6 +9,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,11 @@ async def test_refresh_is_checked_with_the_current_keys() -> None:
 
 
 @pytest.mark.row(14)
-@pytest.mark.parametrize("text", ["", "[[key]]\nkid = 1\n", "not TOML", None])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[[key]]\nkid = 1\n", "not TOML", None, KeyRing([OLD, replace(NEW, iss="2")]).to_toml()],
+    ids=["empty", "no key", "no TOML", "missing", "no alias"],
+)
 async def test_an_invalid_key_file_leaves_the_old_keys_trusted(
     tmp_path: Path, text: str | None
 ) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,17 +25,17 @@ TIMEOUT_S = 30
 SUPERVISOR = """
 import asyncio, logging, os, sys
 from pathlib import Path
-from toolbus_server.process import workers
+from toolbus_server.process import heartbeat, workers
 from toolbus_server.process.serve_options import ServeOptions
 
 folder, worker, stop_margin_s = sys.argv[1:]
 logging.basicConfig(format="%(message)s")
-workers._STOP_MARGIN_S = float(stop_margin_s)
+workers._STOP_MARGIN_S, heartbeat.SILENCE_S = float(stop_margin_s), 0.5
 options = ServeOptions(
     dev=False, host="127.0.0.1", port=0, keys=Path("keys.toml"), allow_query_token=False,
     drain_s=0.3, tls_cert=None, tls_key=None, trusted_origins=[], max_per_address=0,
-    max_per_identity=0, max_per_room=0, trusted_proxies=[], redis=None, node="lab", workers=2,
-    metrics="on",
+    max_per_identity=0, max_per_room=0, max_waiting_mib=0, trusted_proxies=[], redis=None,
+    node="lab", workers=2, metrics="on",
 )
 command = (sys.executable, "-c", worker, folder)
 supervisor = workers.Supervisor(options, lambda: os.write(1, b"ready\\n"), command)
@@ -127,6 +128,28 @@ def test_worker_that_fails_is_restarted_with_growing_pauses_while_another_listen
         out, err = process.communicate(timeout=TIMEOUT_S)
     assert pauses == ["0.2 s\n", "0.5 s\n", "1.0 s\n", "2.0 s\n"]
     assert (process.returncode, out, err) == (0, "", "")
+
+
+HANGS_AT_FIRST = """
+if name == "lab-2" and starts == 1:
+    os.write(1, b"listening\\n\\n")
+    os.kill(os.getpid(), signal.SIGSTOP)
+serve()
+"""
+
+
+def test_worker_that_hangs_is_killed_and_replaced(tmp_path: Path) -> None:
+    with supervisor(tmp_path, HANGS_AT_FIRST) as process:
+        assert process.stderr is not None
+        until_ready(process)
+        line = process.stderr.readline()
+        assert "ended by SIGKILL, as it did not respond: restart in " in line
+        while starts(tmp_path, "lab-2") < 2:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+    assert (starts(tmp_path, "lab-1"), starts(tmp_path, "lab-2")) == (1, 2)
+    assert process.returncode == 0
 
 
 def test_worker_that_does_not_stop_in_time_is_killed(tmp_path: Path) -> None:

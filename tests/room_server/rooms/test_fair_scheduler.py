@@ -410,3 +410,30 @@ async def test_a_subscription_reports_each_change_during_its_walk_once() -> None
         ("toolkit_removed", "d"),
         ("toolkit_added", "last"),
     ]
+
+
+async def test_jobs_of_one_owner_share_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REG-20: a hundred jobs of one identity delay the job of another one by as much as one."""
+    monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
+    fair, order = scheduler.FairScheduler(asyncio.get_running_loop()), list[str]()
+
+    def job(name: str) -> Iterator[None]:
+        for _ in range(10):
+            order.append(name)
+            yield
+
+    def failing() -> Iterator[None]:
+        yield
+        raise ValueError
+
+    fair.add(failing(), "mallory")
+    for number in range(100):
+        fair.add(job(f"mallory-{number}"), "mallory")
+    fair.add(job("ann"), "ann")
+    while fair.is_busy:  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0)
+    assert order.count("ann") == 10
+    assert len(order) == 1_010
+    last = len(order) - order[::-1].index("ann")
+    assert last <= 22
+    assert len(set(order[:last])) >= 9

@@ -121,9 +121,9 @@ async def test_participant_that_uses_too_much_server_time_is_refused_for_a_while
         raw_participant(server) as mallory,
         raw_participant(server, "carl") as carl,
     ):
-        connection_of(server, "mallory").work = RateLimiter(0.02, 60.0)
+        connection_of(server, "mallory").usage.work = RateLimiter(0.02, 60.0)
         number = 0
-        while not connection_of(server, "mallory").work.exceeded(0.0, 0.0):
+        while not connection_of(server, "mallory").usage.work.exceeded(0.0, 0.0):
             number += 1
             tool = {"name": "t", "input_schema": {"enum": [f"{number}-{n}" for n in range(5_000)]}}
             mallory.send_frame(offer({"name": "big", "tools": [tool]}, number))

@@ -13,6 +13,7 @@ from support.clients.raw_client import RawClient, raw_participant, with_grants
 from support.clients.raw_requests import ask, failure_of, offer, refusal, toolkit_of
 from support.rooms.unharmed_server import check_call, unharmed_server, until_new_tasks_end
 from toolbus.wire import Builders, Drain, Failed, ListToolkits, RequestId, Result, Unregister
+from toolbus_server import identity_usage
 from toolbus_server.calls import call_state
 from toolbus_server.rooms import manifest_quota, registration_queue
 from toolbus_server.testing import TestServer
@@ -120,7 +121,7 @@ async def test_equal_schemas_are_compiled_once_by_a_server(monkeypatch: pytest.M
 @pytest.mark.row(38)
 @pytest.mark.parametrize(
     ("module", "limit"),
-    [(call_state, "MAX_PARTICIPANT_COST"), (registration_queue, "MAX_IDENTITY_COST")],
+    [(call_state, "MAX_PARTICIPANT_COST"), (identity_usage, "MAX_COST")],
 )
 async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_while(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
@@ -129,7 +130,7 @@ async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_
     monkeypatch.setattr(module, limit, 25_000)
     async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
         async with raw_participant(server, "ann", instance="2") as second:
-            other = second if limit == "MAX_IDENTITY_COST" else first
+            other = second if module is identity_usage else first
             await ask(first, offer(large("a", tools=50, patterns=1)))
             failed = await refusal(other, offer(large("b", tools=50, patterns=1), 2))
             assert (failed.code, failed.executed) == ("quota_exceeded", "no")
@@ -142,13 +143,16 @@ async def test_participant_and_identity_that_compile_too_much_are_refused_for_a_
 
 
 @pytest.mark.row(38)
-@pytest.mark.parametrize("limit", ["MAX_PARTICIPANT_BYTES", "MAX_IDENTITY_BYTES"])
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(manifest_quota, "MAX_PARTICIPANT_BYTES"), (identity_usage, "MAX_MANIFEST_BYTES")],
+)
 async def test_manifests_of_participant_and_identity_have_a_byte_limit(
-    limit: str, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REG-27: equal definitions of an identity count once, and what has ended does not count."""
-    monkeypatch.setattr(manifest_quota, limit, 20_000)
-    by_identity = limit == "MAX_IDENTITY_BYTES"
+    monkeypatch.setattr(module, limit, 20_000)
+    by_identity = module is identity_usage
     async with unharmed_server() as server, raw_participant(server, "ann", instance="1") as first:
         async with raw_participant(server, "ann", instance="2") as second:
             for name in ("a", "b"):
@@ -164,9 +168,15 @@ async def test_manifests_of_participant_and_identity_have_a_byte_limit(
             await ask(other, late)
 
 
-async def test_registrations_that_wait_have_a_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(registration_queue, "MAX_PARTICIPANT_BYTES"), (identity_usage, "MAX_WAITING_BYTES")],
+)
+async def test_registrations_that_wait_have_a_byte_limit(
+    module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """REG-27."""
-    monkeypatch.setattr(registration_queue, "MAX_PARTICIPANT_BYTES", 300_000)
+    monkeypatch.setattr(module, limit, 300_000)
     async with unharmed_server() as server, raw_participant(server) as mallory:
         for number in range(1, 4):
             mallory.send_frame(offer(large(f"t{number}"), number))

@@ -16,10 +16,20 @@ from support.clients.raw_requests import ask, offer, toolkit_of
 from support.processes.server_process import QUIET, ServerProcess, server_process
 from support.processes.victim import victim
 from toolbus import AgentsGrant, ApiScope
-from toolbus.wire import ListToolkits, Refresh, RequestId, Send, Subscribe
+from toolbus.wire import (
+    Call,
+    CallId,
+    ListToolkits,
+    Refresh,
+    RequestId,
+    Send,
+    Subscribe,
+    pack_body,
+)
 from toolbus_server.testing import TestServer
 
 MOST_P99_MS, LONGEST_MS = 20.0, 100.0
+ARGUMENTS = pack_body({})
 PATTERNS = [f"*.*{number}x*y" for number in range(200)]
 """Each has to be compared with each tool, and covers none."""
 
@@ -108,7 +118,36 @@ async def broadcast_to_many(attack: Attack) -> Callable[[], Awaitable[Any]]:
     return broadcast
 
 
-ATTACKS = [walk_hidden_tools, leave_with_toolkits, broadcast_to_many]
+async def lose_a_host_of_many_calls(attack: Attack) -> Callable[[], Awaitable[Any]]:
+    """Lose a host that runs 16,384 calls, then the callers of as many."""
+    hosts = [await attack.join(f"host-{number}") for number in range(2)]
+    for number, host in enumerate(hosts):
+        await ask(host, offer(toolkit_of(f"t{number}", "run"), RequestId(1)))
+    callers = [await attack.join(f"mallory-{number}") for number in range(8)]
+    for number, caller in enumerate(callers):
+        for each in range(4_096):
+            request, call_id = RequestId(each), CallId(f"{number}-{each}")
+            call = Call(request, call_id, f"t{number % 2}", "run", 60_000, ARGUMENTS, None, None)
+            caller.send_frame(call)
+        await attack.read_on([hosts[number % 2]] if number < 2 else [])
+        await ask(caller, ListToolkits(RequestId(4_097), {}))
+    await attack.read_on(callers[::2])
+
+    async def lose() -> None:
+        hosts[0].abort()
+        for caller in callers[1::2]:
+            caller.abort()
+        await asyncio.sleep(3)
+
+    return lose
+
+
+ATTACKS = [
+    walk_hidden_tools,
+    leave_with_toolkits,
+    broadcast_to_many,
+    lose_a_host_of_many_calls,
+]
 
 
 @pytest.mark.soak

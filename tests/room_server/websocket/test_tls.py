@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from support.clients.certificates import Pki, make_pki
 from support.clients.server_tls import tls_settings
@@ -81,6 +83,66 @@ async def test_client_without_tls_is_dropped_and_others_are_served(
                 pass
             writer.close()
         assert server.server.admission.quotas.is_over_limit("127.0.0.1") is False
+
+
+# Half-open connections
+
+
+on_each_loop = pytest.mark.parametrize(
+    "make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+
+
+@on_each_loop
+def test_half_open_handshakes_count_for_their_address_and_others_come_in(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], pki: Pki
+) -> None:
+    """The newest of the address are closed, without an answer; one that ended is not counted."""
+    trusting = ssl.create_default_context(cafile=str(pki.authority))
+    settings = replace(tls_settings(pki, handshake_timeout_s=60.0), max_per_address=2)
+
+    async def flood() -> None:
+        async with running_server(settings=settings) as server, asyncio.timeout(60):
+            quotas, port = server.server.admission.quotas, server.server.port
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(264)]
+            for reader, _ in silent[2 + 256 :]:
+                assert await reader.read() == b""
+            assert quotas.dropped == 264 - 256 - 2
+            other, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=trusting, local_addr=("127.0.0.2", 0)
+            )
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await other.readline()).startswith(b"HTTP/1.1 200 ")
+            for _, each in (*silent, (other, writer)):
+                each.close()
+            while quotas.is_over_limit("127.0.0.1"):  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(flood())
+
+
+@on_each_loop
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_half_open_connections_do_not_delay_the_end_of_a_server(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], is_tls: bool, pki: Pki
+) -> None:
+    settings = replace(tls_settings(pki, handshake_timeout_s=3_600.0), drain_s=0.0)
+    settings = settings if is_tls else replace(settings, tls=None)
+
+    async def stop() -> None:
+        async with asyncio.timeout(60):
+            async with running_server(settings=settings) as server:
+                port = server.server.port
+                silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+                silent[0][1].write(b"\x16\x03\x01" if is_tls else b"GET /rooms/lab HTT")
+            for reader, writer in silent:
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(stop())
 
 
 # From the command line

@@ -12,8 +12,11 @@ from toolbus import (
     AgentsGrant,
     ApiScope,
     EventStream,
+    Key,
+    KeyRing,
     Message,
     Participant,
+    ParticipantToken,
     RequiredToolkit,
     RoomClient,
     RoomEvent,
@@ -30,7 +33,8 @@ from toolbus.errors import (
     PermissionDenied,
 )
 from toolbus.room.room import Room
-from toolbus_server.testing import room_of
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import room_of, running_server
 
 
 class Asking(ToolkitBuilder[ToolkitConfig]):
@@ -140,9 +144,23 @@ async def test_agent_that_is_the_sender_acts_for_itself() -> None:
             assert output == "hello x, from agent for agent"
 
 
-async def test_sender_of_another_issuer_with_the_agents_name_is_refused() -> None:
-    async with room_of("agent") as (agent,):
-        with pytest.raises(PermissionDenied):
+async def test_sender_of_another_issuer_is_acted_for_by_its_alias_only() -> None:
+    other = Key.generate(kid="other", iss="elsewhere", alias="other")
+    settings = ServerSettings(keys=KeyRing([other]), port=0, drain_s=1.0)
+    api = ApiScope(agents=AgentsGrant(call=True, use_tools=True, act_for=["other/*"]))
+    sender = ParticipantToken(name="agent", room=["lab"], api=ApiScope.full()).to_jwt(other)
+    async with (
+        running_server(settings=settings) as server,
+        server.room("host") as host,
+        host.host(greeter()),
+        server.room("agent", api=api) as agent,
+        RoomClient(server.url, room="lab", token=sender) as stranger,
+    ):
+        message = Message(stranger.me, "question", None, True)
+        async with Turn(agent, required=[RequiredToolkit("greeter")], message=message) as turn:
+            output = await turn.call("greeter.greet", {"name": "x"})
+            assert output == "hello x, from agent for agent"
+        with pytest.raises(PermissionDenied, match="gives no alias"):
             await Turn(agent, message=message_of("agent", issuer="elsewhere")).__aenter__()
 
 

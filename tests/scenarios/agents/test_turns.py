@@ -71,9 +71,9 @@ async def test_rules_for_models_reach_the_turn_from_local_and_remote_toolkits() 
         async with Turn(agent, **parts) as turn:  # type: ignore[arg-type]  # each by its own name
             assert [(each.name, each.title) for each in turn.tools] == [
                 ("near.look", "Look up"),
-                ("near.change", "Change"),
+                ("near.change", "change"),
                 ("far.look", "Look up"),
-                ("far.change", "Change"),
+                ("far.change", "change"),
             ]
             got = [(each.rules, each.read_only) for each in turn.tools]
             assert got == [(("Ask for one city at a time.",), True), ((), False)] * 2

@@ -6,12 +6,14 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from redis.asyncio import Redis
 
 from support.clients.plain_http import numbers_at
 from support.clients.raw_client import RawClient, bearer, raw_connection
@@ -46,6 +48,7 @@ from toolbus.wire import Call, CallId, RequestId, Result, pack_body
 
 TIME_S = 60
 EMPTY = pack_body({})
+LOST = {"host_lost", "connection_lost", "no_host", "unavailable"}
 PARTICIPANTS = 12
 """So many that the chance of all being at one of two workers is one in thousands."""
 
@@ -229,7 +232,87 @@ async def test_a_killed_worker_is_replaced_and_its_participants_reconnect(
                 await until_hosts(each, "kit", PARTICIPANTS)
         assert load.failures
         codes = {code for code, _ in load.failures}
-        assert codes <= {"host_lost", "connection_lost", "no_host", "unavailable"}
+        assert codes <= LOST
+
+
+@asynccontextmanager
+async def flooded(server: ServerProcess) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Flood the port around the block, with eight tasks."""
+    clients: list[RawClient] = []
+    tasks = [asyncio.create_task(flood(server, clients)) for _ in range(8)]
+    try:
+        yield tasks
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in clients:
+            client.abort()
+
+
+async def flood(server: ServerProcess, clients: list[RawClient]) -> None:
+    """Open connections without end: silent ones, ones with a wrong token, and participants."""
+    token = server.token("mallory")
+    for number in count():
+        with suppress(OSError, asyncio.IncompleteReadError, AssertionError):
+            client = await RawClient.connect(server.url)
+            clients.append(client)
+            if number % 3 == 1:
+                await client.upgrade("/rooms/lab", bearer("wrong"))
+            elif number % 3 == 2:
+                await client.upgrade("/rooms/lab?instance=m", bearer(token))
+                client.send_frame(
+                    Call(RequestId(1), CallId("1"), "kit", "again", None, EMPTY, None)
+                )
+        await asyncio.sleep(0)
+        if len(clients) > 2_000:
+            clients.pop(0).abort()
+
+
+@pytest.mark.soak
+async def test_flooded_workers_are_replaced_and_leave_nothing(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """One is killed, one is suspended, and all are stopped while connections flood the port."""
+    ledger = Ledger()
+    load = Load(ledger)
+    async with asyncio.timeout(3 * TIME_S), workers(tmp_path, redis) as server:
+        async with AsyncExitStack() as stack:
+            flooding = await stack.enter_async_context(flooded(server))
+            callers = await stack.enter_async_context(hosts_and_callers(server, ledger))
+            async with load.running(*callers):
+                await load.progress(500)
+                for how in (signal.SIGKILL, signal.SIGSTOP):
+                    victim = min(workers_of(server.pid))
+                    psutil.Process(victim).send_signal(how)
+                    await until_ended([victim])
+                    for pid in await until_others_work(server.pid, {victim}, 2):
+                        await until_listens_at(pid, server.url, 1)
+                    await load.progress(500)
+            former = workers_of(server.pid)
+            assert await server.end(signal.SIGTERM) == 0
+            assert not any(psutil.pid_exists(pid) for pid in former)
+            assert await leases(redis) == {}
+            assert not any(each.done() for each in flooding)
+        async with Redis.from_url(redis.url) as client:
+            left = [key for key in await client.keys("toolbus:*") if b"{r:" not in key]
+            assert left == []
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(("127.0.0.1", urlsplit(server.url).port or 0))
+    assert {code for code, _ in load.failures} <= LOST
+
+
+@pytest.mark.soak
+async def test_flooded_workers_end_with_their_supervisor(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(TIME_S), workers(tmp_path, redis) as server:
+        left = workers_of(server.pid)
+        async with flooded(server), hosts_and_callers(server, Ledger()):
+            await server.end(signal.SIGKILL)
+            await until_ended(left)
+            assert await leases(redis) == {}
 
 
 async def participants_until_at(

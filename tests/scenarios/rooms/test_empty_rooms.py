@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
+from redis.asyncio import Redis
 
 from support.clients.raw_client import raw_participant
 from support.clients.raw_requests import ask, offer
@@ -15,13 +19,17 @@ from support.nodes.processes import SHORT_LEASES, node_processes
 from support.nodes.reserved_names import kept_in
 from support.nodes.tools import add
 from support.processes.host_process import host_process
+from support.processes.server_process import resident_bytes, server_process
 from support.redis.server import RedisServer
 from support.rooms.events import listed, next_toolkit_event
-from toolbus import NoHost, NotFound, RemoteToolkit, RoomClient, Toolkit
+from toolbus import AgentsGrant, ApiScope, NoHost, NotFound, RemoteToolkit, RoomClient, Toolkit
 from toolbus.auth.keys import KeyRing
 from toolbus.errors import AlreadyExists
+from toolbus_server import identity_usage
 from toolbus_server.limits import Limits
-from toolbus_server.rooms import hub
+from toolbus_server.registry.models import Identity
+from toolbus_server.registry.toolkit_definition import Definition
+from toolbus_server.rooms import parked_rooms
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -85,7 +93,7 @@ async def test_names_in_empty_rooms_are_bounded_and_those_of_the_first_room_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-18."""
-    monkeypatch.setattr(hub, "MAX_PARKED_NAMES", 2)
+    monkeypatch.setattr(parked_rooms, "MAX_PARKED_NAMES", 2)
     async with asyncio.timeout(TIME_S), running_server() as server:
         for room in ("one", "two", "three"):
             await lose_only_participant(server, room)
@@ -124,3 +132,107 @@ async def test_name_of_a_killed_node_stays_reserved_in_an_empty_room(
             await asyncio.sleep(0.05)
         async with here.room("late") as late:
             await check_reserved(late, "work.nap")
+
+
+async def lose_host_of(server: TestServer, room: str, text: str = "x") -> None:
+    """Host a toolkit whose manifest has 100 KB in a room of its own, and lose the host."""
+    tools = [
+        {"name": "run", "description": text * 50_000, "input_schema": {"title": text * 50_000}}
+    ]
+    async with raw_participant(server, "mallory", room=room) as host:
+        await ask(host, offer({"name": "big", "tools": tools}))
+        host.abort()
+    while room in server.server.hub.rooms:  # noqa: ASYNC110 - a room has no event for its end
+        await asyncio.sleep(0)
+
+
+def kept_manifest_bytes() -> int:
+    """Measure the packed manifests that exist in this process."""
+    gc.collect()
+    found = [each for each in gc.get_objects() if isinstance(each, Definition)]
+    return sum(len(each.packed) for each in found)
+
+
+async def test_names_in_empty_rooms_are_kept_without_manifests_up_to_a_limit_of_their_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """REG-18: rooms of one identity; the name of another one is kept beside them."""
+    monkeypatch.setattr(identity_usage, "MAX_KEPT_NAMES", 5)
+    async with asyncio.timeout(TIME_S), running_server() as server:
+        before = kept_manifest_bytes()
+        for number in range(20):
+            await lose_host_of(server, f"r{number}")
+        await lose_only_participant(server)
+        hub = server.server.hub
+        assert len(hub.parked) == 6
+        assert kept_manifest_bytes() - before < 20_000
+        assert hub.usages.of(Identity("toolbus-test", "mallory")).manifest_bytes == 0
+        async with server.room("late", room="r5") as late:
+            assert await listed(late) == []
+        async with server.room("late", room="r4") as late:
+            await check_reserved(late, "big.run")
+        async with server.room("late") as late:
+            await check_reserved(late)
+
+
+async def test_name_without_manifest_shows_nothing_to_those_without_a_grant_for_it() -> None:
+    """REG-15, REG-18: `describe` is `no_host`."""
+    async with asyncio.timeout(TIME_S), running_server() as server:
+        await lose_only_participant(server)
+        async with server.room("late") as late:
+            with pytest.raises(NoHost):
+                await late.toolkit("echo")
+        narrow = ApiScope(agents=AgentsGrant(use_tools=True, call=True, deny=["echo"]))
+        async with server.room("eve", api=narrow) as eve:
+            assert await listed(eve) == []
+            with pytest.raises(NotFound):
+                await eve.invoke("echo.say", retry=False)
+
+
+async def test_redis_keeps_names_in_empty_rooms_without_manifests_up_to_a_limit_of_their_owner(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REG-18."""
+    monkeypatch.setattr(identity_usage, "MAX_KEPT_NAMES", 5)
+    async with asyncio.timeout(TIME_S), nodes(redis) as (here, there):
+        for number in range(20):
+            await lose_host_of(here, f"r{number}")
+        wanted = {f"r{number}" for number in range(5)}
+        while (kept := await kept_by_room(redis)).keys() != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert max(kept.values()) < 1_000
+        async with there.room("late", room="r4") as late:
+            await check_reserved(late, "big.run")
+
+
+async def kept_by_room(redis: RedisServer) -> dict[str, int]:
+    """Return the rooms of which Redis has anything, with the bytes of all their facts."""
+    sizes = dict[str, int]()
+    async with Redis.from_url(redis.url, driver_info=None) as client:
+        async for key in client.scan_iter("toolbus:{r:*"):
+            room = key.decode().partition("{r:")[2].partition("}")[0]
+            facts = await client.hvals(key) if key.endswith(b":facts") else []
+            sizes[room] = sizes.get(room, 0) + sum(map(len, facts))
+    return sizes
+
+
+@pytest.mark.soak
+async def test_thousands_of_rooms_of_one_token_take_little_memory(tmp_path: Path) -> None:
+    """REG-18: 2,000 rooms with a toolkit of 200 KB each, all of which end."""
+    tools = [{"name": "run", "input_schema": {"title": "x" * 200_000}}]
+    async with server_process(tmp_path) as server:
+        there = cast(TestServer, server)
+
+        async def lose(room: str) -> None:
+            token = server.token("mallory", room="*")
+            async with raw_participant(there, token=token, room=room) as host:
+                await ask(host, offer({"name": "big", "tools": tools}))
+                host.abort()
+
+        await lose("first")
+        before, most = resident_bytes(server.pid), 0
+        for number in range(2_000):
+            await lose(f"r{number}")
+            most = max(most, resident_bytes(server.pid) - before)
+        sys.stdout.write(f"grew by {most / 2**20:.0f} MiB\n")
+        assert most < 100 * 2**20

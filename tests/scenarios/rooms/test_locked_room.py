@@ -119,6 +119,19 @@ async def test_locked_toolkit_is_used_in_every_way() -> None:
             assert await every_way(agent) == []
 
 
+async def test_a_lock_file_from_before_the_second_issuer_still_names_the_owner() -> None:
+    token = ParticipantToken(name="ann", room=["lab"], api=ApiScope.full())
+    async with server() as here, here.room("writer") as room:
+        async with RoomClient(here.url, room="lab", token=token.to_jwt(OTHER)) as owner:
+            async with owner.host(WORDS):
+                lock = await lock_of(room, "words")
+                former = LockFile().updated(each.with_alias("") for each in lock.toolkits)
+                async with locked(here, former) as agent:
+                    assert await every_way(agent) == []
+    assert '"alias": "other"' in lock.to_text()
+    assert "alias" not in former.to_text()
+
+
 @pytest.mark.parametrize(
     ("toolkit", "owner", "key", "difference"),
     [

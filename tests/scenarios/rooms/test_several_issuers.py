@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TypeAlias
 
 import pytest
 
+from support.clients.ending_tokens import calling
+from support.clients.raw_client import raw_participant
+from support.clients.raw_requests import ask, call_of, call_through, failure_of, offer
+from support.redis.server import RedisPlace
+from support.rooms.delegation import ENDLESS
 from toolbus import (
     AgentsGrant,
     ApiScope,
     BuilderInfo,
     Key,
+    Message,
     ParticipantToken,
     RoomClient,
     ToolContext,
@@ -21,26 +28,50 @@ from toolbus import (
     tool,
 )
 from toolbus.auth.keys import KeyRing
-from toolbus.errors import PermissionDenied, RoomException
+from toolbus.errors import NotFound, PermissionDenied, RoomException
+from toolbus.room.events import RoomEvent
+from toolbus.wire import Explain, Refresh, RequestId
 from toolbus_server.settings import ServerSettings
-from toolbus_server.testing import TestServer, running_server
+from toolbus_server.testing import TestServer, running_nodes, running_server
 
-KEYS = {
-    name: Key.generate(kid=name, iss=f"https://{name}", alias=name) for name in ("home", "away")
-}
-Room = Callable[..., RoomClient]
-Way = Callable[["Case", str], Awaitable[Any]]
+HOME = Key.generate(kid="home", iss="https://home", alias="home")
+AWAY = Key.generate(kid="away", iss="https://away", alias="away")
+TWO = ServerSettings(keys=KeyRing([HOME, AWAY]), port=0)
+ALL = ("*", "home/*", "away/*")
+ACTING = replace(ApiScope.full(), agents=replace(ApiScope.full().agents, act_for=ALL))
+_steps = count()
 
 
-class Case:
-    """`eve` of the issuer `away`, and an `ann` of each issuer."""
-
-    def __init__(self, room: Room, eve: RoomClient, anns: Mapping[str, RoomClient]) -> None:
-        self.room, self.eve, self.anns = room, eve, anns
+def room_of(server: TestServer, key: Key, name: str, api: ApiScope = ACTING) -> RoomClient:
+    token = ParticipantToken(name=name, room=["lab"], api=api).to_jwt(key)
+    return RoomClient(server.url, room="lab", token=token)
 
 
 def alias_of(issuer: str) -> str:
     return issuer.removeprefix("https://")
+
+
+@dataclass
+class Case:
+    """`eve` of the last issuer, and an `ann` of each of them, who may be at another node."""
+
+    here: TestServer
+    keys: Sequence[Key]
+    eve: RoomClient
+    anns: Mapping[str, RoomClient]
+
+    async def settle(self) -> None:
+        """Wait until all see what the others published so far."""
+        everybody = (self.eve, *self.anns.values())
+        step = next(_steps)
+        for each in everybody:
+            await each.set_attributes(step=step)
+        for each in everybody:
+            async with each.events(["participants"]) as events:
+                while [p.attributes.get("step") for p in await each.participants()].count(
+                    step
+                ) < len(everybody):
+                    await anext(events)
 
 
 def box(alias: str) -> Toolkit:
@@ -58,6 +89,9 @@ def principal(context: ToolContext) -> str:
     return alias_of(context.on_behalf_of.issuer)
 
 
+# The ways: each returns the aliases of those that it reached
+
+
 async def call(case: Case, text: str) -> set[str]:
     return {str((await case.eve.invoke("box.owner", participant=text)).value)}
 
@@ -71,19 +105,19 @@ async def explain(case: Case, text: str) -> set[str]:
     return {found.code} if found.host is None else {alias_of(found.host.issuer)}
 
 
-async def principal_of(room: RoomClient, text: str) -> str:
-    return str((await room.invoke("echo.principal", on_behalf_of=text)).value)
-
-
 async def act_for(case: Case, text: str) -> set[str]:
     return {await principal_of(case.eve, text)}
 
 
+async def principal_of(room: RoomClient, text: str) -> str:
+    return str((await room.invoke("echo.principal", on_behalf_of=text)).value)
+
+
 async def grant(case: Case, text: str) -> set[str]:
-    """Say whom a token may act for that has the text in `act_for`."""
+    """A token with the text in `act_for`."""
     may = ApiScope(agents=AgentsGrant(call=True, act_for=[text]))
     covered = set()
-    async with case.room("away", "agent", api=may) as agent:
+    async with room_of(case.here, case.keys[-1], "agent", may) as agent:
         for ann in case.anns.values():
             try:
                 covered.add(await principal_of(agent, ann.me.full_name))
@@ -92,16 +126,24 @@ async def grant(case: Case, text: str) -> set[str]:
     return covered
 
 
+async def next_message(inbox: AsyncIterator[RoomEvent]) -> Message:
+    async for event in inbox:
+        if event.message is not None:
+            return event.message
+    raise AssertionError("the room is closed")
+
+
 async def send(case: Case, text: str) -> set[str]:
     async with AsyncExitStack() as stack:
         inboxes = {
             alias: await stack.enter_async_context(ann.events(["messages"]))
             for alias, ann in case.anns.items()
         }
+        await case.settle()
         delivered = await case.eve.send(text, "hello")
         await case.eve.broadcast("end")
-        first = {alias: (await anext(inbox)).message for alias, inbox in inboxes.items()}
-        reached = {alias for alias, message in first.items() if message and message.name == "hello"}
+        first = {alias: await next_message(inbox) for alias, inbox in inboxes.items()}
+        reached = {alias for alias, message in first.items() if message.name == "hello"}
         assert len(reached) == delivered
         return reached
 
@@ -111,69 +153,59 @@ async def builders(case: Case, text: str) -> set[str]:
 
 
 async def share(case: Case, text: str) -> set[str]:
-    async with case.eve.host(box("away"), public=False, shared_with=[f"name:{text}"]):
-        [own] = [each async for each in case.eve.toolkits() if each.owner == "eve"]
-        sees = set()
-        for alias, ann in case.anns.items():
-            owners = {each.owner async for each in ann.toolkits()}
-            sees |= {alias} if own.owner in owners else set()
-        return sees
+    async with case.eve.host(box("eve"), public=False, shared_with=[f"name:{text}"]):
+        await case.settle()
+        return {
+            alias
+            for alias, ann in case.anns.items()
+            if "eve" in {each.owner async for each in ann.toolkits()}
+        }
 
 
 async def kick(case: Case, text: str) -> set[str]:
-    async with case.room("away", "observer") as observer:
+    async with case.eve.events(["participants"]) as events:
         closed = (await case.eve.admin("kick", room="lab", participant=text))["closed"]
-        left = {
-            alias_of(each.issuer) for each in await observer.participants() if each.name == "ann"
-        }
-        assert len(case.anns) - len(left) == closed
-        return case.anns.keys() - left
+        while True:
+            listed = await case.eve.participants()
+            left = {alias_of(each.issuer) for each in listed if each.name == "ann"}
+            if len(case.anns) - len(left) == closed:
+                return case.anns.keys() - left
+            await anext(events)
 
 
-WAYS: dict[str, tuple[Way, str, str]] = {
-    # the way, and the outcomes for an unknown name and, with one issuer, for an unknown alias
-    "call": (call, "not_found", "not_found"),
-    "describe": (describe, "not_found", "not_found"),
-    "explain": (explain, "not_found", "not_found"),
-    "act_for": (act_for, "permission_denied", "permission_denied"),
-    "grant": (grant, "", ""),
-    "send": (send, "not_found", "not_found"),
-    "builders": (builders, "", ""),
-    "share": (share, "", ""),
-    "kick": (kick, "", ""),
+Way: TypeAlias = Callable[[Case, str], Awaitable[set[str]]]
+WAYS: dict[Way, str] = {
+    call: "not_found",
+    describe: "not_found",
+    explain: "not_found",
+    act_for: "permission_denied",
+    grant: "",
+    send: "not_found",
+    builders: "",
+    share: "",
+    kick: "",
 }
+"""Each way, and what comes of a name that nobody has."""
+MEANT = {"ann": "away", "away/ann": "away", "home/ann": "home", "home/zoe": None, "zoe": None}
+"""Whom `eve` of the issuer `away` means; None is nobody."""
 
 
 @asynccontextmanager
-async def case_of(*aliases: str) -> AsyncIterator[Case]:
-    """Run a server with these issuers; eve is of the last one."""
-    settings = ServerSettings(keys=KeyRing([KEYS[each] for each in aliases[1:]]), port=0)
+async def case_at(here: TestServer, there: TestServer, *keys: Key) -> AsyncIterator[Case]:
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(
-            running_server(key=KEYS[aliases[0]], settings=settings)
-        )
-        room = room_at(server)
-        host = await stack.enter_async_context(room(aliases[0], "host"))
+
+        async def join(server: TestServer, key: Key, name: str) -> RoomClient:
+            return await stack.enter_async_context(room_of(server, key, name))
+
+        host = await join(here, keys[0], "host")
         await stack.enter_async_context(host.host(Toolkit("echo", [principal])))
-        anns = {each: await stack.enter_async_context(room(each, "ann")) for each in aliases}
+        anns = {str(key.alias): await join(there, key, "ann") for key in keys}
         for alias, ann in anns.items():
-            shared = box(alias)
-            await stack.enter_async_context(ann.host(shared, public=False, shared_with=["*"]))
+            await stack.enter_async_context(ann.host(box(alias), public=False, shared_with=["*"]))
             await ann.offer_builders([BuilderInfo(alias, "", {})])
-        everybody = replace(
-            ApiScope.full().agents, act_for=[*(f"{each}/*" for each in aliases), "*"]
-        )
-        may = replace(ApiScope.full(), agents=everybody)
-        eve = await stack.enter_async_context(room(aliases[-1], "eve", may))
-        yield Case(room, eve, anns)
-
-
-def room_at(server: TestServer) -> Room:
-    def room(alias: str, name: str, api: ApiScope | None = None) -> RoomClient:
-        token = ParticipantToken(name=name, room=["lab"], api=api or ApiScope.full())
-        return RoomClient(server.url, room="lab", token=token.to_jwt(KEYS[alias]))
-
-    return room
+        case = Case(here, keys, await join(here, keys[-1], "eve"), anns)
+        await case.settle()
+        yield case
 
 
 async def outcome(way: Way, case: Case, text: str) -> str:
@@ -183,17 +215,121 @@ async def outcome(way: Way, case: Case, text: str) -> str:
         return error.code
 
 
+def expected(way: Way, alias: str | None) -> str:
+    return WAYS[way] if alias is None else alias
+
+
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_bare_name_means_the_speakers_own_issuer(way: str) -> None:
+async def test_a_bare_name_means_the_speakers_own_issuer(way: Way) -> None:
     """NAME-1, NAME-2."""
-    meant, nobody, _ = WAYS[way]
-    for text, expected in {
-        "ann": "away",
-        "away/ann": "away",
-        "home/ann": "home",
-        "home/zoe": nobody,
-        "zoe": nobody,
-        "none/ann": "invalid_arguments" if way != "grant" else "",
-    }.items():
-        async with case_of("home", "away") as case:
-            assert (text, await outcome(meant, case, text)) == (text, expected)
+    async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
+        for text, alias in MEANT.items():
+            async with case_at(server, server, HOME, AWAY) as case:
+                assert (text, await outcome(way, case, text)) == (text, expected(way, alias))
+        async with case_at(server, server, HOME, AWAY) as case:
+            unknown = "" if way is grant else "invalid_arguments"
+            assert await outcome(way, case, "none/ann") == unknown
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_server_of_one_issuer_reads_its_own_alias_and_no_other(way: Way) -> None:
+    """NAME-1, NAME-2: an unknown alias is part of a name then."""
+    async with running_server(key=HOME) as server:
+        for text, alias in {"ann": "home", "home/ann": "home", "none/ann": None}.items():
+            async with case_at(server, server, HOME) as case:
+                assert (text, await outcome(way, case, text)) == (text, expected(way, alias))
+
+
+async def test_nodes_agree_whom_a_name_means(redis: RedisPlace) -> None:
+    """NAME-1: those who are meant are at another node."""
+    async with running_nodes(redis.url, settings=TWO) as (here, there):
+        for way in WAYS:
+            for text in ("ann", "home/ann"):
+                async with case_at(here, there, HOME, AWAY) as case:
+                    shown = {each.full_name for each in await case.eve.participants()}
+                    assert shown == {"home/ann", "away/ann", "home/host", "away/eve"}
+                    assert await outcome(way, case, text) == MEANT[text], (way, text)
+
+
+async def test_people_see_the_alias_before_the_name() -> None:
+    """NAME-4, WATCH-2."""
+
+    @tool
+    def caller(context: ToolContext) -> str:
+        return context.caller.full_name
+
+    async with (
+        running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server,
+        room_of(server, HOME, "ann") as ann,
+        room_of(server, AWAY, "eve") as eve,
+        ann.host(Toolkit("who", [caller])),
+        ann.events(["messages"]) as inbox,
+        eve.watch_calls() as watched,
+    ):
+        assert await eve.call("who.caller") == "away/eve"
+        while not (ended := (await anext(watched)).calls):
+            pass
+        assert [(each.caller, each.host) for each in ended] == [("away/eve", "home/ann")]
+        assert (eve.me.full_name, eve.name) == ("away/eve", "eve")
+        assert [each.full_name for each in await eve.participants()] == ["home/ann", "away/eve"]
+        assert [each.full_owner async for each in eve.toolkits()] == ["home/ann"]
+        explained = await eve.explain("who.caller")
+        assert explained.host is not None
+        assert explained.host.full_name == "home/ann"
+        await eve.send("home/ann", "hello")
+        assert (await next_message(inbox)).sender.full_name == "away/eve"
+
+
+async def test_an_unknown_alias_is_refused_with_the_speakers_own_only() -> None:
+    """NAME-2: the aliases of others are not named."""
+    async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
+        async with room_of(server, AWAY, "eve") as eve:
+            with pytest.raises(RoomException, match="no issuer has the alias 'none'") as refused:
+                await eve.send("none/ann", "hello")
+            assert (refused.value.code, refused.value.details["path"]) == (
+                "invalid_arguments",
+                "/to",
+            )
+            assert "'away'" in refused.value.message
+            assert "home" not in refused.value.message
+
+
+async def test_participants_stay_apart_when_the_second_issuer_comes_and_goes() -> None:
+    """NAME-1, TOKEN-6: keys are reloaded while both are connected."""
+    async with running_server(key=HOME) as server:
+        async with room_of(server, HOME, "ann") as ann, ann.events(["participants"]) as events:
+            assert ann.me.full_name == "ann"
+            server.server.trust(KeyRing([HOME, AWAY]))
+            seen = (await anext(events)).participant
+            assert seen is not None
+            assert seen.full_name == "home/ann"
+            async with room_of(server, AWAY, "eve") as eve:
+                server.server.trust(KeyRing([HOME]))
+                with pytest.raises(NotFound):
+                    await eve.send("ann", "hello")
+                assert await eve.send("home/ann", "hello") == 0
+                with pytest.raises(ValueError, match="'https://away' has no alias"):
+                    server.server.trust(KeyRing([HOME, replace(AWAY, alias=None)]))
+
+
+async def test_calls_within_and_newer_tokens_name_the_issuer_of_the_principal() -> None:
+    """NAME-1, NAME-3, CALL-16, CALL-26."""
+    async with running_server(key=HOME, settings=replace(TWO, keys=KeyRing([AWAY]))) as server:
+        acting = [server.token("agent", api=calling(act_for=[each])) for each in ("away/*", "*")]
+        ann = ParticipantToken(name="ann", room=["lab"], api=ApiScope.full()).to_jwt(AWAY)
+        async with (
+            raw_participant(server, "host") as host,
+            raw_participant(server, "ann"),
+            raw_participant(server, token=ann),
+            raw_participant(server, token=acting[0]) as agent,
+        ):
+            await ask(host, offer())
+            outer = call_of("echo.say", 7, on_behalf_of="away/ann", **ENDLESS)
+            dispatched = await call_through(agent, host, outer)
+            within = {"parent": dispatched.id}
+            for at, (name, runs) in enumerate({"away/ann": True, "ann": False}.items()):
+                options = {**within, "on_behalf_of": name}
+                explained = await ask(host, Explain(RequestId(20 + at), "echo", "say", options))
+                assert explained["would_run"] is runs
+            agent.send_frame(Refresh(RequestId(9), acting[1]))
+            assert (await failure_of(agent, 7)).code == "cancelled"

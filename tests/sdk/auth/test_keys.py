@@ -321,3 +321,40 @@ def test_file_that_is_not_text_is_refused_with_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"keys\.toml"):
         KeyRing.load(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("one:", None),
+        ("one:a one:", None),
+        ("one:a two:b two:", None),
+        ("one:a two:", "issuer 'two' has no alias, and .* 2 issuers: write alias = .* kid '1'"),
+        ("one: two:", "issuer 'one' has no alias"),
+        ("one:a two:a", "issuers 'one' and 'two' have the same alias 'a': write another one"),
+        ("one:a one:b", "issuer 'one' has the aliases 'a' and 'b': write one alias"),
+    ],
+)
+def test_several_issuers_need_an_alias_each(given: str, fault: str | None) -> None:
+    fields = [each.split(":") for each in given.split()]
+    ring = KeyRing(
+        Key(kid=str(at), alg="HS256", iss=issuer, alias=alias or None, secret=SECRET)
+        for at, (issuer, alias) in enumerate(fields)
+    )
+    if fault is None:
+        assert ring.aliases() == dict(reversed(fields))
+    else:
+        with pytest.raises(ValueError, match=fault):
+            ring.aliases()
+
+
+@pytest.mark.parametrize("alias", ["", "A", "a/b", "a b", "a" * 33, "\u0430", 7])
+def test_malformed_alias_is_refused_with_its_issuer(alias: Any) -> None:
+    with pytest.raises(ValueError, match=r"of issuer 'acme' must be 1 to 32 of a-z, 0-9 and '-'"):
+        dataclasses.replace(shared_key(), alias=alias)
+
+
+def test_alias_survives_the_file_and_the_public_half() -> None:
+    key = Key.generate(kid="k", iss="acme", alg="EdDSA", alias="corp")
+    assert KeyRing.from_toml(KeyRing([key]).to_toml()).aliases() == {"acme": "corp"}
+    assert key.public_half().alias == "corp"

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from toolbus.auth.participant_names import is_participant_name, name_fault
+from toolbus.auth.grants import AgentsGrant
+from toolbus.auth.participant_names import (
+    is_participant_name,
+    means,
+    name_fault,
+    reference_fault,
+)
 
 GOOD = [
     *("a", "Zoë", "a b", "a" * 128, "svc:web/7", "ann@example.org", "*"),
@@ -44,3 +50,20 @@ def test_names_that_look_like_another_are_refused_with_the_reason(fault: str) ->
     for name in BAD[fault]:
         assert fault in (name_fault(name) or "accepted"), ascii(name)
         assert not is_participant_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "own_alias", "is_meant"),
+    [("ann", "a", True), ("ann", "b", False), ("a/ann", "b", True), ("b/ann", "a", False)],
+)
+def test_a_client_reads_names_as_the_server_does(text: str, own_alias: str, is_meant: bool) -> None:
+    """NAME-1: in lists that it filters itself."""
+    assert means(text, "ann", "a", own_alias) is is_meant
+    assert means("a/ann", "a/ann", "", "")
+    assert not means("a/ann", "a/ann", "b", "b")
+
+
+def test_an_alias_and_a_name_may_be_of_two_scripts() -> None:
+    assert reference_fault("corp/\u043c\u0430\u0440\u0438\u044f") is None
+    assert AgentsGrant(act_for=["corp/\u043c\u0430\u0440\u0438\u044f"]).act_for
+    assert reference_fault("Corp/\u043c\u0430\u0440\u0438\u044f") is not None

@@ -113,7 +113,7 @@ def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "text"),
     [
-        ("cal", "No such command 'cal'. Did you mean 'call'?"),
+        ("cal", "No such command 'cal'. Did you mean 'call' or 'calls'?"),
         ("tool", "No such command 'tool'. Did you mean 'tools'?"),
         ("qqq", "No such command 'qqq'."),
     ],

@@ -411,13 +411,21 @@ async def test_a_caller_with_many_calls_delays_another_one_by_the_call_that_runs
     await host_stage.wait_entered()
     server.dispatch(3, "hold", header=reconnected)
     assert (await server.error()).code == "overloaded"
-    server.dispatch(4, "hold", number=4, header=bob)
+    for number in range(4, 8):  # the places of calls that have ended are free again
+        server.dispatch(number, "hold", number=number, header=bob)
+        task = server.runner._calls[number].task
+        assert task is not None
+        server.cancel(number)
+        await asyncio.wait([task])
+    server.dispatch(8, "hold", number=8, header=bob)
+    server.dispatch(9, "hold", header=bob)
+    assert (await server.error()).code == "overloaded"
     server.cancel(0)
     await host_stage.wait_entered()
-    for number in (1, 2, 4):
+    for number in (1, 2, 8):
         server.cancel(number)
     await server.idle()
-    assert host_stage.ended == ["hold 0", "hold 4"]
+    assert host_stage.ended == ["hold 0", "hold 8"]
 
 
 async def test_loss_of_the_server_stops_all_calls(host_stage: HostStage) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
-from toolbus.hosting.shared_places import SharedPlaces
+from toolbus.hosting.shared_places import HeldPlaces, SharedPlaces
 
 PLACES = SharedPlaces()
 
@@ -42,18 +43,15 @@ def test_callers_that_take_all_they_can_leave_places_for_eight_others() -> None:
     assert [held[caller] for caller in "abcdefghij"] == [256, 64, 32, 16, 8, 4, 2, 1, 1, 0]
 
 
-def test_a_caller_that_held_all_gives_way_as_its_calls_end() -> None:
-    """It gets a new place only while the common ones are not all taken."""
-    held = Counter(hog=256, other=64)
-    for _ in range(64):  # each time a call of the hog ends, both ask for its place
-        held["hog"] -= 1
-        for caller in ("hog", "other"):
-            if PLACES.may_take(held.total(), held[caller]):
-                held[caller] += 1
-    assert held["other"] > 64
-    assert held["hog"] <= 192 + 1
-
-
-@pytest.mark.parametrize(("common", "reserved"), [(1, 1), (2, 1), (256, 128)])
-def test_every_host_has_a_reserve(common: int, reserved: int) -> None:
-    assert SharedPlaces.of(common) == (common, reserved)
+def test_calls_are_counted_by_caller_while_places_are_scarce() -> None:
+    a, b, c = (SimpleNamespace(identity=("acme", name)) for name in "abc")
+    held = HeldPlaces()
+    held.begin(c)
+    assert held.counts is None
+    assert held.of(a.identity, [a, a, b]) == 2
+    held.begin(c)
+    held.end(a, is_scarce=True)
+    held.end(b, is_scarce=True)
+    assert held.counts == {a.identity: 1, c.identity: 1}
+    held.end(a, is_scarce=False)
+    assert held.counts is None

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 
 from toolbus.hosting.shared_places import Identity
-from toolbus.hosting.tool_slots import ToolSlots
+from toolbus.hosting.tool_slots import SlotUser, ToolSlots
 
 
-@dataclass(frozen=True)
-class Call:
-    name: str
-    number: int
-
-    @property
-    def identity(self) -> Identity:
-        return "acme", self.name
+class _Call:
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
 
 
 class Queue:
@@ -27,12 +21,12 @@ class Queue:
     def __init__(self, count: int) -> None:
         self.slots = ToolSlots(count)
         self.got: list[str] = []
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, SlotUser] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(self, *names: str) -> None:
         for name in names:
-            self.calls[name] = Call(name[0], len(self.calls))
+            self.calls[name] = _Call(("acme", name[0]))
             self.tasks[name] = asyncio.create_task(self._wait(name))
         await asyncio.sleep(0)
 

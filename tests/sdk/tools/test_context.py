@@ -88,8 +88,15 @@ def test_failure_is_recorded_only_once_the_function_was_entered() -> None:
 
 
 def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
-    facts = {"caller", "caller_context", "cancelled", "deadline", "on_behalf_of", "room"}
+    facts = {"caller", "caller_context", "cancelled", "deadline", "on_behalf_of", "room", "state"}
     assert {name for name in dir(ToolContext) if name[0] != "_"} == facts | {"emit", "refuse"}
+
+
+def test_state_is_the_dict_of_the_run() -> None:
+    context, state = ToolContext(), {"open": ["a.txt"]}
+    assert context.state is None
+    run_of(context).state = state
+    assert context.state is state
 
 
 def test_executed_is_yes_once_the_function_was_entered() -> None:

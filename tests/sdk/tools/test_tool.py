@@ -187,9 +187,21 @@ async def test_partial_keeps_its_arguments() -> None:
         return f"{url}:{key}"
 
     made = FunctionTool(functools.partial(fetch, key="secret"))
-    assert made.name == "fetch"
+    assert (made.name, made.description) == ("fetch", "")
     assert await run(made, url="a") == "a:secret"
     assert refusal(made, {"url": "a", "key": "mine"})[0] == "/key"
+
+
+class Fetch:
+    """Fetch a page."""
+
+    def __call__(self, url: str) -> str:
+        return url
+
+
+def test_object_without_a_docstring_of_its_call_is_described_by_its_class() -> None:
+    for function in (Fetch(), functools.partial(Fetch())):
+        assert FunctionTool(function).description == "Fetch a page."
 
 
 def test_result_that_breaks_the_output_schema_is_an_invalid_result() -> None:

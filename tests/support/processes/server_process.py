@@ -91,9 +91,9 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def token(self, name: str, *, api: ApiScope | None = None) -> str:
-        """Mint a token for the room "lab", by default with all grants."""
-        token = ParticipantToken(name=name, room=["lab"], api=api or ApiScope.full())
+    def token(self, name: str, *, room: str = "lab", api: ApiScope | None = None) -> str:
+        """Mint a token for a room, or for all rooms if it is "*", by default with all grants."""
+        token = ParticipantToken(name=name, room=[room], api=api or ApiScope.full())
         return token.to_jwt(self._key, ttl_s=3600)
 
     def room(self, name: str, *, instance: str | None = None) -> RoomClient:
@@ -112,3 +112,10 @@ async def server_process(
         yield server
     finally:
         await server.end(signal.SIGKILL)
+
+
+def resident_bytes(process_id: int) -> int:
+    """Return how much memory of a process is in use."""
+    status = Path(f"/proc/{process_id}/status").read_text(encoding="ascii")
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024

@@ -13,7 +13,7 @@ from typing import Any
 
 from support.storm.plan import STREAMS, PlannedCall
 from support.storm.verdict import LEFT, OK, CallOutcome
-from support.storm.witness import pattern
+from support.storm.witness import large_text, pattern
 from toolbus import FileChunk, RoomClient, RoomException
 
 __all__ = ["Ledger", "Pulse", "make_calls", "own_failures_unlogged"]
@@ -166,7 +166,9 @@ async def _make(room: RoomClient, planned: PlannedCall, reading: _Reading) -> No
 
 def _options(planned: PlannedCall) -> dict[str, Any]:
     shown: list[Any] = []
-    options = {"on_progress": shown.append} if planned.progress else {}
+    options: dict[str, Any] = {"on_progress": shown.append} if planned.progress else {}
+    if planned.on_behalf_of is not None:
+        options["on_behalf_of"] = planned.on_behalf_of
     return {"timeout_s": planned.timeout_s, "retry": planned.retry, **options}
 
 
@@ -179,8 +181,12 @@ async def _ask(room: RoomClient, planned: PlannedCall, reading: _Reading) -> Non
         arguments["size"] = planned.size
     else:
         arguments["work_s"] = planned.work_s
+    if planned.tool == "large":
+        arguments["size"] = planned.size
     chunk = await room.invoke(f"storm.{planned.tool}", arguments, **options)
     reading.value = await _hash_of(chunk, reading) if planned.tool == "blob" else chunk.value
+    if planned.tool == "large":  # the text itself is not kept, as there are thousands
+        reading.value = reading.value == large_text(planned.key, planned.size)
 
 
 async def _hash_of(file: FileChunk, reading: _Reading) -> str:

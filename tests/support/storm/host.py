@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +15,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from support.rooms.leftovers import entries_of, report_holdings
-from support.storm.witness import Run, Witness, pattern
+from support.storm.witness import Run, Witness, large_text, pattern
 from toolbus import (
     FileChunk,
     InputStream,
@@ -65,8 +66,13 @@ def _unary(notes: _Notes) -> list[Any]:
     @tool
     async def nest(context: ToolContext, key: int, work_s: float = 0.0) -> int:
         with notes.run(context, key):
-            inner = await context.room.call("storm.once", key=-key, work_s=work_s)
-            return -int(inner)
+            principal = context.on_behalf_of
+            inner = await context.room.invoke(
+                "storm.once",
+                {"key": -key, "work_s": work_s},
+                on_behalf_of=None if principal is None else principal.name,
+            )
+            return -int(inner.value)
 
     @tool(max_concurrency=8)
     def thread(context: ToolContext, key: int, work_s: float = 0.0) -> int:
@@ -82,7 +88,13 @@ def _unary(notes: _Notes) -> list[Any]:
             await asyncio.sleep(work_s)
             raise ToolFailed("as asked", retryable=key % 2 == 0)
 
-    return [once, again, nest, thread, fail]
+    @tool
+    async def large(context: ToolContext, key: int, size: int, work_s: float = 0.0) -> str:
+        with notes.run(context, key):
+            await asyncio.sleep(work_s)
+            return large_text(key, size)
+
+    return [once, again, nest, thread, fail, large]
 
 
 def _row(key: int, number: int, size: int) -> list[Any]:
@@ -165,7 +177,8 @@ def storm_toolkit(witness: Witness) -> Toolkit:
     """Make the toolkit `storm`."""
     notes = _Notes(witness)
     streams = [*_streams_out(notes), *_streams_in(notes)]
-    return Toolkit("storm", [*_unary(notes), *streams, *_files(notes)])
+    tools = [*_unary(notes), *streams, *_files(notes)]
+    return Toolkit("storm", tools, version=os.environ.get("STORM_VERSION", ""))
 
 
 class _Announced(RoomClient):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 __all__ = [
+    "CALLERS",
     "IDEMPOTENT",
     "STREAMS",
     "Fault",
@@ -39,8 +40,11 @@ _WEIGHTS = {
     "echo": 4,
     "keep": 2,
     "blob": 2,
+    "large": 4,
 }
-_UNARY = frozenset({"once", "again", "nest", "thread", "fail"})
+_UNARY = frozenset({"once", "again", "nest", "thread", "fail", "large"})
+CALLERS = 4
+"""The number of callers; their names are `caller-0` and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class PlannedCall:
     """Seconds that its caller takes for each value."""
     progress: bool = False
     retry: bool = True
+    on_behalf_of: str | None = None
+    """The name of the caller for whom it is made, and a nested call within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,13 @@ def _unary(random: Random, key: int, tool: str) -> PlannedCall:
         gives_up_s=_maybe(random, 0.15, 0.0, 0.002, 0.01, 0.1),
         progress=random.random() < 0.1,
         retry=random.random() < 0.8,
+        on_behalf_of=_principal(random, 0.4 if tool == "nest" else 0.05),
+        size=random.choice([70_000, 70_000, 150_000, 600_000]) if tool == "large" else 0,
     )
+
+
+def _principal(random: Random, chance: float) -> str | None:
+    return f"caller-{random.randrange(CALLERS)}" if random.random() < chance else None
 
 
 def _long(random: Random, key: int, tool: str) -> PlannedCall:
@@ -139,7 +151,7 @@ def planned_faults(seed: str, *, server: bool) -> Iterator[Fault]:
         server: Whether servers fail too.
     """
     random = Random(f"{seed} processes {server}")
-    of_hosts = ("kill host", "stop host", "drain host")
+    of_hosts = ("kill host", "stop host", "drain host", "supersede host")
     of_server = ("drain server", "drain server", "kill server")
     is_servers_turn = server
     while True:

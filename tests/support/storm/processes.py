@@ -92,16 +92,18 @@ class StormProcesses:
     Args:
         folder: The folder of keys, witness and error log.
         redis: The Redis that several servers share; None for one server.
+        nodes: The number of servers with a Redis.
     """
 
-    def __init__(self, folder: Path, redis: RedisServer | None = None) -> None:
+    def __init__(self, folder: Path, redis: RedisServer | None = None, nodes: int = NODES) -> None:
         self.witness = folder / "witness"
         self.log = folder / "errors.log"
         self._keys = folder / "keys.toml"
         self._key = Key.generate(kid="test", iss="acme")
         KeyRing([self._key]).save(self._keys)
         self.redis = redis
-        self._ports = [0] * (1 if redis is None else NODES)
+        self._ports = [0] * (1 if redis is None else nodes)
+        self._version = 1
         self.servers: list[StormProcess] = []
         self.hosts: list[StormProcess] = []
         self.proxies: list[FaultProxy] = []
@@ -148,6 +150,7 @@ class StormProcesses:
             "TOOLBUS_ROOM": ROOM,
             "TOOLBUS_TOKEN": self.token("host"),
             "TOOLBUS_DRAIN": "2",
+            "STORM_VERSION": str(self._version),
         }
         return await StormProcess.start("host.py", [str(self.witness)], variables, self.log)
 
@@ -188,6 +191,11 @@ class StormProcesses:
         code = await self.hosts[place].end(number)
         assert code in codes, f"a host ended with {code}: {self.log.read_text()}"
         self.hosts[place] = await self.start_host(place)
+
+    async def _supersede_host(self, fault: Fault) -> None:
+        """Replace a host by one with a newer definition; the others get no more new calls."""
+        self._version += 1
+        await self._drain_host(fault)
 
     async def _stop_host(self, fault: Fault) -> None:
         process = self.hosts[fault.target % HOSTS].process
@@ -272,6 +280,7 @@ _FAULT_METHODS: dict[str, Callable[[StormProcesses, Fault], Awaitable[None]]] = 
     "kill host": StormProcesses._kill_host,
     "stop host": StormProcesses._stop_host,
     "drain host": StormProcesses._drain_host,
+    "supersede host": StormProcesses._supersede_host,
     "drain server": StormProcesses._drain_server,
     "kill server": StormProcesses._kill_server,
     "stop server": StormProcesses._stop_server,
@@ -291,10 +300,10 @@ async def _pause(is_over: asyncio.Event, seconds: float) -> None:
 
 @asynccontextmanager
 async def storm_processes(
-    folder: Path, redis: RedisServer | None = None
+    folder: Path, redis: RedisServer | None = None, nodes: int = NODES
 ) -> AsyncIterator[StormProcesses]:
     """Start all processes; they end with the block."""
-    made = StormProcesses(folder, redis)
+    made = StormProcesses(folder, redis, nodes)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(made.end)
         await made.start_servers()

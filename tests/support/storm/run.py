@@ -19,6 +19,7 @@ from support.rooms.leftovers import entries_of, settled_holdings
 from support.rooms.unharmed_server import no_logged_errors
 from support.storm.callers import Ledger, make_calls, own_failures_unlogged
 from support.storm.plan import (
+    CALLERS,
     Fault,
     PlannedCall,
     connection_faults,
@@ -27,7 +28,7 @@ from support.storm.plan import (
     planned_faults,
     redis_faults,
 )
-from support.storm.processes import HOSTS, StormProcesses, storm_processes
+from support.storm.processes import HOSTS, NODES, StormProcesses, storm_processes
 from support.storm.verdict import BETWEEN_NODES, NEVER, problems
 from support.storm.witness import witness_of
 from toolbus import RoomClient
@@ -35,7 +36,7 @@ from toolbus import RoomClient
 # Read here: each test removes such variables.
 SEED = os.environ.get("TOOLBUS_LEDGER_SEED")
 SECONDS = os.environ.get("TOOLBUS_STORM_S")
-CALLERS, TASKS = 4, 6
+TASKS = 6
 STRETCHES = (1 / 3, 1 / 3, 1 / 3)
 """Of all the time; servers fail only in the first of them."""
 PEOPLE = [*(f"caller-{number}" for number in range(CALLERS)), *["host"] * HOSTS]
@@ -53,15 +54,18 @@ class Storm:
         seed: The seed of all that is drawn.
         made: The processes.
         callers: The callers.
+        tasks: The number of calls that each of them has in flight.
     """
 
-    def __init__(self, seed: str, made: StormProcesses, callers: list[RoomClient]) -> None:
+    def __init__(
+        self, seed: str, made: StormProcesses, callers: list[RoomClient], tasks: int = TASKS
+    ) -> None:
         self.seed = seed
         self.processes = made
         self.callers = callers
         self.ledger = Ledger()
         self._planned_calls: list[Iterator[PlannedCall]] = [
-            planned_calls(seed, number + 1) for number in range(CALLERS * TASKS)
+            planned_calls(seed, number + 1) for number in range(CALLERS * tasks)
         ]
         self._before: list[dict[str, Any]] = []
         self._sums: list[dict[str, Any]] = []
@@ -76,6 +80,23 @@ class Storm:
         """Call while faults happen, then let all calls end."""
         is_over = asyncio.Event()
         asyncio.get_running_loop().call_later(seconds, is_over.set)
+        await self._stretch(is_over, server=server, part=part)
+
+    async def stretch_until(self, calls: int, faults: int, *, server: bool, part: int) -> None:
+        """Do so until so many calls have ended, and so many faults have happened, in all."""
+        is_over = asyncio.Event()
+        stretch = asyncio.create_task(self._stretch(is_over, server=server, part=part))
+        while not stretch.done() and (
+            len(self.ledger.reports) < calls or len(self.processes.happened) < faults
+        ):
+            self.ledger.reported.clear()
+            reported = asyncio.create_task(self.ledger.reported.wait())
+            await asyncio.wait((reported, stretch), return_when=asyncio.FIRST_COMPLETED)
+            reported.cancel()
+        is_over.set()
+        await stretch
+
+    async def _stretch(self, is_over: asyncio.Event, *, server: bool, part: int) -> None:
         made = self.processes
         pulse = asyncio.create_task(self.ledger.pulse.run())
         async with asyncio.TaskGroup() as group:
@@ -217,15 +238,19 @@ def _other_objects_hidden() -> Iterator[None]:
 
 @asynccontextmanager
 async def storm_of(
-    seed: str, folder: Path, redis: RedisServer | None = None
+    seed: str,
+    folder: Path,
+    redis: RedisServer | None = None,
+    nodes: int = NODES,
+    tasks: int = TASKS,
 ) -> AsyncIterator[Storm]:
     async with AsyncExitStack() as stack:
         stack.enter_context(_other_objects_hidden())
-        made = await stack.enter_async_context(storm_processes(folder, redis))
+        made = await stack.enter_async_context(storm_processes(folder, redis, nodes))
         callers = [
             await stack.enter_async_context(made.caller(number)) for number in range(CALLERS)
         ]
-        storm = Storm(seed, made, callers)
+        storm = Storm(seed, made, callers, tasks)
         await storm.begin()
         yield storm
 

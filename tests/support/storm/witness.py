@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-__all__ = ["Run", "Runs", "Witness", "pattern", "read_witness"]
+__all__ = ["Run", "Runs", "Witness", "large_text", "pattern", "read_witness"]
 
 _BLOCK = 4_096
 
@@ -25,6 +25,12 @@ def pattern(key: int, size: int) -> bytes:
     """Make the bytes of a file, the same in every process."""
     block = Random(key).randbytes(_BLOCK)
     return (block * (size // _BLOCK + 1))[:size]
+
+
+def large_text(key: int, size: int) -> str:
+    """Make the large result of a call, the same in every process."""
+    block = f"{key} " * 64
+    return (block * (size // len(block) + 1))[:size]
 
 
 class Run:

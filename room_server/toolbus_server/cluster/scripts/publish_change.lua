@@ -2,7 +2,7 @@
 -- KEYS: leases, room version, room holders, facts, names, reserved names, rooms of the writer, all rooms.
 -- ARGV: the writer ("node incarnation"), the room, how long a name is reserved in ms, the changes, the
 --   maximum number of names that are reserved for one identity: further names are free at once, as at each
---   node. The changes are packed:
+--   node; 1 if the writer has entered the room. The changes are packed:
 --   {"in", slot, epoch, facts}              a participant joined or changed
 --   {"aside", slot, epoch, facts, slot}     it moves to another slot, with its toolkits
 --   {"out", slot, epoch, keep}              it left; its names are reserved for it or not
@@ -16,6 +16,8 @@
 local writer, room, reserve_ms, max_reserved = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local is_purge = ARGV[4] == 'purge'
 if not is_purge and not has_lease(writer) then return false end
+
+mend(room, ARGV[6] == '1')
 
 local function put(key, field, value) redis.call('HSET', key, field, cmsgpack.pack(value)) end
 
@@ -219,11 +221,13 @@ for at, change in ipairs(changes) do
 end
 local holders = redis.call('SMEMBERS', KEYS[3])
 if #holders == 0 then
-  close_room(room, KEYS[8])
+  close_room(room, KEYS[8], {})
   return {0, results}
 end
+if #applied == 0 then seal() end
 if #applied == 0 then return {tonumber(redis.call('GET', KEYS[2]) or 0), results} end
 local version = redis.call('INCR', KEYS[2])
+seal()
 local delta = 'R' .. cmsgpack.pack({room, version, writer, applied})
 for _, each in ipairs(holders) do redis.call('PUBLISH', 'toolbus:inbox:' .. each, delta) end
 return {version, results}

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,9 +31,12 @@ from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.errors import Cancelled, PermissionDenied
 from toolbus.hosting.hosted_toolkit import InvalidOffer
+from toolbus.records.records import Records
+from toolbus.records.sqlite_file import RecordsUnavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.service.graceful_shutdown import GracefulShutdown
-from toolbus.service.remote_toolkit import serve_toolkits
+from toolbus.service.remote_toolkit import flushing, serve_toolkits
+from toolbus.settings import records_file as default_records_file
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.toolkit import Toolkit
 
@@ -92,7 +97,7 @@ class _HostingRoom(RoomClient):
     def _print_hosted(self) -> None:
         for name in self._hosted:
             facts = {"toolkit": name, "room": self.room, "name": self.name}
-            text = "hosting {toolkit} in room {room} as {name}".format(**facts)
+            text = f"hosting {name} in room {self.room} as {self.me.full_name}"
             typer.echo(json.dumps(facts) if self._as_json else text)
 
     def _with_private_hint(self, error: PermissionDenied) -> PermissionDenied:
@@ -175,6 +180,24 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         ),
     ] = None,
     locked: Locked = None,
+    records: Annotated[
+        bool | None,
+        typer.Option(
+            "--records/--no-records",
+            help="Record each call in records.db of TOOLBUS_HOME, or no call at all. "
+            "Default: as the toolkit itself does. `toolbus calls` lists them.",
+            show_default=False,
+        ),
+    ] = None,
+    records_file: Annotated[
+        Path | None, typer.Option(help="Record each call in this file.")
+    ] = None,
+    records_days: Annotated[
+        float, typer.Option(help="Days that recorded calls are kept.", min=0.01, max=36_500)
+    ] = 30,
+    records_arguments: Annotated[
+        bool, typer.Option("--records-arguments", help="Record the arguments of calls too.")
+    ] = False,
 ) -> None:
     """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts.
 
@@ -184,18 +207,28 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
         raise UsageError("--share is only for private toolkits: add --private")
     for each in share or ():
         _check_share(each)
+    if records is False and (records_file or records_arguments):
+        raise UsageError("--no-records records nothing: leave it out, or the other options")
+    if records_arguments and not (records or records_file):
+        raise UsageError("--records-arguments is for recorded calls: add --records")
     with _reporting_cancel(as_json=options.as_json):
         given = GivenFlags.of(invocation)
         found = [
             find_toolkit(each, partial(make_configured, each, given=given)) for each in toolkits
         ]
+        if records is not None or records_file:
+            store = None
+            if records is not False:
+                store = _open_records(records_file, records_days, arguments=records_arguments)
+            for each_found in found:
+                each_found.records = store
         shares = tuple(share) if share else None
         chosen = _HostOptions(False if private else None, shares, supersede)
         lock = read_lock(options.resolve(), locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
         room = _HostingRoom(chosen, len(found), as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
-        with GracefulShutdown(configure(_service_name(found))) as end:
+        with GracefulShutdown(flushing(configure(_service_name(found)), found)) as end:
             event_loop.run(_serve(options, room, end, found, drain_s, wait))
 
 
@@ -214,6 +247,17 @@ def _reporting_cancel(*, as_json: bool) -> Iterator[None]:
             error = Cancelled("cancelled with Ctrl-C", executed="no")
         report(error, as_json=as_json, local=True)
         raise typer.Exit(exit_code(error)) from None
+
+
+def _open_records(path: Path | None, days: float, *, arguments: bool) -> Records:
+    """Open the file of records, by default the one of this user. Raises UsageError."""
+    try:
+        if path is None:
+            path = default_records_file(os.environ)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Records.sqlite(path, days, arguments=arguments)
+    except (RecordsUnavailable, OSError) as error:
+        raise UsageError(f"{error}; name another file with --records-file") from error
 
 
 def _check_share(share: str) -> None:

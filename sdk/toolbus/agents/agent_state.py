@@ -1,0 +1,104 @@
+"""What an agent keeps from one turn to the next, as JSON.
+
+Each toolkit that runs in the agent's process has a dict of its own here, which its tools find as
+`context.state`. Nothing is written to a disk: the program stores `to_json()` where it likes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from toolbus.chunks.json_values import cut, plain_json, shown
+from toolbus.errors import InvalidArguments, InvalidResult
+
+__all__ = ["AgentState"]
+
+_VERSION = 1
+
+
+class AgentState:
+    """State that outlives turns: `Turn(room, state=state)`.
+
+    Turns that share one state see each other's changes at once.
+
+    Args:
+        state: A dict of JSON values for each toolkit, by the toolkit's name in the turn.
+        groups: Whether a group of tools is active, by its name; others are as the turn says.
+    """
+
+    def __init__(
+        self,
+        state: Mapping[str, Mapping[str, Any]] | None = None,
+        groups: Mapping[str, bool] | None = None,
+    ) -> None:
+        self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
+        """The dict of each toolkit that has one."""
+        self.groups: dict[str, bool] = _switches({} if groups is None else groups)
+        """Whether a group is active, where that was decided in a turn."""
+
+    def of(self, toolkit: str) -> dict[str, Any]:
+        """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
+        return self.state.setdefault(toolkit, {})
+
+    def to_json(self) -> str:
+        """Return all of it as JSON text, which `from_json` reads.
+
+        Raises `InvalidArguments` with the path of a value that is not JSON.
+        """
+        try:
+            plain = plain_json(self.state)
+        except InvalidResult as error:
+            path = f"/state{error.details.get('path', '')}"
+            raise _invalid(path, str(error.details.get("message", error.message))) from None
+        return json.dumps(
+            {"version": _VERSION, "state": plain, "groups": self.groups}, ensure_ascii=False
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Make a state of the text that `to_json` returned.
+
+        Raises `InvalidArguments`, with a path, for text that is not such JSON.
+        """
+        try:
+            read = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _invalid("", f"not JSON: {cut(str(error))}") from None
+        if not isinstance(read, dict):
+            raise _invalid("", "must be an object")
+        for name in read:
+            if name not in ("version", "state", "groups"):
+                raise _invalid(f"/{cut(name)}", "is not known: a newer toolbus wrote this state")
+        if read.get("version") != _VERSION:
+            raise _invalid("/version", f"must be {_VERSION}, not {shown(read.get('version'))}")
+        return cls(read.get("state", {}), read.get("groups", {}))
+
+    def __repr__(self) -> str:
+        return f"AgentState({', '.join(self.state) or 'empty'})"
+
+
+def _dicts(state: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(state, Mapping):
+        raise _invalid("/state", "must be an object with one object for each toolkit")
+    for name, values in state.items():
+        if not isinstance(name, str):
+            raise _invalid("/state", f"{shown(name)} is not the name of a toolkit")
+        if not isinstance(values, Mapping):
+            raise _invalid(f"/state/{cut(name)}", f"must be an object, not {shown(values)}")
+    return {name: dict(values) for name, values in state.items()}
+
+
+def _switches(groups: object) -> dict[str, bool]:
+    if not isinstance(groups, Mapping):
+        raise _invalid("/groups", "must be an object with a boolean for each group")
+    for name, active in groups.items():
+        if not isinstance(name, str) or not isinstance(active, bool):
+            raise _invalid(f"/groups/{cut(str(name))}", f"must be a boolean, not {shown(active)}")
+    return dict(groups)
+
+
+def _invalid(path: str, message: str) -> InvalidArguments:
+    text = f"the state of the agent cannot be used: {path or 'it'}: {message}"
+    return InvalidArguments(text, details={"path": path, "message": message})

@@ -1,0 +1,193 @@
+"""What a model asks a turn to do, and what came of it: `ToolUse` and `ToolResult`.
+
+There is one result for each use, whatever happened to the call. Chunks stay the values that the
+tool gave; joining them is done here, on request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
+from toolbus.errors import (
+    ApprovalDenied,
+    ApprovalExpired,
+    Executed,
+    PermissionDenied,
+    RoomException,
+)
+
+__all__ = ["ResultState", "ToolResult", "ToolUse", "state_of"]
+
+ResultState: TypeAlias = Literal["ok", "failed", "denied", "interrupted"]
+"""How a use ended."""
+
+_DENIALS = (PermissionDenied, ApprovalDenied, ApprovalExpired)
+_RAN: Mapping[str, str] = {
+    "no": "The tool did not run.",
+    "maybe": "It is not known whether the tool ran.",
+    "yes": "The tool ran.",
+}
+_NEXT: Mapping[str, str] = {
+    "invalid_arguments": "Correct the arguments and call it again.",
+    "not_found": "Call only tools that are listed.",
+    "tool_inactive": "Activate its group before you call it.",
+    "permission_denied": "Do not call it again: it is not permitted.",
+    "approval_denied": "Do not call it again: a person refused it.",
+    "approval_expired": "No person answered in time; ask before you call it again.",
+    "definition_changed": "The tool has changed; its description is read again in the next turn.",
+    "too_large": "Ask for less at a time.",
+}
+_CHECK = "Find out whether it took effect before you call it again."
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call that a model asks for.
+
+    Raises `TypeError` if id or name are not text. Everything else is checked when it is run, and a
+    mistake is then a failed result.
+    """
+
+    id: str
+    """The id that the model's provider gave it; the result has the same."""
+    name: str
+    """`toolkit.tool`, or the name that `Turn.provider_name` gave it."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Values by parameter."""
+    attachment: Any = None
+    """An upload, as `attachment` of `Room.invoke`."""
+    input: Any = None
+    """Values for a tool that takes an input stream, as `input` of `Room.stream`."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("id", self.id), ("name", self.name)):
+            if not isinstance(value, str):
+                raise TypeError(f"ToolUse: {name} must be text, not {type(value).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of one use."""
+
+    id: str
+    """The id of the use."""
+    tool: str
+    """`toolkit.tool`; the name of the use if there is no such tool."""
+    state: ResultState
+    """"ok", "failed", "denied" by a grant or a person, or "interrupted"."""
+    chunks: tuple[Chunk, ...] = ()
+    """The chunks that came, in order; also those before an error or an interruption."""
+    error: RoomException | None = None
+    """The error; None for "ok". That of an interrupted call is a `Cancelled`."""
+    executed: Executed = "yes"
+    """Whether the tool's function ran."""
+    changed_arguments: Mapping[str, Any] | None = None
+    """The arguments that were sent, if they are not those of the use."""
+    streaming: bool = False
+    """Whether the tool returns any number of chunks."""
+    omitted: int = 0
+    """How many further chunks a stream gave its reader that are not kept here."""
+
+    @property
+    def value(self) -> Any:
+        """The plain value of the chunk, or None; for a streaming tool a list of values."""
+        values = [chunk.value for chunk in self.chunks]
+        if self.streaming:
+            return values
+        return values[0] if values else None
+
+    @property
+    def text(self) -> str:
+        """All chunks as one text.
+
+        Consecutive texts are joined without a separator, and so are consecutive bytes, which are
+        read as UTF-8. JSON values are written as JSON, each on a line; a file that is not text, or
+        not in memory, is named in brackets.
+        """
+        return "\n".join(filter(None, _blocks(self.chunks)))
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of all chunks, joined: files, and texts as UTF-8.
+
+        Raises `ValueError` for chunks of other kinds, and for a file that is not in memory.
+        """
+        parts: list[bytes] = []
+        for chunk in self.chunks:
+            if isinstance(chunk, TextChunk):
+                parts.append(chunk.text.encode())
+            elif isinstance(chunk, FileChunk):
+                parts.append(chunk.data)
+            elif not isinstance(chunk, EmptyChunk):
+                raise ValueError(f"a {type(chunk).__name__} is neither text nor bytes")
+        return b"".join(parts)
+
+    def for_model(self) -> str:
+        """Return the result in words that a model can use.
+
+        That is the text; after an error also its code, whether the tool ran, and what to do next.
+        """
+        text = self.text
+        if self.omitted:
+            text = f"{text}\n[{self.omitted} more chunk{'' if self.omitted == 1 else 's'}]"
+        if self.error is None:
+            return text or "(no output)"
+        before = f"{text}\n[the output ends here]\n" if text else ""
+        return f"{before}{_words(self.error, self.executed, self.state)}"
+
+
+def state_of(error: RoomException) -> ResultState:
+    """Return the state of a call that ended with an error and was not interrupted."""
+    return "denied" if isinstance(error, _DENIALS) and error.executed == "no" else "failed"
+
+
+def _words(error: RoomException, executed: Executed, state: ResultState) -> str:
+    label = "interrupted" if state == "interrupted" else f"error {error.code}"
+    told = f"{label}: {error.message.rstrip('.')}."
+    return " ".join(filter(None, (told, _RAN[executed], _next_step(error, executed, state))))
+
+
+def _next_step(error: RoomException, executed: Executed, state: ResultState) -> str:
+    if state == "interrupted":
+        return "" if executed == "no" else _CHECK
+    if advice := _NEXT.get(error.code):
+        return advice
+    if error.retryable:
+        after = "" if error.retry_after_s is None else f" after {error.retry_after_s:g} s"
+        return f"It may be called again{after}."
+    return _CHECK if executed == "maybe" else ""
+
+
+def _blocks(chunks: Sequence[Chunk]) -> list[str]:
+    """Return one text for each run of texts, run of bytes, and other chunk."""
+    found: list[str] = []
+    for kind, same in groupby(chunks, type):
+        group: list[Any] = list(same)
+        if kind is TextChunk:
+            found.append("".join(each.text for each in group))
+        elif kind is FileChunk:
+            found += _files_as_text(group)
+        elif kind is JsonChunk:
+            found += [json.dumps(each.json, ensure_ascii=False) for each in group]
+        elif kind is LinkChunk:
+            found += [each.url for each in group]
+    return found
+
+
+def _files_as_text(files: Sequence[FileChunk]) -> list[str]:
+    if all(each.is_whole for each in files):
+        try:
+            return [b"".join(each.data for each in files).decode()]
+        except UnicodeDecodeError:
+            pass
+    return [_file_label(each) for each in files]
+
+
+def _file_label(file: FileChunk) -> str:
+    size = f"{len(file.data)} bytes" if file.is_whole else "not in memory"
+    return f"[file {file.name!r}, {file.mime_type}, {size}]"

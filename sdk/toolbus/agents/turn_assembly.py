@@ -1,0 +1,206 @@
+"""Which tools a turn has: local toolkits, required ones, those built for it, and all public ones.
+
+Every toolkit has one name in the turn, its own or its alias. Nothing is started here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from toolbus.agents.builders import ToolkitRequest, run_concurrently
+from toolbus.agents.local_toolkit import LocalToolkit
+from toolbus.agents.required_toolkit import RequiredToolkit
+from toolbus.auth.grants import AgentsGrant, ToolRights
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.json_values import shown
+from toolbus.errors import (
+    DefinitionChanged,
+    InvalidArguments,
+    NotFound,
+    PermissionDenied,
+)
+from toolbus.room.room_client import RoomClient
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.toolkit import Toolkit
+from toolbus.wire import ToolkitManifest, ToolManifest
+
+__all__ = [
+    "ToolkitNames",
+    "available_toolkits",
+    "callable_tools",
+    "checked_toolkits",
+    "tool_infos",
+]
+
+T = TypeVar("T")
+
+_logger = bounded_logger("toolbus.agents.turn")
+_THIS_PROCESS = "this process"
+_ANOTHER = "another participant"
+_DESCRIBED_AT_A_TIME = 64
+
+
+class ToolkitNames:
+    """The toolkit names of one turn, each with the owner of its toolkit.
+
+    Args:
+        local: Toolkits of this process.
+        required: Toolkits of others, whose owners may not be known yet.
+
+    Raises `ValueError` for two toolkits of one name.
+    """
+
+    def __init__(
+        self, local: Iterable[Toolkit | LocalToolkit], required: Iterable[RequiredToolkit]
+    ) -> None:
+        self._owners: dict[str, str] = {}
+        owned = [(each.name, _THIS_PROCESS) for each in local]
+        owned += [(each.alias or each.name, each.participant or _ANOTHER) for each in required]
+        for name, owner in owned:
+            if (first := self._owners.get(name)) is not None:
+                raise ValueError(
+                    f"two toolkits of this turn are named {name!r}, one of {first} and one of"
+                    f" {owner}: give one another name, RequiredToolkit(..., alias=) or"
+                    " LocalToolkit(toolkit, alias)"
+                )
+            self._owners[name] = owner
+
+    def learn(self, name: str, owner: str) -> None:
+        """Record the owner of a required toolkit, now that it was found."""
+        self._owners[name] = owner
+
+    def add_built(self, built: Sequence[Toolkit], wanted: Sequence[ToolkitRequest]) -> None:
+        """Add toolkits that were built. Raises `InvalidArguments` with the path of the request."""
+        for toolkit, asked in zip(built, wanted, strict=True):
+            if (owner := self._owners.get(toolkit.name)) is not None:
+                path = f"{asked.path}/name"
+                text = f"{path}: this turn already has a toolkit {toolkit.name}, of {owner}"
+                text += f"; the builder {asked.builder.name} of {_THIS_PROCESS} makes another one"
+                raise InvalidArguments(text, details={"path": path, "message": text})
+            self._owners[toolkit.name] = _THIS_PROCESS
+
+    def add_available(self, found: Iterable[ToolkitProxy]) -> Iterator[ToolkitProxy]:
+        """Add toolkits of the room, and yield those that were added.
+
+        One whose name is taken is left out, with a warning: else a stranger could keep an agent
+        from starting by the name of a toolkit.
+        """
+        for proxy in found:
+            name, owner = proxy.info.name, proxy.info.full_owner
+            if (first := self._owners.setdefault(name, owner)) == owner:
+                yield proxy
+            else:
+                _logger.warning(
+                    "the turn leaves out the toolkit %s of %s: it has one of %s; add it with"
+                    " RequiredToolkit(%r, participant=..., alias=...)",
+                    *(name, owner, first, name),
+                )
+
+
+async def available_toolkits(
+    room: RoomClient, present: Iterable[ToolkitProxy]
+) -> list[ToolkitProxy]:
+    """Describe every public toolkit that has a host and a tool that may be called, by name.
+
+    The room is listed once. A toolkit that has gone since is left out.
+
+    Args:
+        room: The agent's room.
+        present: Toolkits that the turn has already.
+    """
+    rights, me = ToolRights(room.grants.agents), (room.me.name, room.me.issuer)
+    listed = [each async for each in room.toolkits()]
+    hidden = {each.info.name for each in present if each.info.public}
+    # A call by name goes to the participant's own private toolkit of that name.
+    hidden |= {each.name for each in listed if not each.public and (each.owner, each.issuer) == me}
+    wanted = [
+        each
+        for each in listed
+        if each.public
+        and each.hosts > 0
+        and each.name not in hidden
+        and any(rights.may_call(each.name, tool) for tool in each.tools)
+    ]
+    limit = asyncio.Semaphore(_DESCRIBED_AT_A_TIME)
+    found = await run_concurrently([_described(room, each, limit) for each in wanted])
+    return [each for each in found if each is not None]
+
+
+async def _described(
+    room: RoomClient, listed: ToolkitInfo, limit: asyncio.Semaphore
+) -> ToolkitProxy | None:
+    known = room._core.manifests.get((listed.name, None))
+    if known is not None and known.is_of(listed):
+        return ToolkitProxy(room, listed, known.manifest, {})
+    async with limit:
+        try:
+            proxy: ToolkitProxy = await room.toolkit(listed.name)
+        except (NotFound, PermissionDenied, DefinitionChanged) as error:
+            _logger.info("the turn leaves out the toolkit %s: %s", listed.name, error.message)
+            return None
+    return proxy if proxy.info.public and proxy.info.hosts else None
+
+
+def callable_tools(
+    grant: AgentsGrant, manifest: ToolkitManifest, wanted: Sequence[str] | None
+) -> list[ToolManifest]:
+    """Return the tools of a toolkit elsewhere that may be called; log which may not.
+
+    Args:
+        grant: That of the agent's room.
+        manifest: The toolkit's.
+        wanted: Only these; None is all.
+    """
+    rights = ToolRights(grant)
+    asked = [each for each in manifest.tools if not wanted or each.name in wanted]
+    found = [each for each in asked if rights.may_call(manifest.name, each.name)]
+    if len(found) < len(asked):
+        names = ", ".join(each.name for each in asked if each not in found)
+        _logger.warning(
+            "the turn leaves out tools of %s that its token may list but not call: %s "
+            "(agents.call)",
+            *(manifest.name, names),
+        )
+    elif not wanted and rights.may_hide(manifest.name):
+        _logger.info(
+            "the token of the turn may hide tools of %s (agents.allow: %s; agents.deny: %s)",
+            *(manifest.name, ", ".join(grant.allow), ", ".join(grant.deny) or "none"),
+        )
+    return found
+
+
+def tool_infos(
+    manifest: ToolkitManifest,
+    tools: Iterable[ToolManifest],
+    name: str,
+    info: ToolkitInfo | None = None,
+) -> Iterator[ToolInfo]:
+    """Describe tools as the turn shows them.
+
+    Args:
+        manifest: That of their toolkit.
+        tools: Some of its tools.
+        name: The toolkit's name in the turn.
+        info: Owner and digest of a toolkit elsewhere.
+    """
+    if name != manifest.name:
+        manifest = manifest.model_copy(update={"name": name})
+    of = {} if info is None else {"owner": info.owner, "issuer": info.issuer, "digest": info.digest}
+    for tool in tools:
+        yield ToolInfo.of(manifest, tool, **of)
+
+
+def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple[T, ...]:
+    """Return the toolkits of an option; TypeError unless it is a list, and all are of a kind."""
+    name = kinds[0].__name__
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{option} must be a list of {name}, not {type(values).__name__}")
+    toolkits = tuple(values)
+    for each in toolkits:
+        if not isinstance(each, kinds):
+            text = f"{name}({shown(each)})" if isinstance(each, str) else name
+            raise TypeError(f"{option} must contain {text}, not {type(each).__name__}")
+    return toolkits

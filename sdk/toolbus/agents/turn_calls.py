@@ -1,0 +1,399 @@
+"""One call of a turn: what it is, where it runs, and how it is dispatched to a tool.
+
+A tool runs in this process (`LocalDispatch`) or elsewhere (`RemoteDispatch`). Around both are the
+middlewares of the turn. `turn_runs` starts calls and ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from toolbus.agents.turn_chunks import CollectedChunks, in_memory, pulled
+from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk
+from toolbus.client.input_sender import (
+    as_items,
+    check_readable,
+    close_items,
+    error_of_call,
+)
+from toolbus.errors import DeadlineExceeded, Executed, InvalidResult, RoomException, ToolFailed
+from toolbus.hosting.in_process import InProcessCall, InProcessToolkit
+from toolbus.hosting.local_input import LocalInput
+from toolbus.room.room import Room
+from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.middleware import Middleware, MiddlewareChain, ToolCall
+from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import OnChunk, Participant, ToolRun
+from toolbus.tools.toolkit import MAX_RESULT_BYTES, failure_of
+
+__all__ = [
+    "CallOptions",
+    "Dispatch",
+    "LocalDispatch",
+    "RemoteDispatch",
+    "TurnCall",
+    "TurnEntry",
+    "TurnFacts",
+    "run_call",
+]
+
+_END = EmptyChunk()
+_EVIDENCE: Mapping[Executed, int] = {"no": 0, "maybe": 1, "yes": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """Who calls in a turn, for whom, through which room, and what may be called now."""
+
+    agent: Participant
+    sender: Participant | None
+    """The principal of all calls; None is the agent itself."""
+    view: Callable[[float | None], Room]
+    """Makes the room of a call that ends at a time by the loop's clock."""
+    check_active: Callable[[str, str], None]
+    """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
+
+
+class CallOptions(NamedTuple):
+    """The options of one call, checked."""
+
+    timeout_s: float
+    attachment: FileChunk | None = None
+    items: AsyncIterator[Any] | None = None
+    """The values of its input."""
+    caller_context: dict[str, Any] | None = None
+    on_progress: Callable[[Any], None] | None = None
+
+
+class Dispatch(Protocol):
+    """Runs the calls of one tool."""
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The toolkit's part of the agent's state; None for a toolkit elsewhere."""
+
+    async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Run a call and return its result; chunks of a stream go to `put`.
+
+        Raises what `Turn.invoke` raises.
+        """
+
+
+class TurnEntry(NamedTuple):
+    """A tool of the turn, and what runs its calls."""
+
+    info: ToolInfo
+    dispatch: Dispatch
+    group: str
+    """The group that it belongs to."""
+
+
+@dataclass(slots=True, eq=False)
+class TurnCall:
+    """One call of a turn, with its progress."""
+
+    id: str
+    entry: TurnEntry
+    arguments: dict[str, Any]
+    options: CallOptions
+    collected: CollectedChunks
+    """Takes the chunks of a stream."""
+    sent: dict[str, Any] | None = None
+    """The arguments of the latest attempt, if a middleware changed them."""
+    attempts: int = 0
+    inner: InProcessCall | None = None
+    """The attempt that runs in this process."""
+    task: asyncio.Task[Chunk] | None = None
+    ended: asyncio.Future[None] | None = None
+    """Done when the task has ended, or was given up because it does not end."""
+    interrupted: bool = False
+    """Whether it was told to end."""
+    input_error: Exception | None = None
+    """What the iterable of its input raised."""
+    _settled: Executed = field(default="no", init=False)
+    """What is known from attempts that have ended."""
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the tool ran in any attempt so far, as far as this side knows."""
+        running: Executed = "no" if self.inner is None else self.inner.executed
+        return max(self._settled, running, key=_EVIDENCE.__getitem__)
+
+    def end(self) -> None:
+        """Let whatever waits for the call go on."""
+        if self.ended is not None and not self.ended.done():
+            self.ended.set_result(None)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether it sends an attachment or values."""
+        return self.options.attachment is not None or self.options.items is not None
+
+    async def attempt(self, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Dispatch the call to its tool, and record whether the tool ran."""
+        self.attempts += 1
+        try:
+            chunk = await self.entry.dispatch.run(self, arguments, put)
+        except RoomException as error:
+            self._settle(error.executed)
+            raise
+        except BaseException as error:
+            self.input_error = error if isinstance(error, Exception) else None
+            self._settle("maybe" if self.inner is None else self.inner.executed)
+            raise
+        self._settled, self.inner = "yes", None
+        return chunk
+
+    def _settle(self, executed: Executed) -> None:
+        self._settled = max(self._settled, executed, key=_EVIDENCE.__getitem__)
+        self.inner = None
+
+
+class LocalDispatch:
+    """Runs the calls of a tool in this process.
+
+    Args:
+        toolkit: Its toolkit, started.
+        tool: Its name without the toolkit.
+        facts: Who calls.
+        state: Returns the toolkit's part of the agent's state.
+    """
+
+    def __init__(
+        self,
+        toolkit: InProcessToolkit,
+        tool: str,
+        facts: TurnFacts,
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._toolkit = toolkit
+        self._tool = tool
+        self._facts = facts
+        self._state = state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The toolkit's part of the agent's state."""
+        return self._state()
+
+    async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Run a call, with the same context as a tool elsewhere gets."""
+        options, facts = call.options, self._facts
+        source = _local_input(options)
+        inner = call.inner = InProcessCall(
+            self._tool,
+            arguments,
+            facts.agent,
+            facts.sender,
+            options.timeout_s,
+            id=call.id,
+            caller_context=options.caller_context,
+            on_progress=options.on_progress,
+            source=source,
+            put=put,
+            state=self._state(),
+        )
+        if source is None:
+            return await self._toolkit.run(inner, facts.view)
+        try:
+            return await self._toolkit.run(inner, facts.view)
+        except Exception as error:
+            if error is source.error:
+                raise error_of_call(error) from error.__cause__
+            raise
+        finally:
+            if options.items is not None:
+                await close_items(options.items)
+
+
+def _local_input(options: CallOptions) -> LocalInput | None:
+    if options.items is not None:
+        return LocalInput(options.items)
+    return None if options.attachment is None else LocalInput(as_items([options.attachment]))
+
+
+class RemoteDispatch:
+    """Runs the calls of a tool that another participant hosts, without a state.
+
+    Args:
+        tool: `toolkit.tool`, by the toolkit's own name.
+        participant: The owner, if the turn names one.
+        digest: The definition that the turn has read; calls are pinned to it.
+        facts: Who calls.
+    """
+
+    state: dict[str, Any] | None = None
+
+    def __init__(self, tool: str, participant: str | None, digest: str, facts: TurnFacts) -> None:
+        self._tool = tool
+        self._participant = participant
+        self._digest = digest
+        self._facts = facts
+
+    async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
+        """Run a call as `Room.invoke` or `Room.stream` does."""
+        room, options = self._facts.view(None), call.options
+        is_stream = call.entry.info.streaming
+        if not is_stream and options.items is None:
+            chunk: Chunk = await room.invoke(
+                self._tool,
+                arguments,
+                participant=self._participant,
+                timeout_s=options.timeout_s,
+                caller_context=options.caller_context,
+                attachment=options.attachment,
+                pin=self._digest,
+                on_progress=options.on_progress,
+            )
+            return chunk
+        # The call's own deadline bounds it, as that of a tool in this process.
+        stream = room.stream(
+            self._tool,
+            arguments,
+            input=options.items,
+            attachment=options.attachment,
+            participant=self._participant,
+            timeout_s=options.timeout_s,
+            caller_context=options.caller_context,
+            pin=self._digest,
+            stall_timeout_s=None,
+            on_progress=options.on_progress,
+        )
+        result: Chunk = _END
+        async with stream as chunks:
+            async for chunk in chunks:
+                if is_stream:
+                    await put(chunk)
+                else:
+                    result = await _kept(chunk, self._tool)
+        return result
+
+
+async def _kept(chunk: Chunk, tool: str) -> Chunk:
+    """Return a result that can still be read when its stream has been left."""
+    if isinstance(chunk, FileChunk) and not chunk.is_local:
+        return await in_memory(chunk, MAX_RESULT_BYTES, tool)
+    return chunk
+
+
+async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: TurnFacts) -> Chunk:
+    """Run a call inside the middlewares of the turn, and return its result.
+
+    The chunks of a stream go to `call.collected`, and the result is empty.
+
+    Raises:
+        RoomException: The call failed, or a middleware did.
+        OSError: The attachment cannot be read.
+        Exception: What the iterable of the input raised.
+    """
+    facts.check_active(call.entry.info.name, call.entry.group)
+    if call.options.attachment is not None:
+        await check_readable(call.options.attachment)
+    if not middlewares:
+        return await call.attempt(call.arguments, call.collected.put)
+    return await _Wrapped(call, facts).run(middlewares)
+
+
+class _Wrapped:
+    """One call inside the middlewares of its turn."""
+
+    def __init__(self, call: TurnCall, facts: TurnFacts) -> None:
+        self._call = call
+        options, clock = call.options, asyncio.get_running_loop().time
+        deadline_at = clock() + options.timeout_s
+        self._context = ToolContext(
+            facts.view(deadline_at),
+            facts.agent,
+            on_behalf_of=facts.sender,
+            caller_context=options.caller_context,
+            deadline_at=deadline_at,
+            clock=clock,
+            on_progress=options.on_progress,
+        )
+        self._run: ToolRun = run_of(self._context)
+        self._run.call_id = call.id
+        self._run.state = call.entry.dispatch.state
+
+    async def run(self, middlewares: Sequence[Middleware]) -> Chunk:
+        """Run it and return its result; see `run_call`."""
+        call = self._call
+        chain = MiddlewareChain(middlewares, self._dispatch)
+        first = ToolCall(call.entry.info, call.arguments, self._context, call.id)
+        try:
+            async with (
+                asyncio.timeout(call.options.timeout_s) as limit,
+                aclosing(chain.run(first)) as chunks,
+            ):
+                return await self._collected(chunks)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise failure_of(error, self._run) from error
+            text = f"{call.entry.info.name} did not end within {call.options.timeout_s:g} s"
+            raise DeadlineExceeded(text, executed=call.executed) from None
+        except Exception as error:
+            if error is call.input_error:
+                raise
+            failure = failure_of(error, self._run)
+            if failure is error:
+                raise
+            raise failure from error
+
+    async def _collected(self, chunks: AsyncIterator[Chunk]) -> Chunk:
+        """Pass the chunks of a stream on, or return the one of a tool that returns one."""
+        if self._call.entry.info.streaming:
+            async for chunk in chunks:
+                try:
+                    await self._call.collected.put(chunk)
+                except RoomException as error:
+                    self._recorded(error)
+                    raise
+            return _END
+        result: Chunk | None = None
+        async for chunk in chunks:
+            if result is not None:
+                raise self._wrong_number("more than one")
+            result = chunk
+        if result is None:
+            raise self._wrong_number("none: yield EmptyChunk() for an empty one")
+        return result
+
+    def _wrong_number(self, found: str) -> RoomException:
+        text = f"{self._call.entry.info.name} returns one result, and its middlewares gave {found}"
+        return self._recorded(InvalidResult(text))
+
+    async def _dispatch(self, tool_call: ToolCall) -> AsyncIterator[Chunk]:
+        """Run the tool: the innermost part of the chain."""
+        call, arguments = self._call, dict(tool_call.arguments)
+        call.sent = None if arguments == call.arguments else arguments
+        try:
+            if call.attempts and call.has_input:
+                raise ToolFailed("the input of this call was read: it cannot run again")
+            if not call.entry.info.streaming:
+                result = await call.attempt(arguments, call.collected.put)
+                self._run.entered = True
+                yield result
+            else:
+                run = partial(call.attempt, arguments)
+                async with aclosing(pulled(call.entry.info.name, run)) as chunks:
+                    async for chunk in chunks:
+                        self._run.entered = self._run.entered or call.executed == "yes"
+                        yield chunk
+        except RoomException as error:
+            self._recorded(error)
+            raise
+        self._run.entered = True
+
+    def _recorded(self, error: RoomException) -> RoomException:
+        """Record an error that the caller gets as it is; it covers all attempts of the call."""
+        executed = self._call.executed
+        if executed != error.executed:
+            error.executed, error.retryable = executed, False
+        if executed == "yes":
+            self._run.entered = True
+            return self._run.fail(error)
+        return self._run.refuse(error)

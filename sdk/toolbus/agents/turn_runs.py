@@ -1,0 +1,311 @@
+"""Runs the calls of one turn: each is a task of the turn, and all of them end with it.
+
+What a model asks for becomes one `ToolResult` for each use, whatever happens to the call. Every
+call begins in `_begin`; the end of one around which something stands is known in `_execute`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from toolbus.agents.tool_groups import BASIC
+from toolbus.agents.tool_use import ToolResult, ToolUse, state_of
+from toolbus.agents.turn_calls import TurnCall, TurnFacts, run_call
+from toolbus.agents.turn_chunks import PassedOnChunks
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.client.local_errors import recorded_end
+from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException
+from toolbus.telemetry.turn_spans import TurnSpan
+from toolbus.tools.middleware import Middleware
+
+if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.records.records import Records
+
+__all__ = ["PreparedUse", "TurnRuns"]
+
+_logger = bounded_logger(__name__)
+_END_S = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class PreparedUse:
+    """A use and its call, or the error for which there is none."""
+
+    use: ToolUse
+    call: TurnCall | None = None
+    error: RoomException | None = None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it may run beside others."""
+        return self.call is None or self.call.entry.info.concurrency_safe
+
+
+class TurnRuns:
+    """The calls of one turn.
+
+    Args:
+        facts: Who calls.
+        middlewares: What runs around each call, the first outermost.
+        span: Records the turn in its trace; None if nothing does.
+        records: Where each call is recorded; None for nowhere.
+    """
+
+    def __init__(
+        self,
+        facts: TurnFacts,
+        middlewares: Sequence[Middleware],
+        span: TurnSpan | None,
+        records: Records | None,
+    ) -> None:
+        self._facts = facts
+        self._middlewares = middlewares
+        self._span = span
+        self._records = records
+        self._is_bare = span is None and not middlewares and records is None
+        self._running: set[TurnCall] = set()
+        self._waiting: set[TurnCall] = set()
+        """Calls of `run` that have not begun."""
+        self.results: list[ToolResult] = []
+        """The results of all uses so far."""
+        self.has_ended: bool = False
+        """Whether no further call begins."""
+
+    # One call
+
+    def _start(self, call: TurnCall) -> asyncio.Task[Chunk]:
+        """Start the task of a use; its end is also the end of `call.ended`."""
+        call.task = task = asyncio.create_task(self._begin(call))
+        call.ended = task.get_loop().create_future()
+        self._running.add(call)
+        task.add_done_callback(partial(self._on_end, call))
+        return task
+
+    def _on_end(self, call: TurnCall, task: asyncio.Task[Chunk]) -> None:
+        self._running.discard(call)
+        if not task.cancelled():
+            task.exception()  # retrieved: it is in the result
+        call.end()
+
+    def _begin(self, call: TurnCall) -> Coroutine[Any, Any, Chunk]:
+        """Return what runs a call: the dispatch alone if nothing stands around it."""
+        is_basic = call.entry.group == BASIC and call.options.attachment is None
+        if self._is_bare and is_basic:
+            return call.attempt(call.arguments, call.collected.put)
+        return self._execute(call) if self._records is None else self._recorded(call, self._records)
+
+    async def _recorded(self, call: TurnCall, records: Records) -> Chunk:
+        info, facts = call.entry.info, self._facts
+        recording = records.recording(
+            info.name,
+            caller=facts.agent,
+            principal=facts.sender,
+            call_id=call.id,
+            arguments=call.arguments,
+        )
+        recording.owner, recording.digest = info.owner, info.digest
+        recording.executed = lambda: call.executed
+        with recording:
+            return await self._execute(call)
+
+    def refused(self, tool: str, call_id: str, error: RoomException) -> None:
+        """Record a call that cannot begin, such as one of a tool that is not in the turn."""
+        if self._records is not None:
+            facts = self._facts
+            self._records.recording(
+                tool, caller=facts.agent, principal=facts.sender, call_id=call_id
+            ).end(error)
+
+    async def _execute(self, call: TurnCall) -> Chunk:
+        if self._span is None:
+            return await run_call(call, self._middlewares, self._facts)
+        info = call.entry.info
+        span = self._span.begin_call(info.toolkit, info.tool, call.id)
+        try:
+            chunk = await run_call(call, self._middlewares, self._facts)
+        except BaseException as error:
+            executed = error.executed if isinstance(error, RoomException) else call.executed
+            span.end(recorded_end(error), executed)
+            raise
+        span.end(None, "yes")
+        return chunk
+
+    async def chunk(self, call: TurnCall) -> Chunk:
+        """Run a call and return its result; the chunks of a stream are in `call.collected`.
+
+        Raises what `run_call` raises, and `Cancelled` if the call was interrupted or the turn has
+        ended.
+        """
+        call.task = task = asyncio.create_task(self._begin(call))
+        self._running.add(call)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            is_own = call.interrupted or self.has_ended
+            if is_own and current is not None and not current.cancelling():
+                raise self._interruption(call) from None
+            raise
+        finally:
+            self._running.discard(call)
+
+    # Uses
+
+    async def run(self, uses: Sequence[PreparedUse]) -> list[ToolResult]:
+        """Run uses, side by side where that is safe, and return a result for each, in order.
+
+        If this task is cancelled the calls are interrupted, and their results are kept too.
+        """
+        calls = [each.call for each in uses if each.call is not None]
+        self._waiting.update(calls)
+        results: list[ToolResult] = []
+        try:
+            for batch in _batches(uses):
+                await self._run_batch(batch)
+        except asyncio.CancelledError:
+            await self._stop(calls)
+            raise
+        finally:
+            self._waiting.difference_update(calls)
+            results += [self._result_of(each) for each in uses]
+            self.results += results
+        return results
+
+    async def _run_batch(self, batch: Iterable[PreparedUse]) -> None:
+        started: list[TurnCall] = []
+        for each in batch:
+            if each.call is None:
+                continue
+            self._waiting.discard(each.call)
+            if each.call.interrupted or self.has_ended:
+                each.call.interrupted = True
+            else:
+                self._start(each.call)
+                started.append(each.call)
+        ends = [each.ended for each in started if each.ended is not None]
+        if ends:
+            await asyncio.wait(ends)
+
+    async def stream(self, use: PreparedUse) -> AsyncGenerator[Chunk | ToolResult, None]:
+        """Yield the chunks of a use as they come, then its result.
+
+        A reader that leaves interrupts the call.
+        """
+        call = use.call
+        try:
+            if call is not None:
+                passed_on = call.collected
+                assert isinstance(passed_on, PassedOnChunks), "as it was prepared"
+                task = self._start(call)
+                task.add_done_callback(lambda _: passed_on.end())
+                while (chunk := await passed_on.next()) is not None:
+                    yield chunk
+                if not call.entry.info.streaming and _has_result(task):
+                    yield task.result()
+        finally:
+            if call is not None:
+                await self._stop([call])
+            result = self._result_of(use)
+            self.results.append(result)
+        yield result
+
+    def _result_of(self, use: PreparedUse) -> ToolResult:
+        """Return the result of a use whose call has ended, has not begun, or was given up."""
+        call, error = use.call, use.error
+        if call is None:
+            assert error is not None
+            return ToolResult(
+                use.use.id, use.use.name, state_of(error), error=error, executed=error.executed
+            )
+        info, collected, task = call.entry.info, call.collected, call.task
+        chunks = tuple(collected.chunks)
+        interrupted = task is None or not task.done() or task.cancelled()
+        if task is None or interrupted:
+            error = self._interruption(call)
+        elif (raised := task.exception()) is not None:
+            error = _as_room_exception(raised, call)
+        elif not info.streaming:
+            chunks = (task.result(),)
+        return ToolResult(
+            call.id,
+            info.name,
+            "interrupted" if interrupted else "ok" if error is None else state_of(error),
+            chunks,
+            error,
+            "yes" if error is None else error.executed,
+            call.sent,
+            info.streaming,
+            collected.omitted,
+        )
+
+    def _interruption(self, call: TurnCall) -> Cancelled:
+        text = "the turn has ended" if self.has_ended else "the call was interrupted"
+        return Cancelled(text, executed=call.executed)
+
+    # Ending
+
+    async def interrupt(self, use_id: str | None = None) -> None:
+        """End the calls of a use, or all; wait until they have ended, for a few seconds at most.
+
+        Raises `NotFound` if there is no use of this id in the turn.
+        """
+        known = self._running | self._waiting
+        chosen = [each for each in known if use_id in (None, each.id)]
+        if not chosen and use_id is not None and use_id not in {each.id for each in self.results}:
+            raise NotFound(f"the turn has no use {use_id!r}")
+        await self._stop(chosen)
+
+    async def _stop(self, calls: Iterable[TurnCall]) -> None:
+        """Cancel calls and wait for their ends; give up those that do not end."""
+        tasks: dict[asyncio.Task[Chunk], TurnCall] = {}
+        for call in calls:
+            if call.task is None:
+                call.interrupted = True
+            elif not call.task.done():
+                call.interrupted = True
+                call.task.cancel()
+                tasks[call.task] = call
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=_END_S)
+        if left:
+            _logger.warning("%d calls of a turn did not end when cancelled", len(left))
+        for task in left:
+            tasks[task].end()
+
+    async def end(self) -> None:
+        """End all calls: the turn ends."""
+        self.has_ended = True
+        await self._stop(list(self._running | self._waiting))
+
+
+def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:
+    """Split uses: consecutive safe ones run together, each other one alone."""
+    for is_safe, group in groupby(uses, lambda use: use.is_safe):
+        if is_safe:
+            yield list(group)
+        else:
+            yield from ([each] for each in group)
+
+
+def _has_result(task: asyncio.Task[Chunk]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _as_room_exception(error: BaseException, call: TurnCall) -> RoomException:
+    """Return an error of a call for its result; that of the caller's own input by its class."""
+    if isinstance(error, RoomException):
+        return error
+    path = "/attachment" if call.options.attachment is not None else "/input"
+    text = f"the input of the call cannot be read: {type(error).__name__}"
+    failure = InvalidArguments(
+        text, executed=call.executed, details={"path": path, "message": text}
+    )
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,101 @@
+"""Logs the start and the end of each call. Never logs results, and arguments only on request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from reprlib import Repr
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.middlewares.outcomes import outcome_of
+from toolbus.tools.context import run_of
+from toolbus.tools.middleware import Next, ToolCall
+from toolbus.tools.tool_run import Participant
+from toolbus.untrusted_text import json_text
+
+__all__ = ["Log"]
+
+_MAX_NAME_CHARS = 100
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxdict = _SHORT.maxlist = 10
+
+
+class Log:
+    """A middleware that logs one line when a call begins, and one when it ends.
+
+        call began: tool=words.count caller="ada" principal="bo" call="c1"
+        call ended: tool=words.count caller="ada" principal="bo" call="c1" outcome=ok executed=yes
+        chunks=1 duration_ms=3.2
+
+    `outcome` is "ok", the code of the error, "cancelled", or "closed" if an outer middleware ended
+    the call early. Lines are escaped and have at most 2,000 characters; results are never logged.
+
+    Args:
+        name: The name of the logger.
+        level: The level of both lines, such as `logging.INFO`.
+        arguments: Whether the first line has the arguments, shortened.
+
+    Raises `TypeError` for a name or a level of another type.
+    """
+
+    def __init__(
+        self, name: str = "toolbus.calls", *, level: int = logging.INFO, arguments: bool = False
+    ) -> None:
+        if not isinstance(name, str) or type(level) is not int:
+            raise TypeError("Log takes the name of a logger, and level=logging.INFO")
+        self._logger = bounded_logger(name)
+        self._level = level
+        self._arguments = arguments
+
+    async def __call__(self, call: ToolCall, next: Next, /) -> AsyncGenerator[Chunk, None]:
+        """Log around the call."""
+        if not self._logger.isEnabledFor(self._level):
+            async for chunk in next(call):
+                yield chunk
+            return
+        clock = run_of(call.context).clock
+        began_s, count, raised = clock(), 0, None
+        label = _label_of(call)
+        self._log_start(call, label)
+        try:
+            async for chunk in next(call):
+                count += 1
+                yield chunk
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            code, executed = outcome_of(call, raised)
+            self._logger.log(
+                self._level,
+                "call ended: %s outcome=%s executed=%s chunks=%d duration_ms=%.1f",
+                *(label, code, executed, count, (clock() - began_s) * 1000),
+            )
+
+    def _log_start(self, call: ToolCall, label: str) -> None:
+        if self._arguments:
+            shown = json_text(_SHORT.repr(dict(call.arguments)))
+            self._logger.log(self._level, "call began: %s arguments=%s", label, shown)
+        else:
+            self._logger.log(self._level, "call began: %s", label)
+
+
+def _label_of(call: ToolCall) -> str:
+    principal = call.context.on_behalf_of
+    parts = [f"tool={call.tool.name}", f"caller={_name_of(call.context.caller)}"]
+    if principal is not None:
+        parts.append(f"principal={_name_of(principal)}")
+    if call.id:
+        parts.append(f"call={_quoted(call.id)}")
+    return " ".join(parts)
+
+
+def _name_of(participant: Participant) -> str:
+    return _quoted(participant.full_name)
+
+
+def _quoted(text: str) -> str:
+    # Quoted as JSON, so that no name can look like another field of the line.
+    return json_text(text[:_MAX_NAME_CHARS])

@@ -1,0 +1,111 @@
+"""What the ready-made middlewares share: how a call ended, their own errors, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from math import isfinite
+from typing import Any, NamedTuple, TypeVar, cast
+
+from toolbus.chunks.chunk_types import Chunk
+from toolbus.chunks.json_values import shown
+from toolbus.errors import Executed, RoomException
+from toolbus.tools.context import run_of
+from toolbus.tools.middleware import ToolCall
+from toolbus.tools.toolkit import failure_of
+
+__all__ = [
+    "Outcome",
+    "checked_count",
+    "checked_seconds",
+    "closing",
+    "extra_named",
+    "failure_seen",
+    "outcome_of",
+    "own_error",
+]
+
+E = TypeVar("E", bound=RoomException)
+
+
+class Outcome(NamedTuple):
+    """How a call ended, as far as it is known inside of the outer middlewares."""
+
+    code: str
+    """"ok", the code of an error, "cancelled", or "closed": an outer part ended the call early."""
+    executed: Executed
+
+
+def outcome_of(call: ToolCall, error: BaseException | None) -> Outcome:
+    """Return how a call ended, from the exception that passed through, if any."""
+    executed = run_of(call.context).executed_so_far
+    if error is None:
+        return Outcome("ok", executed)
+    if isinstance(error, Exception):
+        failure = failure_seen(call, error)
+        return Outcome(failure.code, failure.executed)
+    return Outcome("closed" if isinstance(error, GeneratorExit) else "cancelled", executed)
+
+
+def failure_seen(call: ToolCall, error: Exception) -> RoomException:
+    """Return the error that the caller of a call gets for an exception of `next`."""
+    run = run_of(call.context)
+    # Only a tool that runs here can have raised it itself; other errors are those of the call.
+    is_of_tool = run.tracks_entry and run.entered
+    if isinstance(error, RoomException) and not is_of_tool:
+        return error
+    return failure_of(error, run)
+
+
+def own_error(call: ToolCall, error: E, *, began: bool) -> E:
+    """Give a middleware's own error its `executed`, and return it to be raised.
+
+    Args:
+        call: The call that the error ends.
+        error: The error; its caller gets it with its own code.
+        began: Whether the middleware has called `next`.
+    """
+    run = run_of(call.context)
+    error.executed = run.executed_so_far if began or run.entered else "no"
+    if error.executed != "no":
+        error.retryable = False
+    return run.fail(error) if run.entered else run.refuse(error)
+
+
+def closing(chunks: AsyncIterator[Chunk]) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+    """Close what `next` returned at the end of the block."""
+    return cast("AbstractAsyncContextManager[AsyncIterator[Chunk]]", aclosing(cast(Any, chunks)))
+
+
+def checked_count(label: str, value: Any, *, least: int = 1) -> int:
+    """Return a whole number; raise `TypeError` or `ValueError` for any other value."""
+    if type(value) is not int:
+        raise TypeError(f"{label} must be a whole number, not {shown(value)}")
+    if value < least:
+        raise ValueError(f"{label} must be at least {least}, not {value}")
+    return value
+
+
+def checked_seconds(label: str, value: Any, *, zero: bool = False) -> float:
+    """Return seconds above 0, or 0 if `zero`; raise `TypeError` or `ValueError` for others."""
+    if type(value) not in (int, float):
+        raise TypeError(f"{label} must be seconds, not {shown(value)}")
+    if not isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{label} must be finite and {'>=' if zero else '>'} 0, not {value}")
+    return float(value)
+
+
+@contextmanager
+def extra_named(middleware: str) -> Iterator[None]:
+    """Name the extra in the error about a package that the block cannot import.
+
+    Raises:
+        ModuleNotFoundError: A package is missing; `name` is that of its module.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        text = f"{middleware} needs {error.name}, which is not installed"
+        raise ModuleNotFoundError(
+            f"{text}: pip install 'toolbus[middlewares]'", name=error.name
+        ) from None

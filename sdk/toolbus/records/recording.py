@@ -1,0 +1,197 @@
+"""The record of one call while it runs. Works around any call, local or remote."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from toolbus.errors import Executed, RoomException
+from toolbus.records.call_record import OK, CallRecord, Decision, decision_of, stored
+from toolbus.telemetry.propagation import current_trace_id
+from toolbus.untrusted_text import json_text
+
+__all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording"]
+
+MAX_ARGUMENT_CHARS = 2_000
+"""Longer arguments are cut to this length, as JSON."""
+_MAX_ITEMS, _MAX_STRING = 50, 500
+
+
+class Identified(Protocol):
+    """A participant, as far as records need it."""
+
+    @property
+    def full_name(self) -> str:
+        """The name, with the alias of its issuer if it has one."""
+
+    @property
+    def issuer(self) -> str:
+        """The issuer of its token."""
+
+
+class Recording:
+    """One call from its start to its end; made by `Records.recording`.
+
+    Use it as a context manager around the call, or call `end`. Only the first end counts. An
+    exception of the block passes on: a `RoomException` is recorded with its code, the end of the
+    task as `cancelled`, any other as `tool_failed`. Nothing here raises because a record cannot be
+    stored.
+
+    Args:
+        put: Stores the record.
+        tool: `toolkit.tool`.
+        caller: Who calls.
+        principal: For whom, if not for itself.
+        call_id: The id of the call.
+        keeps_arguments: Whether arguments are recorded.
+    """
+
+    __slots__ = (
+        "_began",
+        "_caller",
+        "_decided",
+        "_keeps_arguments",
+        "_principal",
+        "_put",
+        "_started_at",
+        "_tool",
+        "arguments",
+        "call_id",
+        "digest",
+        "ended",
+        "executed",
+        "owner",
+        "trace_id",
+    )
+
+    def __init__(
+        self,
+        put: Callable[[CallRecord], None],
+        tool: str,
+        *,
+        caller: Identified | None = None,
+        principal: Identified | None = None,
+        call_id: str = "",
+        keeps_arguments: bool = False,
+    ) -> None:
+        self._put = put
+        self._tool = tool
+        self._caller = caller
+        self._principal = principal
+        self._keeps_arguments = keeps_arguments
+        self._decided: tuple[Decision, str] | None = None
+        self._started_at = time.time()
+        self._began = time.monotonic()
+        self.call_id: str = call_id
+        """The id of the call."""
+        self.owner: str = ""
+        """Who hosts the toolkit."""
+        self.digest: str = ""
+        """The digest of the toolkit's definition."""
+        self.trace_id: str = ""
+        """The trace of the call; by default the current one at its end."""
+        self.arguments: str | None = None
+        """The kept arguments, as JSON."""
+        self.executed: Callable[[], Executed] | None = None
+        """Returns whether the tool's function ran, for a call that ends without a `RoomException`.
+
+        By default "yes" for a call that returned, and "maybe" for any other.
+        """
+        self.ended: bool = False
+        """Whether the call has been recorded."""
+
+    def keep_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Keep the arguments, cut, if the records keep arguments at all."""
+        if self._keeps_arguments:
+            self.arguments = _argument_text(arguments)
+
+    def decide(self, decision: Decision, by: str) -> None:
+        """Set what was decided about the call, and what decided. By default its end implies it."""
+        self._decided = decision, by
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Record that the call has ended: with an error, or None for its result."""
+        if isinstance(error, RoomException):
+            self.end_with(error.code, error.executed)
+            return
+        if error is None:
+            outcome, usual = OK, "yes"
+        else:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            outcome, usual = "cancelled" if is_cancelled else "tool_failed", "maybe"
+        self.end_with(outcome, usual if self.executed is None else self.executed())
+
+    def end_with(self, outcome: str, executed: Any) -> None:
+        """Record that the call has ended, by its outcome and whether the function ran."""
+        if self.ended:
+            return
+        self.ended = True
+        decision, by = self._decided or decision_of(outcome, executed)
+        caller, principal = self._caller, self._principal
+        self._put(
+            CallRecord(
+                tool=stored(self._tool),
+                started_at=self._started_at,
+                duration_s=time.monotonic() - self._began,
+                outcome=stored(outcome),
+                executed=executed,
+                caller="" if caller is None else stored(caller.full_name),
+                issuer="" if caller is None else stored(caller.issuer),
+                principal="" if principal is None else stored(principal.full_name),
+                principal_issuer="" if principal is None else stored(principal.issuer),
+                call_id=stored(self.call_id),
+                owner=stored(self.owner),
+                digest=stored(self.digest),
+                decision=decision,
+                decided_by=stored(by),
+                trace_id=self.trace_id or current_trace_id(),
+                arguments=self.arguments,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end(error)
+
+
+def _argument_text(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as JSON; the effort is bounded, also for large arguments."""
+    text = json_text(_cut_value(arguments, [_MAX_ITEMS]))
+    return text if len(text) <= MAX_ARGUMENT_CHARS else text[: MAX_ARGUMENT_CHARS - 1] + "…"
+
+
+def _cut_value(value: Any, left: list[int]) -> Any:
+    """Copy a value; `left` counts the items that may still be copied, which bounds the depth."""
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_STRING else value[: _MAX_STRING - 1] + "…"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if not isinstance(value, Mapping | list | tuple):
+        return f"<{type(value).__name__}>"
+    if isinstance(value, Mapping):
+        members: dict[str, Any] = {}
+        for name, each in value.items():
+            if left[0] == 0:
+                members["…"] = len(value)
+                break
+            left[0] -= 1
+            members[str(name)[:_MAX_STRING]] = _cut_value(each, left)
+        return members
+    items: list[Any] = []
+    for each in value:
+        if left[0] == 0:
+            items.append("…")
+            break
+        left[0] -= 1
+        items.append(_cut_value(each, left))
+    return items

@@ -1,0 +1,50 @@
+"""The manifests that one participant has read, so that the same is neither sent nor read again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from toolbus.client.retry import ToolkitKey
+from toolbus.room.toolkit_proxy import ToolkitInfo
+from toolbus.wire import ToolkitManifest
+
+__all__ = ["KnownManifest", "KnownManifests"]
+
+_MAX_KEPT = 512
+
+
+class KnownManifest(NamedTuple):
+    """A manifest, with what identifies it: the digest, and the tools that may be listed."""
+
+    digest: str
+    tools: tuple[str, ...]
+    manifest: ToolkitManifest
+
+    def is_of(self, info: ToolkitInfo) -> bool:
+        """Whether it is still that of a toolkit as it was listed or described now."""
+        return self.digest == info.digest and self.tools == info.tools
+
+
+class KnownManifests:
+    """The last manifest of each toolkit, by its name and the owner that was asked for.
+
+    One with tools that may be called but not listed is not kept: a description without it does not
+    show whether these are the same. The oldest are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[ToolkitKey, KnownManifest] = {}
+
+    def get(self, key: ToolkitKey) -> KnownManifest | None:
+        """Return what is known of a toolkit."""
+        return self._known.get(key)
+
+    def read(self, key: ToolkitKey, info: ToolkitInfo, body: dict[str, Any]) -> ToolkitManifest:
+        """Read the manifest of a description, and keep it. Raises `ValidationError`."""
+        manifest = ToolkitManifest.model_validate(body)
+        self._known.pop(key, None)
+        if len(manifest.tools) == len(info.tools):
+            if len(self._known) >= _MAX_KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[key] = KnownManifest(info.digest, info.tools, manifest)
+        return manifest

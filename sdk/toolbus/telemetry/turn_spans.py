@@ -1,0 +1,136 @@
+"""The spans of an agent's turn: one `invoke_agent`, and below it one `execute_tool` for each call.
+
+    INTERNAL invoke_agent helper
+      INTERNAL execute_tool write           a tool in this process
+      INTERNAL execute_tool forecast        a tool elsewhere
+        CLIENT weather.forecast             its call, as any caller records it
+
+A turn that is not sampled is not sampled as a whole: its calls begin no traces of their own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextvars import Token
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, SpanKind
+
+from toolbus.errors import Executed, RoomException
+from toolbus.telemetry.attributes import (
+    ERROR_TYPE,
+    EXECUTE_TOOL,
+    GEN_AI_TOOL_CALL_ID,
+    INVOKE_AGENT,
+    MAX_NAME_CHARS,
+    OTHER,
+    SharedAttributes,
+    record_outcome,
+    turn_attributes,
+    turn_call_attributes,
+)
+from toolbus.telemetry.recorder import SpanRecorder
+from toolbus.telemetry.tracing import Tracing
+
+__all__ = ["TurnCallSpan", "TurnSpan"]
+
+
+class TurnCallSpan:
+    """The span of one call of a turn."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def end(self, error: RoomException | None, executed: Executed) -> None:
+        """End it with the call's outcome, recorded as that of every call."""
+        if self._span.is_recording():
+            record_outcome(self._span, error, executed)
+            self._span.end()
+
+
+class TurnSpan:
+    """The span of a turn. Made by `begin`."""
+
+    def __init__(self, recorder: SpanRecorder, span: trace.Span) -> None:
+        self._recorder = recorder
+        self._span = span
+        self._trace_id = span.get_span_context().trace_id
+        self._context = trace.set_span_in_context(span)
+        self._token: Token[Context] | None = None
+        self._tools: dict[tuple[str, str], SharedAttributes] = {}
+
+    @classmethod
+    def begin(
+        cls, tracing: Tracing, agent: str, room: str, on_behalf_of: str | None
+    ) -> TurnSpan | None:
+        """Start the span below the current one and make it current; None if nothing records.
+
+        Args:
+            tracing: That of the agent's room.
+            agent: The agent's name.
+            room: The room's name.
+            on_behalf_of: For whom the turn calls, if not for the agent itself.
+        """
+        recorder = tracing.recorder()
+        if recorder is None:
+            return None
+        name = f"{INVOKE_AGENT} {agent[:MAX_NAME_CHARS]}"
+        attributes = turn_attributes(agent, room, on_behalf_of)
+        parent = trace.get_current_span().get_span_context()
+        span: trace.Span | None
+        if not parent.is_valid:
+            span = recorder.start_root(name, SpanKind.INTERNAL, attributes)
+        elif parent.trace_flags.sampled:
+            span = recorder.start_span(name, SpanKind.INTERNAL, (attributes,))
+        else:
+            span = trace.NonRecordingSpan(parent)
+        turn = cls(recorder, _unsampled() if span is None else span)
+        turn._token = otel_context.attach(turn._context)
+        return turn
+
+    def begin_call(self, toolkit: str, tool: str, call_id: str) -> TurnCallSpan:
+        """Start the span of a call and make it current for the rest of this task.
+
+        Its parent is the current span if that belongs to the turn, else the turn's own.
+        """
+        current = trace.get_current_span().get_span_context()
+        context = None if current.trace_id == self._trace_id else self._context
+        if not self._span.is_recording():
+            span: trace.Span = trace.INVALID_SPAN
+            entered = context
+        else:
+            shared = self._tools.get((toolkit, tool))
+            if shared is None:
+                shared = self._tools[toolkit, tool] = turn_call_attributes(toolkit, tool)
+            attributes = shared, {GEN_AI_TOOL_CALL_ID: call_id}
+            name = f"{EXECUTE_TOOL} {tool[:MAX_NAME_CHARS]}"
+            span = self._recorder.start_span(name, SpanKind.INTERNAL, attributes, context)
+            entered = trace.set_span_in_context(span, context)
+        if entered is not None:
+            otel_context.attach(entered)
+        return TurnCallSpan(span)
+
+    def end(self, error: BaseException | None) -> None:
+        """End it. An exception that is not toolbus's is recorded without its name."""
+        token, self._token = self._token, None
+        # A turn may be left by another task than entered it: then the context stays as it is.
+        if token is not None and otel_context.get_current() is self._context:
+            otel_context.detach(token)
+        if not self._span.is_recording():
+            return
+        if isinstance(error, RoomException):
+            record_outcome(self._span, error, error.executed)
+        elif isinstance(error, Exception):
+            self._span.set_attribute(ERROR_TYPE, OTHER)
+            self._span.set_status(trace.StatusCode.ERROR)
+        self._span.end()
+
+
+def _unsampled() -> trace.Span:
+    """Return a root that is not recorded, so that nothing below it is."""
+    ids = int.from_bytes(secrets.token_bytes(16)) or 1, int.from_bytes(secrets.token_bytes(8)) or 1
+    return trace.NonRecordingSpan(SpanContext(*ids, is_remote=False))

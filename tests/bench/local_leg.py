@@ -1,0 +1,47 @@
+"""One process: a function, the same function as a tool, and as a tool inside three middlewares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.role import Call, Facts, Order, measured_calls, run_role, serve_orders
+from toolbus import JsonChunk, Middleware, ToolContext, Toolkit
+from toolbus.middlewares import Metrics, RateLimit, Retry
+
+ENDLESS = 1_000_000_000
+
+
+async def add(a: int, b: int) -> dict[str, int]:
+    """Add two numbers."""
+    return {"sum": a + b}
+
+
+def called(toolkit: Toolkit) -> Call:
+    """Make the call of `add` as a tool, with validation."""
+
+    async def call(a: int, b: int) -> dict[str, Any]:
+        chunk = await toolkit.execute(ToolContext(), "add", {"a": a, "b": b})
+        assert isinstance(chunk, JsonChunk)
+        value: dict[str, Any] = chunk.json
+        return value
+
+    return call
+
+
+async def caller(facts: Facts) -> None:
+    """Call by each way that an order names."""
+    three: list[Middleware] = [Metrics(), RateLimit(ENDLESS, per_s=1), Retry()]
+    ways: dict[str, Order] = {
+        "function": measured_calls(add),
+        "tool": measured_calls(called(Toolkit("demo", [add]))),
+        "wrapped": measured_calls(called(Toolkit("demo", [add], middlewares=three))),
+    }
+
+    async def call(way: str, seconds: float, in_flight: int) -> Facts:
+        return await ways[way](seconds=seconds, in_flight=in_flight)
+
+    await serve_orders({"call": call}, ready=True)
+
+
+if __name__ == "__main__":
+    run_role({"caller": caller})

@@ -1,0 +1,45 @@
+"""The state of an agent: saved and read as JSON, and refused with the path of what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus import AgentState, InvalidArguments
+
+
+def test_state_is_the_same_after_it_was_saved_and_read() -> None:
+    state = AgentState()
+    state.of("notes")["lines"] = ["ä", 1, None]
+    state.of("empty")
+    again = AgentState.from_json(state.to_json())
+    assert again.state == {"notes": {"lines": ["ä", 1, None]}, "empty": {}}
+    assert again.of("notes") is again.state["notes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("{", ""),
+        ("[" * 100_000, ""),
+        (7, ""),
+        ("[]", ""),
+        ("{}", "/version"),
+        ('{"version": 2, "state": {}}', "/version"),
+        ('{"version": 1, "more": 1}', "/more"),
+        ('{"version": 1, "state": []}', "/state"),
+        ('{"version": 1, "state": {"notes": 7}}', "/state/notes"),
+    ],
+)
+def test_text_that_is_no_state_is_refused_with_its_path(text: Any, path: str) -> None:
+    with pytest.raises(InvalidArguments, match="the state of the agent") as raised:
+        AgentState.from_json(text)
+    assert raised.value.details["path"] == path
+
+
+def test_value_that_is_not_json_is_named_by_its_path() -> None:
+    state = AgentState({"notes": {"when": {1}, "who": [float("nan")]}})
+    with pytest.raises(InvalidArguments) as raised:
+        state.to_json()
+    assert raised.value.details["path"] == "/state/notes/who/0"
