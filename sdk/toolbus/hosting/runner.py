@@ -9,8 +9,10 @@ can check `context.cancelled`, and its slot is released when it ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context as TaskContext
 from contextvars import copy_context
 from copy import copy
 from time import monotonic
@@ -23,7 +25,6 @@ from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.chunks.result_parts import LARGE_RESULT_BYTES
-from toolbus.concurrency.tasks import start_task
 from toolbus.errors import (
     Cancelled,
     Internal,
@@ -225,7 +226,7 @@ class Runner:
         if self._held.counts is not None:
             self._held.begin(call)
         hosted.running_calls.add(call)
-        call.task = start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
+        call.task = _start_task(self.loop, self._run(call), self._context.copy(), dispatch.tool)
 
     def _overload(self, packed_caller: bytes, used: int) -> str:
         """Return why a caller gets no place; empty if it gets one."""
@@ -473,3 +474,27 @@ class Runner:
         call.threads -= 1
         if call.ended:
             self._finish(call)
+
+
+def _start_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, None],
+    context: TaskContext,
+    name: str,
+) -> asyncio.Task[None] | None:
+    """Run a coroutine as a task of the running loop, with a name for logs, and return the task.
+
+    From Python 3.12 on the coroutine runs at once up to its first wait. Returns None if it raised
+    `KeyboardInterrupt` or `SystemExit` there; the loop raises that in its next iteration.
+    """
+    if sys.version_info < (3, 12):
+        return asyncio.Task(coroutine, loop=loop, name=name, context=context)
+    try:
+        return asyncio.Task(coroutine, loop=loop, name=name, context=context, eager_start=True)
+    except (KeyboardInterrupt, SystemExit) as error:
+        loop.call_soon(_raise, error)
+        return None
+
+
+def _raise(error: BaseException) -> None:
+    raise error
