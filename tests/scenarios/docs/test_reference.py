@@ -115,7 +115,6 @@ def test_settings_tables_have_every_variable() -> None:
         "TOOLBUS_HOST",
         "TOOLBUS_PORT",
     }
-    assert "TOOLBUS_<NAME>_<FIELD>" in shown  # those of factories, whatever their names
 
 
 @pytest.mark.parametrize("module", ["toolbus", "toolbus.wire", "toolbus_server.testing"])
