@@ -309,7 +309,8 @@ class RetryHistory:
             try:
                 body = await self._policy.request(Describe, toolkit, options, timeout_s=left_s)
             except RoomException as error:
-                pause_s = self._wait_s(error) if self._waits_for_host(error) else None
+                is_lost = isinstance(error, ConnectionLost)  # to ask again does no harm
+                pause_s = self._wait_s(error) if is_lost or self._waits_for_host(error) else None
                 if pause_s is None:
                     return False
                 await asyncio.sleep(pause_s)

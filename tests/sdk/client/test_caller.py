@@ -60,6 +60,8 @@ class Server:
         self.cancels: list[Cancel] = []
         self.idempotent = False
         self.digest = "d1"
+        self.losses = 0
+        """How many more times the connection is lost while a description is asked for."""
         self.is_ready = True
         self.is_open = True
         self.returned_at = float("-inf")
@@ -107,6 +109,10 @@ class Server:
             answer()
 
     def _describe(self, request: Describe) -> None:
+        if self.losses:
+            self.losses -= 1
+            self.lose()
+            return
         body: dict[str, Any] = {"toolkit": {"digest": self.digest}}
         if request.options.get("digest") == self.digest:
             body["unchanged"] = True
@@ -473,6 +479,17 @@ async def test_call_on_a_lost_connection_is_retried_only_if_idempotent(
         error = await server.fail()
         assert (error.code, error.executed, error.retryable) == ("connection_lost", "maybe", False)
         assert len(server.tries) == 2
+
+
+@virtual
+async def test_idempotent_call_is_retried_although_the_connection_is_lost_again() -> None:
+    """RETRY-3: the server is lost once more while it is asked for the definition."""
+    server = Server()
+    server.idempotent = True
+    await server.call()
+    server.answers, server.losses = [server.lose, None], 2
+    assert await server.call() == "value"
+    assert server.tries[1:] == [0, 1]
 
 
 @virtual
