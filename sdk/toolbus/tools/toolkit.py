@@ -13,10 +13,13 @@ from copy import copy, deepcopy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import ValidationError
+
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
 from toolbus.chunks.json_values import cut, plain_json, shown
 from toolbus.concurrency.slices import run_in_slices
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import (
     Executed,
     InvalidArguments,
@@ -101,7 +104,7 @@ class Toolkit:
         self.annotations: dict[str, Any] = deepcopy(dict(annotations or {}))
         self.version = version
         self._tools = _by_name(name, tools)
-        self._manifest = ToolkitManifest(
+        self._manifest = _definition(
             name=name,
             title=self.title,
             description=description,
@@ -420,6 +423,14 @@ def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[s
             raise ValueError(f"toolkit {toolkit!r} has two tools named {made.name!r}")
         found[made.name] = made
     return _checked_number(toolkit, found)
+
+
+def _definition(name: str, **fields: Any) -> ToolkitManifest:
+    """Return the manifest of a toolkit. Raises ValueError for a field that is too long or wrong."""
+    try:
+        return ToolkitManifest(name=name, **fields)
+    except ValidationError as error:
+        raise ValueError(f"toolkit {name!r}: {error_text(error)}") from None
 
 
 def _checked_number(toolkit: str, tools: dict[str, Tool]) -> dict[str, Tool]:
