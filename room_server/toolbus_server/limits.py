@@ -65,6 +65,10 @@ class RateLimiter:
         self._window_ends = 0.0
         self._count = 0.0
 
+    def refusal(self, what: str) -> str:
+        """Return the message for too many of something, with the limit."""
+        return f"too many {what}: at most {self._allowed:,} within {self._window_s:g} s"
+
     def exceeded(self, now: float, amount: float = 1) -> bool:
         """Count one event, or another amount; return whether the window exceeds its maximum."""
         if now >= self._window_ends:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from time import monotonic
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,6 +26,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_quotas import ConnectionQuotas
 from toolbus_server.access.revocations import Revocations
+from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.settings import ServerSettings
 
@@ -36,6 +38,7 @@ _MAX_INSTANCE_CHARS = 128
 _MAX_EPOCH = 2**53
 _MAX_QUERY_FIELDS = 16
 _RENEWED_AFTER = 0.8
+_LOG_S = 60.0
 
 
 class Refusal(NamedTuple):
@@ -44,6 +47,8 @@ class Refusal(NamedTuple):
     status: int
     close_code: int | None
     text: str
+    limit: str = ""
+    """The limit that is reached, as `LIMIT_HEADER` names it."""
 
 
 _BAD_TOKEN = Refusal(
@@ -54,7 +59,11 @@ _NO_SUCH_ROOM = Refusal(404, 4404, "There is no such path: use /rooms/NAME.\n")
 _BAD_QUERY = Refusal(400, 4404, "instance has to be text, epoch a whole number from 1 to 2^53.\n")
 _REPLACED = Refusal(409, 4409, "This instance has a connection with this or a later epoch.\n")
 _BAD_ORIGIN = Refusal(403, None, "Pages from this origin may not connect here.\n")
-_TOO_MANY = Refusal(429, 4429, "There are too many connections: try again later.\n")
+_ADDRESS_FULL = Refusal(429, 4429, "This address has too many connections.\n", "address")
+_IDENTITY_FULL = Refusal(
+    429, 4429, "The identity of the token has too many connections.\n", "identity"
+)
+_ROOM_FULL = Refusal(429, 4429, "The room has too many participants.\n", "room")
 _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTOCOL}.\n")
 _NOT_ELSEWHERE = Refusal(
     503, None, "This is not another server, or it cannot reach the others: keep your connection.\n"
@@ -122,6 +131,29 @@ def _participant_of(token: VerifiedToken, instance: str, epoch: int) -> Particip
     )
 
 
+class _FullLog:
+    """Logs which limit of connections refuses one; each limit at most once a minute.
+
+    Args:
+        settings: The limits.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        limits = {
+            "address": settings.max_per_address,
+            "identity": settings.max_per_identity,
+            "room": settings.max_per_room,
+        }
+        self._limits = {name: (most, RateLimiter(1, _LOG_S)) for name, most in limits.items()}
+
+    def warn(self, limit: str, of: str) -> None:
+        """Log that the address, the identity or the room `of` is at its limit."""
+        most, warnings = self._limits[limit]
+        if not warnings.exceeded(monotonic()):
+            text = "connections are refused (429): %s %s is at its limit of %d (--max-per-%s)"
+            _logger.warning(text, limit, of, most, limit)
+
+
 class Admission:
     """Admits or refuses the connections to one server.
 
@@ -155,6 +187,7 @@ class Admission:
         """Counts connections by address, and participants by identity and room."""
         self.revocations: Revocations = Revocations()
         """The revoked tokens."""
+        self._full_log = _FullLog(settings)
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by reason: a closed set of labels."""
 
@@ -180,7 +213,8 @@ class Admission:
         if self.draining:
             raise _Refused(_DRAINING, "draining")
         if self.quotas.is_over_limit(address):
-            raise _Refused(_TOO_MANY, "address_full")
+            self._full_log.warn("address", address)
+            raise _Refused(_ADDRESS_FULL, "address_full")
         if not _is_from_trusted_page(headers, self._settings.trusted_origins):
             raise _Refused(_BAD_ORIGIN, "bad_origin")
         request = self._read(path, headers, offered)
@@ -204,10 +238,12 @@ class Admission:
 
     def _check_quotas(self, identity: Identity, request: _Request) -> None:
         if self.quotas.is_full(identity):
-            raise _Refused(_TOO_MANY, "identity_full")
+            self._full_log.warn("identity", f"{identity.name} (issuer {identity.issuer})")
+            raise _Refused(_IDENTITY_FULL, "identity_full")
         remote = self._remote_count(request.room, identity, request.instance)
         if self.quotas.is_room_full(request.room, remote):
-            raise _Refused(_TOO_MANY, "room_full")
+            self._full_log.warn("room", request.room)
+            raise _Refused(_ROOM_FULL, "room_full")
 
     def renew(self, participant: Participant, room: str, jwt: str) -> Admitted | None:
         """Verify a token that is to replace a participant's current one.

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.cli.error_report import reporting
-from toolbus.cli.option_values import check_drain, check_listen_host
+from toolbus.cli.option_values import check_drain, check_listen_host, read_mib
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import log_to_stderr, run
@@ -49,7 +49,7 @@ _FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
         "max_per_address": _WHOLE_NUMBER,
         "max_per_identity": _WHOLE_NUMBER,
         "max_per_room": _WHOLE_NUMBER,
-        "max_waiting_memory": _WHOLE_NUMBER,
+        "max_waiting_memory": ("a whole number of MiB", TypeAdapter(int)),
         "trusted_proxies": _TEXTS,
         "redis": _TEXT,
         "node": _TEXT,
@@ -180,7 +180,8 @@ _WaitingMemoryFlag = Annotated[
         "--max-waiting-memory",
         help="Limit in MiB of what waits until participants read it; 0 for no limit.",
         envvar="TOOLBUS_MAX_WAITING_MEMORY",
-        min=0,
+        metavar="MIB",
+        parser=read_mib,
     ),
 ]
 _ProxiesFlag = Annotated[

@@ -86,6 +86,30 @@ class Issuers:
             option,
             f"must be a name of your own issuer, or alias/name: no issuer has the alias "
             f"{alias[:32]!r}, yours has {own!r}",
+            alias=own,
+        )
+
+    def identity_with(self, text: str, issuer: str, option: str) -> Identity:
+        """Return the identity that a text names together with an issuer.
+
+        Args:
+            text: A name of this issuer, or `alias/name` with its alias.
+            issuer: The issuer, which need not be known.
+            option: The path of the text in the request.
+
+        Raises:
+            InvalidArguments: The alias in the text is that of another issuer.
+        """
+        alias, slash, name = text.partition("/")
+        meant = self._by_alias.get(alias) if slash else None
+        if meant is None:
+            return Identity(issuer, text)
+        if meant == issuer:
+            return Identity(issuer, name)
+        raise bad_option(
+            option,
+            f"{alias!r} is the alias of another issuer than the one given: omit the alias or "
+            f"the issuer",
         )
 
     def may_act_for(self, agent: Participant, principal: Identity) -> bool:

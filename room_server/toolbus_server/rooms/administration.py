@@ -182,13 +182,23 @@ class Administration:
     def _revoke(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
         if "*" not in admin.rooms:
             raise PermissionDenied("revoking reaches every room: your token is not for all of them")
-        fields = ("jti",) if "jti" in options else ("issuer", "name")
-        target: dict[str, Any] = {each: _text(options, each) for each in fields}
+        target = self._revoked(admin, options)
         # With its time, a node that receives it later does not revoke tokens issued meanwhile.
         done = self._execute_everywhere("revoke", target | {"at": self._now()})
         if "issuer" in target and target["issuer"] not in self._issuers():
             done["unknown_issuer"] = True
         return done
+
+    def _revoked(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
+        """Return which tokens a revocation means: one by its id, or those of an identity."""
+        if "jti" in options:
+            return {"jti": _text(options, "jti")}
+        name, issuers = _text(options, "name"), self._hub.issuers
+        if "issuer" in options:
+            named = issuers.identity_with(name, _text(options, "issuer"), "name")
+        else:
+            named = issuers.identity_of(name, admin.identity, "name")
+        return named._asdict()
 
     def _execute_everywhere(self, action: str, options: dict[str, Any]) -> dict[str, Any]:
         """Execute an action at all nodes; of other nodes, count participants in rooms held here."""

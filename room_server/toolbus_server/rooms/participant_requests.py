@@ -182,10 +182,10 @@ class ParticipantRequests:
         if len(request.body) > _MAX_MESSAGE_BYTES:
             raise TooLarge(f"a message has at most {_MAX_MESSAGE_BYTES} bytes", executed="no")
         now = self._now()
-        if connection.messages.exceeded(now):
-            raise QuotaExceeded(
-                "too many messages", retry_after_s=connection.messages.retry_after_s(now)
-            )
+        messages = connection.messages
+        if messages.exceeded(now):
+            retry_after_s = messages.retry_after_s(now)
+            raise QuotaExceeded(messages.refusal("messages"), retry_after_s=retry_after_s)
 
     # Builders
 

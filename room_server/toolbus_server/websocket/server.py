@@ -27,7 +27,7 @@ from toolbus.transport.websocket import (
     CLOSE_TIMEOUT_S,
     WRITE_LIMIT_BYTES,
 )
-from toolbus.wire import PROTOCOL_HEADER, SUBPROTOCOL
+from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
 from toolbus_server.access.connection_quotas import ConnectionCounts
 from toolbus_server.access.descriptor_reserve import DescriptorReserve
@@ -294,6 +294,8 @@ class RoomServer:
         if decision.close_code is not None and offered_bearer(request.headers):
             return None
         response = connection.respond(HTTPStatus(decision.status), decision.text)
+        if decision.limit:
+            response.headers[LIMIT_HEADER] = decision.limit
         return _with_retry_after(response) if decision.status in _TEMPORARY else response
 
     async def _handle(self, connection: ServerConnection) -> None:

@@ -296,7 +296,7 @@ class Session:
             for changes in (self.connection.changes, self.connection.usage.changes):
                 if changes.exceeded(now):
                     retry_after_s = changes.retry_after_s(now)
-                    raise QuotaExceeded("too many changes", retry_after_s=retry_after_s)
+                    raise QuotaExceeded(changes.refusal("changes"), retry_after_s=retry_after_s)
         self.connection.usage.check_work()
 
     def _result(self, request_id: int, packed: bytes) -> Result:

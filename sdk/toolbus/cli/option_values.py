@@ -14,7 +14,9 @@ import typer
 from toolbus.chunks.json_values import cut
 from toolbus.settings import DRAIN_FORM, is_drain
 
-__all__ = ["check_drain", "check_listen_host", "require_utf8"]
+__all__ = ["check_drain", "check_listen_host", "read_mib", "require_utf8"]
+
+_MAX_DIGITS = 12
 
 
 def check_drain(value: float | None) -> float | None:
@@ -37,6 +39,14 @@ def check_listen_host(value: str) -> str:
         f"{cut(value)!r} is not an address to listen on: write 127.0.0.1, a host name, or 0.0.0.0 "
         "for all interfaces"
     )
+
+
+def read_mib(value: str | int) -> int:
+    """Read a size in MiB, without a unit."""
+    text = str(value)
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    raise typer.BadParameter(f"{cut(text)!r} is not a whole number of MiB: write 64 for 64 MiB")
 
 
 def require_utf8(option: Any) -> None:

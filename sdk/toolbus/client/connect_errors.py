@@ -13,6 +13,7 @@ import re
 import socket
 import ssl
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from websockets.exceptions import (
@@ -28,7 +29,7 @@ from websockets.http11 import Response
 from toolbus.auth.tokens import MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import DEFAULT_URL, is_loopback
-from toolbus.wire import PROTOCOL_HEADER
+from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER
 
 __all__ = [
     "certificate_text",
@@ -42,6 +43,15 @@ __all__ = [
 
 # Another attempt fails in the same way, unless it uses another token.
 _FINAL_STATUSES = {401: "token", 403: "room", 426: "protocol"}
+# What `LIMIT_HEADER` names, and what to do.
+_FULL = {
+    "identity": "the identity of the token has too many connections: close one, use a token with "
+    "another name, or ask the operator to raise --max-per-identity",
+    "room": "the room has too many participants: use another room, or ask the operator to raise "
+    "--max-per-room",
+    "address": "this address has too many connections: close one, or ask the operator to raise "
+    "--max-per-address, or to set --trusted-proxies if a proxy is in between",
+}
 # A proxy sends them while its server is not running, and websockets sends them without our header.
 _SHARED_STATUSES = frozenset({408, 414, 429, 431})
 _SERVER_ERRORS = 500
@@ -52,6 +62,7 @@ _PORTS = {"ws": 80, "wss": 443}
 _PROBE = "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n"
 _UNSENDABLE = re.compile(r"[^!-~]")
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
+_SECONDS = re.compile(r"[0-9]{1,4}")
 _REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
 
 
@@ -80,7 +91,7 @@ async def connect_error(url: str, error: Exception, token: str, *, is_first: boo
     """
     response = _response_of(error)
     if response is not None and _is_toolbus_response(response):
-        return _refused_error(response.status_code, token)
+        return _refused_error(response, token)
     if is_first and _may_be_other_scheme(url, error, response):
         right = await url_with_other_scheme(url)
         if right is not None:
@@ -129,8 +140,9 @@ def _is_other_protocol(error: BaseException) -> bool:
     return isinstance(error, InvalidHeader | InvalidURI | NegotiationError | SecurityError)
 
 
-def _refused_error(status: int, token: str) -> RoomException:
-    details = {"status": status}
+def _refused_error(response: Response, token: str) -> RoomException:
+    status = response.status_code
+    details: dict[str, Any] = {"status": status}
     if status == 404:
         return PermissionDenied("the server has no such path (HTTP 404)", details=details)
     what = _FINAL_STATUSES.get(status)
@@ -141,7 +153,18 @@ def _refused_error(status: int, token: str) -> RoomException:
     message = f"the server accepts no connections now (HTTP {status})"
     if status == 409:
         message = "a newer connection of this instance exists"
-    return Unavailable(message, executed="no", details=details)
+    limit = response.headers.get(LIMIT_HEADER, "")
+    if limit in _FULL:
+        details["limit"] = limit
+        message += f": {_FULL[limit]}"
+    retry_after_s = _retry_after_s(response)
+    return Unavailable(message, executed="no", details=details, retry_after_s=retry_after_s)
+
+
+def _retry_after_s(response: Response) -> float | None:
+    """Return the seconds of `Retry-After`; None without it, and for a date, which proxies send."""
+    values = response.headers.get_all("Retry-After")
+    return float(values[0]) if len(values) == 1 and _SECONDS.fullmatch(values[0]) else None
 
 
 # TLS

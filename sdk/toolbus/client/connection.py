@@ -77,6 +77,20 @@ class Connection:
         """The websocket's close code; None while it is open."""
         return None if self.websocket is None else self.websocket.close_code
 
+    @property
+    def close_text(self) -> str:
+        """Who closed the websocket, why and with which code; empty if it was cut off."""
+        if self.websocket is None:
+            return ""
+        protocol = self.websocket.protocol
+        is_first = protocol.close_rcvd is None or protocol.close_rcvd_then_sent is False
+        close = protocol.close_sent if is_first else protocol.close_rcvd
+        if close is None:
+            return ""
+        closer = "this client" if is_first else "the server"
+        reason = f"{close.reason}, " if close.reason else ""
+        return f"{closer} closed it: {reason}{close.code}"
+
     def on_message(self, data: bytes) -> None:
         """Decode a frame and call its handler; an invalid frame closes the connection."""
         try:

@@ -224,7 +224,7 @@ class ReconnectingConnection:
                         next(iter(self._leaving)).abort()
                 elif not has_moved:
                     self._raise_if_final(connection.close_code)
-                    self._log_lost()
+                    self._log_lost(connection)
                 if not has_moved:
                     await self._reconnect(connection)
                 if connection in self._leaving:
@@ -273,9 +273,10 @@ class ReconnectingConnection:
         longer_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
         self._backoff_s = _FIRST_BACKOFF_S if is_stable else longer_s
 
-    def _log_lost(self) -> None:
+    def _log_lost(self, connection: Connection) -> None:
         # A hosting process logs nothing else: without this it would look healthy.
-        _logger.warning("lost the connection to %s: reconnecting", self._settings.url)
+        closed = f" ({connection.close_text})" if connection.close_text else ""
+        _logger.warning("lost the connection to %s%s: reconnecting", self._settings.url, closed)
 
     def _raise_if_final(self, code: int | None) -> None:
         if code in _END_REASONS:
@@ -300,7 +301,7 @@ class ReconnectingConnection:
                 self._raise_if_final(
                     previous.close_code if previous.close_code == _REMOVED else None
                 )
-                self._log_lost()
+                self._log_lost(previous)
                 backoff_s, is_leaving = self._backoff_s, False
                 continue
             if await self._try_connect():

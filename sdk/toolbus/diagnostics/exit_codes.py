@@ -149,7 +149,9 @@ _WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:771
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
 
-def _after_invalid_arguments(_: RoomException, target: CallTarget) -> str:
+def _after_invalid_arguments(error: RoomException, target: CallTarget) -> str:
+    if "alias" in error.details:
+        return "`toolbus participants` lists the participants, with the aliases of their issuers"
     return f"`{target.show_command}` shows its parameters" if target.tool else ""
 
 

@@ -12,7 +12,20 @@ from toolbus.hosting.tool_slots import ToolSlots
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["NO_LIMITS", "HostedToolkit", "InvalidOffer", "ToolLimits", "check_shared_with"]
+__all__ = [
+    "NO_LIMITS",
+    "NO_PATTERNS",
+    "HostedToolkit",
+    "InvalidOffer",
+    "ToolLimits",
+    "check_shared_with",
+]
+
+
+NO_PATTERNS = (
+    "a name or a role is no pattern: write each of them in full, or '*' alone for all participants"
+)
+"""What to do about a `*` within an entry of `shared_with`."""
 
 
 class InvalidOffer(ValueError):
@@ -20,10 +33,17 @@ class InvalidOffer(ValueError):
 
 
 def check_shared_with(toolkit: str, shared_with: Any) -> None:
-    """Raise `InvalidOffer` unless it is a list with entries `name:x`, `role:x` or `*`."""
+    """Raise `InvalidOffer` unless it is a list with entries `name:x`, `role:x` or `*`.
+
+    A `*` within a name is refused: it is no pattern, and would match no participant.
+    """
     if not _are_strings(shared_with):
         raise InvalidOffer(f"toolkit {toolkit!r}: shared_with must be a list of strings")
     for entry in shared_with:
+        if "*" in entry and entry != "*":
+            raise InvalidOffer(
+                f"toolkit {toolkit!r}: shared_with has {entry[:64]!r}, and {NO_PATTERNS}"
+            )
         kind, _, name = entry.partition(":")
         if entry != "*" and not (kind in {"name", "role"} and name):
             name_text = (name or kind)[:64]

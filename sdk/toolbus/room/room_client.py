@@ -398,7 +398,7 @@ class RoomClient(Room):
         Args:
             action: "rooms", "kick" or "revoke".
             options: "rooms" takes `limit` (at most 1,000) and `cursor`; "kick" takes `room` and
-                `participant`; "revoke" takes `issuer` and `name`, or `jti`.
+                `participant`; "revoke" takes `name`, also with `issuer`, or `jti`.
 
         Returns:
             For "rooms": `rooms`, and the `cursor` of the next page or None. Otherwise: `closed`,

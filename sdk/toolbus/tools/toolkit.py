@@ -13,10 +13,13 @@ from copy import copy, deepcopy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import ValidationError
+
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, JsonChunk
 from toolbus.chunks.json_values import cut, plain_json, shown
 from toolbus.concurrency.slices import run_in_slices
+from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import (
     Executed,
     InvalidArguments,
@@ -38,7 +41,7 @@ from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 from toolbus.tools.wrapped_run import WrappedTool
-from toolbus.wire import MAX_FRAME_BYTES, BadBody, ToolkitManifest, pack_body
+from toolbus.wire import MAX_FRAME_BYTES, MAX_TOOLS, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
 
@@ -75,8 +78,8 @@ class Toolkit:
         middlewares: What runs around each call of each tool, the first outermost.
         records: Where each call is recorded, with what middlewares did, and refused ones too.
 
-    Raises `TypeError` or `ValueError` for an invalid tool, for two of one name and for invalid
-    names. The definition is fixed once the toolkit is made.
+    Raises `TypeError` or `ValueError` for an invalid tool, for two of one name, for invalid names
+    and for more than 1,000 tools. The definition is fixed once the toolkit is made.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -101,7 +104,7 @@ class Toolkit:
         self.annotations: dict[str, Any] = deepcopy(dict(annotations or {}))
         self.version = version
         self._tools = _by_name(name, tools)
-        self._manifest = ToolkitManifest(
+        self._manifest = _definition(
             name=name,
             title=self.title,
             description=description,
@@ -144,9 +147,10 @@ class Toolkit:
 
         Raises:
             TypeError: One is not a function or a tool.
-            ValueError: Two tools would have one name.
+            ValueError: Two tools would have one name, or there would be over 1,000.
         """
-        return self._redefined({**self._tools, **self._further(tools)})
+        all_tools = {**self._tools, **self._further(tools)}
+        return self._redefined(_checked_number(self.name, all_tools))
 
     def without(self, *names: str) -> Self:
         """Return a toolkit without the tools of these names; otherwise as `with_tools`.
@@ -418,7 +422,25 @@ def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[s
         if made.name in found:
             raise ValueError(f"toolkit {toolkit!r} has two tools named {made.name!r}")
         found[made.name] = made
-    return found
+    return _checked_number(toolkit, found)
+
+
+def _definition(name: str, **fields: Any) -> ToolkitManifest:
+    """Return the manifest of a toolkit. Raises ValueError for a field that is too long or wrong."""
+    try:
+        return ToolkitManifest(name=name, **fields)
+    except ValidationError as error:
+        raise ValueError(f"toolkit {name!r}: {error_text(error)}") from None
+
+
+def _checked_number(toolkit: str, tools: dict[str, Tool]) -> dict[str, Tool]:
+    """Return the tools of a toolkit. Raises ValueError if there are too many."""
+    if len(tools) > MAX_TOOLS:
+        raise ValueError(
+            f"toolkit {toolkit!r} has {len(tools):,} tools, at most {MAX_TOOLS:,} are allowed: "
+            "make several toolkits"
+        )
+    return tools
 
 
 def _checked_name(name: Any) -> str:

@@ -20,6 +20,7 @@ from toolbus.wire.codec import (
 from toolbus.wire.error_frames import exception_of, failed
 from toolbus.wire.frames import (
     KINDS,
+    LIMIT_HEADER,
     MAX_ATTRIBUTES_BYTES,
     PROTOCOL_HEADER,
     PROTOCOL_VERSION,
@@ -58,6 +59,7 @@ from toolbus.wire.manifest import MAX_MANIFEST_BYTES, MAX_TOOLS, ToolkitManifest
 
 __all__ = [
     "KINDS",
+    "LIMIT_HEADER",
     "MAX_ATTRIBUTES_BYTES",
     "MAX_DEPTH",
     "MAX_FRAME_BYTES",

@@ -15,6 +15,7 @@ __all__ = [
     "FROM_CLIENT",
     "FROM_SERVER",
     "KINDS",
+    "LIMIT_HEADER",
     "MAX_ATTRIBUTES_BYTES",
     "PROTOCOL_HEADER",
     "PROTOCOL_VERSION",
@@ -52,6 +53,8 @@ __all__ = [
 
 SUBPROTOCOL = "toolbus.v1"
 """The name that both sides send in `Sec-WebSocket-Protocol`."""
+LIMIT_HEADER = "Toolbus-Limit"
+"""The header of a 429 that names the limit: address, identity or room (CONN-5)."""
 PROTOCOL_HEADER = "Toolbus-Protocol"
 """The header by which a refusal is known as one of a toolbus server (CONN-17)."""
 PROTOCOL_VERSION = 3

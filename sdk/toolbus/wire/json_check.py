@@ -45,7 +45,7 @@ def check_value(value: Any, depth: int, location: Location | None = None, *, bin
     kind = type(value)
     if kind is dict or kind is list:
         if depth == 0:
-            raise BadBody(_pointer(location), "deeper than is allowed")
+            raise BadBody(_pointer(location), f"deeper than {_levels(location)} levels")
         _check_items(value, depth, location, binary=binary)
     elif kind is float:
         if not math.isfinite(value):
@@ -67,6 +67,14 @@ def _check_items(
     for key, item in items:
         if type(item) not in plain:
             check_value(item, depth - 1, (location, key), binary=binary)
+
+
+def _levels(location: Location | None) -> int:
+    """Count the arrays and maps around a value."""
+    count = 0
+    while location is not None:
+        location, count = location[0], count + 1
+    return count
 
 
 def _pointer(location: Location | None) -> str:

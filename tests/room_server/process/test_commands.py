@@ -226,6 +226,8 @@ def test_invalid_settings_file_ends_with_2_and_names_the_setting(
         (["--drain", "inf"], {}, "inf is not a number of seconds from 0 to 2592000"),
         (["--drain", "nan"], {}, "nan is not a number of seconds from 0 to 2592000"),
         ([], {"TOOLBUS_DRAIN": "1e10"}, "10000000000.0 is not a number of seconds from 0 to"),
+        (["--max-waiting-memory", "64MB"], {}, "'64MB' is not a whole number of MiB: write 64"),
+        ([], {"TOOLBUS_MAX_WAITING_MEMORY": "-1"}, "'-1' is not a whole number of MiB"),
         (["--host", ""], {}, "'' is not an address to listen on"),
         (["--host", "a" * 64], {}, "is not an address to listen on"),
         ([], {"TOOLBUS_HOME": "/dev/null"}, "TOOLBUS_HOME must name a folder"),
@@ -325,7 +327,7 @@ def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -
     ]
     KeyRing(both).save(toolbus.folder / "keys.toml")
     tokens = [
-        ParticipantToken(name="ann", room=["main"], api=ApiScope.full()).to_jwt(key) for key in both
+        ParticipantToken(name="ann", room=["*"], api=ApiScope.full()).to_jwt(key) for key in both
     ]
     with toolbus.serving("--keys", "keys.toml") as (_, url):
         there = toolbus.at(url)
@@ -342,7 +344,13 @@ def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -
             assert "no visible toolkit" in shown("tools", "--participant", "ann")
             assert "+" in shown("call", "clock.now", "--participant", "one/ann")
             assert "not_found" in shown("call", "clock.now", "--participant", "ann")
-            assert "invalid_arguments" in shown("call", "clock.now", "--participant", "x/ann")
+            unknown = shown("call", "clock.now", "--participant", "x/ann")
+            assert "invalid_arguments" in unknown
+            assert "next: `toolbus participants` lists" in unknown
             assert "would run at one/ann" in shown("call", "clock.now", "--explain")
             assert "Owner: one/ann (issuer one)" in shown("stubs", "clock")
             assert "closed 1 connection" in shown("admin", "kick", "one/ann", "--room", "main")
+        with there.hosting("toolbus_toolkits.clock:clock", "--token", tokens[0]):
+            revoke = ("admin", "revoke", "one/ann", "--room", "main")
+            assert "alias of another issuer" in shown(*revoke, "--issuer", "two")
+            assert shown(*revoke) == "revoked; closed 1 connection\n"

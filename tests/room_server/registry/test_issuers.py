@@ -45,6 +45,28 @@ def test_text_is_split_at_its_first_slash_where_there_are_several_issuers(
 
 
 @pytest.mark.parametrize(
+    ("text", "issuer", "meant"),
+    [
+        ("ann", "iss-b", ("iss-b", "ann")),
+        ("b/ann", "iss-b", ("iss-b", "ann")),
+        ("c/ann", "iss-b", ("iss-b", "c/ann")),
+        ("ann", "iss-c", ("iss-c", "ann")),
+        ("a/ann", "iss-b", None),
+        ("a/ann", "iss-c", None),
+    ],
+)
+def test_alias_in_a_text_must_be_that_of_the_issuer_given(
+    text: str, issuer: str, meant: tuple[str, str] | None
+) -> None:
+    """ADMIN-4."""
+    if meant is None:
+        with pytest.raises(InvalidArguments, match="'a' is the alias of another issuer"):
+            Issuers(TWO).identity_with(text, issuer, "name")
+    else:
+        assert Issuers(TWO).identity_with(text, issuer, "name") == Identity(*meant)
+
+
+@pytest.mark.parametrize(
     ("entry", "covered"),
     [
         ("ann", "a:ann"),

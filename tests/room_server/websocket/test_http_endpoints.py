@@ -15,6 +15,7 @@ from support.clients.handshakes import ask, code_for_browser, rest_of
 from support.clients.plain_http import numbers_at, read
 from support.clients.raw_checks import dispatched, host_slow
 from support.clients.raw_client import (
+    Head,
     RawClient,
     bearer,
     browser_bearer,
@@ -282,6 +283,11 @@ async def test_two_origins_are_refused_and_a_request_without_one_is_a_program() 
 # Floods
 
 
+def refusal_of(head: Head) -> tuple[int, str | None, str | None]:
+    """Return the status, the pause and the limit of a refusal."""
+    return head.status, head.headers.get("retry-after"), head.headers.get("toolbus-limit")
+
+
 @pytest.mark.row(84)
 async def test_connection_over_the_limit_of_an_address_is_refused_until_one_closes() -> None:
     """CONN-5: 429 for a program, 4429 for a browser, and the address is free again at once."""
@@ -292,7 +298,7 @@ async def test_connection_over_the_limit_of_an_address_is_refused_until_one_clos
                 await stack.enter_async_context(raw_participant(server, name))
             head = await ask(server, "/rooms/lab", bearer(token))
 
-            assert (head.status, head.headers["retry-after"]) == (429, "1")
+            assert refusal_of(head) == (429, "1", "address")
             assert await code_for_browser(server, "/rooms/lab", token) == 4429
             assert (await read(server.url, "/healthz")).status == 200
             assert server.server.admission.refused == {"address_full": 2}
@@ -345,9 +351,9 @@ async def test_flood_of_handshakes_does_not_block_other_addresses() -> None:
 
 
 @pytest.mark.row(84)
-async def test_participant_over_the_limit_of_an_identity_is_refused_and_a_successor_is_not() -> (
-    None
-):
+async def test_participant_over_the_limit_of_an_identity_is_refused_and_a_successor_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """CONN-5, CONN-11: a successor replaces a connection that is counted already."""
     async with (
         running_server(settings=settings(max_per_identity=2)) as server,
@@ -356,9 +362,12 @@ async def test_participant_over_the_limit_of_an_identity_is_refused_and_a_succes
     ):
         token = server.token("bob", room="*")
         for path in ("/rooms/lab", "/rooms/den"):
-            assert (await ask(server, path, bearer(token))).status == 429
+            assert refusal_of(await ask(server, path, bearer(token))) == (429, "1", "identity")
             assert await code_for_browser(server, path, token) == 4429
         assert server.server.admission.refused == {"identity_full": 4}
+        [warning] = [each for each in caplog.messages if "connections are refused" in each]
+        assert "identity bob (issuer " in warning
+        assert warning.endswith("is at its limit of 2 (--max-per-identity)")
         async with (
             raw_participant(server, "ann"),
             raw_participant(server, "bob", instance="two", epoch=2),
@@ -376,7 +385,7 @@ async def test_participant_over_the_limit_of_a_room_is_refused_until_one_leaves(
             raw_participant(server, "bob"),
         ):
             head = await ask(server, "/rooms/lab", bearer(token))
-            assert (head.status, head.headers["retry-after"]) == (429, "1")
+            assert refusal_of(head) == (429, "1", "room")
             assert await code_for_browser(server, "/rooms/lab", token) == 4429
             assert server.server.admission.refused == {"room_full": 2}
             assert (await numbers_at(server.url))[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection
@@ -52,11 +53,12 @@ class Load:
             self._stopping = True
 
 
-def drop(server: TestServer, name: str) -> None:
-    """Abort the connection of a participant, as a network does."""
+def drop(server: TestServer, name: str, *close: Any) -> None:
+    """Abort the connection of a participant, as a network does, or close it with a code."""
     for session in server.server.hub.rooms["lab"].sessions.values():
         if session.connection.participant.identity.name == name:
-            session.connection.port.transport.abort()  # type: ignore[attr-defined]  # a real connection
+            port: Any = session.connection.port  # a real connection
+            port.close_with(*close) if close else port.transport.abort()
 
 
 @pytest.mark.row(43)
@@ -100,8 +102,16 @@ async def test_participants_reconnect_to_a_restarted_server() -> None:
 
 
 @pytest.mark.row(16)
+@pytest.mark.parametrize(
+    ("close", "reason"),
+    [
+        ((), ""),
+        ((4430, "slow consumer"), " (the server closed it: slow consumer, 4430)"),
+        ((1009, ""), " (the server closed it: 1009)"),
+    ],
+)
 async def test_a_host_that_lost_its_connection_serves_again_and_logs_it(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, close: tuple[Any, ...], reason: str
 ) -> None:
     async with (
         running_server() as server,
@@ -111,7 +121,7 @@ async def test_a_host_that_lost_its_connection_serves_again_and_logs_it(
         alice.events() as events,
     ):
         url = server.url
-        drop(server, "host")
+        drop(server, "host", *close)
         async with asyncio.timeout(60):
             event = await anext(events)
             while event.toolkit is None or event.toolkit.hosts == 0:
@@ -126,7 +136,7 @@ async def test_a_host_that_lost_its_connection_serves_again_and_logs_it(
         if record.name == "toolbus.client.reconnecting_connection"
     ]
     assert output == [
-        f"lost the connection to {url}: reconnecting",
+        f"lost the connection to {url}{reason}: reconnecting",
         f"reconnected to {url}",
     ]
 

@@ -197,7 +197,7 @@ async def test_a_connection_with_a_token_of_a_fast_clock_is_revoked(server: Test
         assert await eve.close_code() == 4440
 
 
-@pytest.mark.parametrize("how", ["identity", "jti"])
+@pytest.mark.parametrize("how", ["identity", "name", "jti"])
 async def test_a_revoked_token_is_refused_and_its_connections_end(
     server: TestServer, how: str
 ) -> None:
@@ -206,8 +206,8 @@ async def test_a_revoked_token_is_refused_and_its_connections_end(
     token = server.token("eve")
     verified = ParticipantToken.from_jwt(token, server.server._settings.keys)
     options = {"issuer": verified.issuer, "name": "eve"}
-    if how == "jti":
-        options = {"jti": verified.jti}
+    if how != "identity":
+        options = {"jti": verified.jti} if how == "jti" else {"name": "eve"}
     async with raw_participant(server, token=everywhere) as root:
         async with raw_participant(server, token=token) as eve:
             assert await admin(root, "revoke", **options) == {"closed": 1}

@@ -163,6 +163,7 @@ async def test_sender_of_too_many_messages_is_refused_for_a_while_and_others_are
             mallory.send_frame(Send(number, "bob", "spam", NOTE))
         failed = await refusal(mallory, Send(5_000, "bob", "spam", NOTE))
         assert (failed.code, failed.executed, failed.retryable) == ("quota_exceeded", "no", True)
+        assert failed.message == "too many messages: at most 1,000 within 10 s"
         assert failed.retry_after_ms is not None
         assert 0 < failed.retry_after_ms <= 10_000
         assert await received(bob) == ["spam"] * 1_000

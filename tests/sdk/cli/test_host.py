@@ -13,6 +13,7 @@ import pytest
 from support.processes.command_line import CommandLine
 from toolbus.cli.commands.host import find_toolkit
 from toolbus.cli.suggestions import suggest_references
+from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 
 KITS = '''
 from typing import Annotated
@@ -219,6 +220,21 @@ def test_toolkit_that_cannot_be_created_is_reported_with_its_line(
     assert "kits:misnamed: ValueError: 'Bad Name' is not a toolkit name" in outcome.err
     assert "(kits.py:42)" in outcome.err
     assert "pydantic" not in outcome.err
+
+
+PATTERNS = ["name:part/*", "name:*", "part/*", "role:*"]
+
+
+@pytest.mark.parametrize("share", PATTERNS)
+def test_share_with_a_pattern_is_refused_and_no_pattern_proposed(
+    tmp_path: Path, share: str
+) -> None:
+    nowhere = CommandLine(tmp_path, {"TOOLBUS_URL": "ws://127.0.0.1:1"})
+    outcome = nowhere.run_here("host", "clock", "--private", "--share", share)
+    assert outcome.code == 2
+    assert f"--share {share!r} is not valid: a name or a role is no pattern" in outcome.err
+    with pytest.raises(InvalidOffer, match="'\\*' alone for all participants"):
+        check_shared_with("kit", [share])
 
 
 SHARES = [("bob", "bob"), ("name:", "X"), ("nme:bob", "bob"), ("", "X"), ("name:a\nb", "a\nb")]

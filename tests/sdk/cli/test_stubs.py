@@ -259,6 +259,16 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("public", "opened"),
+    [(True, '"kit")'), (False, '"kit", participant="corp/carl")')],
+)
+def test_stub_opens_a_private_toolkit_with_its_owner(public: bool, opened: str) -> None:
+    info = ToolkitInfo("kit", "", "", "", "d", public, "carl", 1, (), issuer="acme", alias="corp")
+    text = stub_module(info, ToolkitManifest(name="kit"))
+    assert f"# kit: Kit = await room.toolkit({opened}" in text.splitlines()
+
+
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_does_not_become_code(text: str) -> None:
     short = text[:100]

@@ -95,6 +95,23 @@ async def test_a_proxy_without_a_server_is_retryable(status: int) -> None:
     assert f"(HTTP {status})" in error.message
 
 
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("identity", "raise --max-per-identity"),
+        ("room", "raise --max-per-room"),
+        ("address", "raise --max-per-address"),
+        ("moon", "(HTTP 429)"),
+    ],
+)
+async def test_refusal_at_a_limit_names_it_and_the_remedy(limit: str, text: str) -> None:
+    head = f"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nToolbus-Limit: {limit}\r\n".encode()
+    async with other_service(head + HTML) as url:
+        error = await join_error(url)
+    assert text in error.message
+    assert (error.details.get("limit", "moon"), error.retry_after_s) == (limit, 7.0)
+
+
 async def test_certificate_of_an_unknown_authority_is_in_the_details(tmp_path: Path) -> None:
     async with running_server(settings=tls_settings(make_pki(tmp_path))) as server:
         error = await join_error(server.url)

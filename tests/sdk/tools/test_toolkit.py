@@ -109,10 +109,21 @@ def test_arguments_of_a_toolkit_are_copied() -> None:
     assert Toolkit("b").rules == ()
 
 
+def test_title_that_is_too_long_is_named_without_the_words_of_a_library() -> None:
+    with pytest.raises(
+        ValueError, match=r"^toolkit 'a': title: String should have at most 1000 \w+$"
+    ):
+        Toolkit("a", title="x" * 1_001)
+
+
+MANY = [FunctionTool(double, name=f"double{number}") for number in range(1_001)]
+
+
 @pytest.mark.parametrize(
     ("name", "tools", "error", "expected_message"),
     [
         ("a", [double, double], ValueError, "'a' has two tools named 'double'"),
+        ("a", MANY, ValueError, "'a' has 1,001 tools, at most 1,000 are allowed"),
         ("a", [Empty], TypeError, "Empty is a class"),
         ("a", ["double"], TypeError, "'double' is not a function or a Tool"),
         ("My Kit", [], ValueError, "'My Kit' is not a toolkit name.*did you mean 'my-kit'?"),
@@ -349,6 +360,7 @@ async def test_changed_toolkits_keep_everything_but_their_tools() -> None:
             ValueError,
             r"two tools named 'double': .*\.double and .*\.plain",
         ),
+        (lambda kit: kit.with_tools(*MANY), ValueError, "'t' has 1,002 tools, at most 1,000"),
         (lambda kit: kit.with_tools(7), TypeError, "7 is not a function or a Tool"),
         (lambda kit: kit.without("book"), ValueError, r"no tool 'book': did you mean books\?"),
         (lambda kit: kit.without("x"), ValueError, "no tool 'x': there are books"),

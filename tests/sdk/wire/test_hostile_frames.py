@@ -62,7 +62,7 @@ def test_value_at_the_depth_limit_is_read_and_one_deeper_is_refused(
     assert code_of(b"\x93\x63\x07" + deep(32)) == 1007
 
     unpack_body(deep(32))
-    with pytest.raises(BadBody, match="deeper"):
+    with pytest.raises(BadBody, match="deeper than 32 levels"):
         unpack_body(deep(33))
 
 

@@ -25,7 +25,13 @@ admin: typer.Typer = typer.Typer(
 class NoSuchParticipant(NotFound):
     """The participant to remove is not in the room."""
 
-    next_step = "`toolbus admin rooms` lists the rooms with their number of participants"
+    next_step = "`toolbus participants` lists the participants of the room"
+
+
+class NoSuchIssuer(NotFound):
+    """No key of the server has the issuer whose tokens are to be revoked."""
+
+    next_step = "--issuer is the `iss` of a key of the server, not its alias; or write ALIAS/NAME"
 
 
 @admin.callback()
@@ -80,22 +86,31 @@ def _revoke(
     options: RoomOptions,
     participant: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Revoke all tokens of this name; needs --issuer."),
+        typer.Argument(
+            metavar="NAME", help="Revoke all tokens of this name: of your issuer, or ALIAS/NAME."
+        ),
     ] = None,
-    issuer: Annotated[str | None, typer.Option(help="Issuer of these tokens.")] = None,
+    issuer: Annotated[
+        str | None, typer.Option(help="Issuer of these tokens, instead of its alias in NAME.")
+    ] = None,
     jti: Annotated[str | None, typer.Option(help="Revoke only the token with this id.")] = None,
 ) -> None:
     """Revoke all present tokens of a name, or one token, in every room."""
-    if jti is None and (participant is None or issuer is None):
-        raise UsageError("name the tokens: NAME --issuer ISSUER, or --jti ID for a single one")
+    if jti is None and participant is None:
+        raise UsageError("name the tokens: NAME or ALIAS/NAME, or --jti ID for a single one")
     if jti is not None and (participant is not None or issuer is not None):
         raise UsageError("--jti selects a single token: omit NAME and --issuer")
-    selected = {"jti": jti} if jti is not None else {"name": participant, "issuer": issuer}
+    given = {"jti": jti, "name": participant, "issuer": issuer}
+    selected = {name: value for name, value in given.items() if value is not None}
     done = in_room(options, lambda room: room.admin("revoke", **selected))
-    _print(options, done, f"revoked; closed {_connections(done)}")
     if done.get("unknown_issuer"):
-        text = f"no key of the server has the issuer {shown(issuer)}: is --issuer correct?"
-        typer.echo(text, err=True)
+        raise NoSuchIssuer(
+            f"no key of the server has the issuer {shown(issuer)}: the revocation is stored, and "
+            f"closed {_connections(done)}",
+            executed="yes",
+            details=done,
+        )
+    _print(options, done, f"revoked; closed {_connections(done)}")
 
 
 def _connections(done: dict[str, Any]) -> str:

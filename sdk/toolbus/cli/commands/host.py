@@ -30,7 +30,7 @@ from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, grant_command
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.errors import Cancelled, PermissionDenied
-from toolbus.hosting.hosted_toolkit import InvalidOffer
+from toolbus.hosting.hosted_toolkit import NO_PATTERNS, InvalidOffer
 from toolbus.records.records import Records
 from toolbus.records.sqlite_file import RecordsUnavailable
 from toolbus.room.room_client import RoomClient
@@ -262,6 +262,8 @@ def _open_records(path: Path | None, days: float, *, arguments: bool) -> Records
 
 def _check_share(share: str) -> None:
     kind, colon, name = share.partition(":")
+    if share != "*" and "*" in share:
+        raise UsageError(f"--share {share[:64]!r} is not valid: {NO_PATTERNS}")
     if share != "*" and not (kind in {"name", "role"} and is_participant_name(name)):
         name = name or ("X" if colon or not kind else kind)
         raise UsageError(

@@ -50,6 +50,7 @@ def _header(info: ToolkitInfo, class_name: str, variable: str) -> list[str]:
     command = f"toolbus stubs {info.name}"
     if not info.public:
         command += f" --participant {shlex.quote(info.full_owner)}"
+    owned = "" if info.public else f", participant={literal(info.full_owner)}"
     kind = "public" if info.public else "private"
     texts = [
         f"The tools of the {kind} toolkit {info.name} for type checkers, written by `{command}`.",
@@ -57,7 +58,7 @@ def _header(info: ToolkitInfo, class_name: str, variable: str) -> list[str]:
         f"Version: {info.version or '-'}",
         f"Digest: {info.digest}",
         "",
-        f'{variable}: {class_name} = await room.toolkit("{info.name}")',
+        f'{variable}: {class_name} = await room.toolkit("{info.name}"{owned})',
     ]
     return [f"# {comment(text)}".rstrip() for text in texts]
 
