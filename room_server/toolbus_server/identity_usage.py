@@ -171,6 +171,8 @@ class IdentityUsages:
         """Keep the usage for one window after a connection of the identity has ended."""
         usage = self.of(identity)
         self._left.pop(identity, None)
+        self._usages.pop(identity, None)
+        self._usages[identity] = usage  # one object is the key of both
         self._left[identity] = self._now() + WINDOW_S, usage
 
     def _forget_old(self) -> None:

@@ -98,7 +98,7 @@ def test_terminal_shows_a_lost_connection_and_continues_after_reconnecting(folde
             with there.hosting("sum_tools:sums", "--name", "eve"):
                 terminal.wait_for(r"participants 2: eve, ")
                 server.end()
-                terminal.wait_for(r"lost the connection to ws://[^ ]+: reconnecting")
+                terminal.wait_for(r"lost the connection to ws://[^ ]+ [(]the server closed it: ")
                 terminal.wait_for(r"connection lost, reconnecting")
             terminal.forget()
             with there.start("serve", "--dev", "--port", port, "--json") as again:
