@@ -49,6 +49,7 @@ async def route(facts: Facts) -> None:
             "caller": ApiScope.agent_default(),
             "unsampled": ApiScope.agent_default(),
         }
+        scopes |= {f"neighbour{number}": scopes["host"] for number in range(_NEIGHBOURS)}
         tokens = {name: server.token(name, room=ROOM, api=api) for name, api in scopes.items()}
         await serve_orders({"flush": flush}, url=server.url, tokens=tokens)
 
@@ -115,14 +116,20 @@ def calls_in(room: RoomClient) -> Order:
     return measured_calls(call)
 
 
+_NEIGHBOURS = 3
+"""Identities that register toolkits nobody calls: one may have 5,000 in a room."""
+
+
 async def neighbours(facts: Facts) -> None:
     """Register toolkits that nobody calls: as many as `BENCH_TOOLKITS` says, less one."""
     names = [f"idle{number}" for number in range(int(os.environ["BENCH_TOOLKITS"]) - 1)]
     manifest = Toolkit(ROOM, [add]).manifest().model_dump(mode="json", exclude_defaults=True)
     most = Limits().max_toolkits
+    for_one = Limits().max_identity_toolkits // most  # connections of one identity
     guests = []
-    for start in range(0, len(names), most):
-        guest = await Guest.join(facts["url"], ROOM, facts["tokens"]["host"], f"host{start}")
+    for number, start in enumerate(range(0, len(names), most)):
+        token = facts["tokens"][f"neighbour{number // for_one}"]
+        guest = await Guest.join(facts["url"], ROOM, token, f"host{start}")
         await guest.register([{**manifest, "name": name} for name in names[start : start + most]])
         guests.append(guest)
     await serve_orders(ready=len(guests))

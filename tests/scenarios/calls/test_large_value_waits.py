@@ -26,6 +26,7 @@ AT_ONCE = 3
 
 HOST = """
 import asyncio
+import gc
 import os
 from typing import Any
 
@@ -60,6 +61,7 @@ async def main() -> None:
     url, token = os.environ["HOST"].split(" ")
     kit = Toolkit("work", [say, dicts, models, numbers, anything])
     async with RoomClient(url, room="lab", token=token) as room, room.host(kit):
+        gc.freeze()  # as the guide to hosts advises
         print("ready", flush=True)
         await asyncio.Event().wait()
 
