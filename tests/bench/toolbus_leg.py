@@ -117,7 +117,7 @@ def calls_in(room: RoomClient) -> Order:
 
 
 _NEIGHBOURS = 3
-"""Identities that register toolkits nobody calls: one may have 5,000 in a room."""
+"""Identities whose toolkits are not called: one identity may have 5,000 toolkits in a room."""
 
 
 async def neighbours(facts: Facts) -> None:

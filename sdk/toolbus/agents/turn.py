@@ -71,7 +71,7 @@ from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
-from toolbus.tools.toolkit import Toolkit
+from toolbus.tools.toolkit import Toolkit, checked_records
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.records.records import Records
@@ -177,7 +177,7 @@ class Turn:
         self._model = model
         self._available = available
         self._middlewares = checked_middlewares(middlewares, "turn")
-        self._records = _checked_records(records)
+        self._records = checked_records(records, "turn")
         self._timeout_s = checked_timeout(timeout_s)
         self._names = ToolkitNames(self._always, self._required)
         self._entries: dict[str, TurnEntry] = {}
@@ -526,14 +526,6 @@ class Turn:
                 raise _not_in_turn(name, self._entries)
             entry = self._entries[tool]
         return entry
-
-
-def _checked_records(records: Records | None) -> Records | None:
-    if records is None:  # then nothing of records is imported
-        return None
-    from toolbus.records.records import checked_records
-
-    return checked_records(records, "turn")
 
 
 def _checked_use(use: object) -> ToolUse:

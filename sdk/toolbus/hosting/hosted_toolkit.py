@@ -78,8 +78,7 @@ def _limits_of(tool: Tool) -> ToolLimits:
 
 
 def _sync_limit(tool: Tool) -> int:
-    is_safe = tool.read_only if tool.concurrency_safe is None else tool.concurrency_safe
-    return SAFE_SYNC_CALLS if is_safe else 1
+    return SAFE_SYNC_CALLS if tool.manifest().is_concurrency_safe else 1
 
 
 def _kept_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:

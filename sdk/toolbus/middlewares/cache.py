@@ -41,7 +41,7 @@ class _SameObject:
 
 class _Entry(NamedTuple):
     chunks: tuple[bytes, ...]
-    """The chunks, packed: nobody can change them, and their size is known."""
+    """The chunks, packed: they cannot change, and their size is known."""
     size: int
     ttl_s: float
 

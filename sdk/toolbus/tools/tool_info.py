@@ -73,7 +73,6 @@ class ToolInfo:
         digest: str = "",
     ) -> Self:
         """Make one from a toolkit's manifest and that of one of its tools."""
-        safe = tool.read_only if tool.concurrency_safe is None else tool.concurrency_safe
         return cls(
             f"{toolkit.name}.{tool.name}",
             tool.description,
@@ -86,7 +85,7 @@ class ToolInfo:
             output_schema=tool.output_schema,
             read_only=tool.read_only,
             idempotent=tool.idempotent,
-            concurrency_safe=safe,
+            concurrency_safe=tool.is_concurrency_safe,
             destructive=tool.destructive,
             open_world=tool.open_world,
             external=tool.external,

@@ -40,7 +40,7 @@ from toolbus.tools.streaming import run_with_streams
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
-from toolbus.tools.wrapped_run import WrappedTool
+from toolbus.tools.wrapped_run import WrappedTool, read_in_time
 from toolbus.wire import MAX_FRAME_BYTES, MAX_TOOLS, BadBody, ToolkitManifest, pack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, unpack_steps
 from toolbus.wire.codec import pack_json_chunk, unpack_map
@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # most programs record nothing
 __all__ = [
     "MAX_RESULT_BYTES",
     "Toolkit",
+    "checked_records",
     "executed_now",
     "failure_of",
     "packed_result",
@@ -117,7 +118,7 @@ class Toolkit:
         self.middlewares: tuple[Middleware, ...] = checked_middlewares(
             middlewares, f"toolkit {name!r}"
         )
-        self.records: Records | None = _checked_records(records, name)
+        self.records: Records | None = checked_records(records, f"toolkit {name!r}")
         """Where its calls are recorded; may be set before it is hosted."""
         self._wrapped = self._wrap()
         self.in_process: Any = None
@@ -228,8 +229,7 @@ class Toolkit:
             if run.argument_bytes <= LARGE_BODY_BYTES:
                 checked = chosen.read_arguments(arguments)
             else:
-                steps = chosen.read_steps(arguments)
-                checked = await run_in_slices(steps, run.argument_bytes, continues=True)
+                checked = await read_in_time(chosen, run, arguments)
         except RoomException as error:
             run.refuse(error)
             raise
@@ -401,13 +401,13 @@ def _sendable(details: object) -> dict[str, Any]:
     return written if isinstance(written, dict) else {}
 
 
-def _checked_records(value: Records | None, toolkit: str) -> Records | None:
+def checked_records(value: Records | None, label: str) -> Records | None:
     """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
-    if value is None:
+    if value is None:  # then nothing of records is imported
         return None
     from toolbus.records.records import checked_records
 
-    return checked_records(value, f"toolkit {toolkit!r}")
+    return checked_records(value, label)
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

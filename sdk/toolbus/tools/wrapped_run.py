@@ -18,7 +18,7 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
-__all__ = ["WrappedTool"]
+__all__ = ["WrappedTool", "read_in_time"]
 
 _END = EmptyChunk()
 
@@ -35,7 +35,7 @@ class WrappedTool:
 
     Args:
         tool: The tool.
-        info: What the middlewares are told of it.
+        info: Its description, which the middlewares get.
         middlewares: The outermost first.
     """
 

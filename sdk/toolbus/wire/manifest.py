@@ -97,6 +97,11 @@ class ToolManifest(_Manifest):
     cache_ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds that a result may be served again for equal arguments."""
 
+    @property
+    def is_concurrency_safe(self) -> bool:
+        """The value of `concurrency_safe`, with its default."""
+        return self.read_only if self.concurrency_safe is None else self.concurrency_safe
+
 
 class ToolkitManifest(_Manifest):
     """One toolkit, as its host registers it and as other participants read it."""
