@@ -12,7 +12,6 @@ from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
 import msgpack
-import msgspec
 
 from toolbus.wire.codec import MAX_DEPTH, flat_map, msgpack_error, refuse_ext
 from toolbus.wire.json_check import PLAIN, PLAIN_OR_BYTES, BadBody, Location, check_value
@@ -31,8 +30,10 @@ Steps: TypeAlias = Generator[None, None, T]
 
 LARGE_BODY_BYTES = 16 * 1024
 """An opaque part with more bytes is read in steps."""
-PIECE_BYTES = 8 * 1024
+PIECE_BYTES = 2 * 1024
 """How much is unpacked in one step."""
+_SKIPPED_BYTES = 64 * 1024
+"""How much is gone through in one step, without making values: it takes 0.3 ms at most."""
 VALUES_PER_STEP = 4_096
 """How many values or keys are checked in one step."""
 _FLAT_BYTES = 64 * 1024  # a flat map of so many bytes is read in two milliseconds
@@ -59,15 +60,33 @@ def unpack_steps(
     """
     if len(data) <= _FLAT_BYTES and (flat := flat_map(data)) is not None:
         return flat
-    try:
-        msgspec.msgpack.decode(data, type=msgspec.Raw)  # refuses containers with a false length
-    except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise msgpack_error() from error
-    yield
+    yield from _skip_pieces(data)
     value = yield from _unpack_pieces(data, max_containers)
     if not (yield from _is_valid(value, max_depth, binary=binary)):
         yield from _find_invalid(value, max_depth, None, binary=binary)
     return value
+
+
+def _skip_pieces(data: bytes) -> Steps[None]:
+    """Go through a value without making any of it; refuse false lengths and bytes after its end.
+
+    The unpacker allocates a list by its length, before its items have come.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    pieces = memoryview(data)
+    for start in range(0, len(data), _SKIPPED_BYTES):
+        unpacker.feed(pieces[start : start + _SKIPPED_BYTES])
+        try:
+            unpacker.skip()
+        except msgpack.OutOfData:
+            yield
+            continue
+        except (ValueError, msgpack.UnpackException) as error:
+            raise msgpack_error() from error
+        if unpacker.tell() == len(data):
+            return
+        break
+    raise msgpack_error()
 
 
 def _unpack_pieces(data: bytes, max_containers: int | None) -> Steps[Any]:

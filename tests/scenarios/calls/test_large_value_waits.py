@@ -26,13 +26,13 @@ AT_ONCE = 3
 
 HOST = """
 import asyncio
-import gc
 import os
 from typing import Any
 
 from pydantic import BaseModel
 
 from toolbus import RoomClient, Toolkit, tool
+from toolbus.cli.commands.host import tune_collector
 
 class Row(BaseModel):
     a: int
@@ -61,7 +61,7 @@ async def main() -> None:
     url, token = os.environ["HOST"].split(" ")
     kit = Toolkit("work", [say, dicts, models, numbers, anything])
     async with RoomClient(url, room="lab", token=token) as room, room.host(kit):
-        gc.freeze()  # as the guide to hosts advises
+        tune_collector()  # as `toolbus host` does
         print("ready", flush=True)
         await asyncio.Event().wait()
 

@@ -7,6 +7,7 @@ comes from flags and variables of its own: see `toolbus.cli.factory_options`.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -40,7 +41,7 @@ from toolbus.settings import records_file as default_records_file
 from toolbus.telemetry.tracing import configure
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["TOOLKITS", "find_toolkit", "host"]
+__all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class _HostingRoom(RoomClient):
             self._hosted.append(toolkit.name)
             stack.callback(self._hosted.remove, toolkit.name)
             if len(self._hosted) == self._count:
+                tune_collector()
                 self._print_hosted()
             yield toolkit
 
@@ -107,6 +109,18 @@ class _HostingRoom(RoomClient):
             grants.register_private_toolkit and not grants.register_public_toolkit
         )
         return NotPublic(error) if may_only_host_private else error
+
+
+def tune_collector() -> None:
+    """Let Python's garbage collector hold this process up less.
+
+    It looks at all objects in one go when a process makes many new ones, as it does for large
+    arguments. It skips those that exist now, and looks at all others a third as often as by
+    default. Measured in docs/guides/host.md.
+    """
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 30)
 
 
 class NotPublic(PermissionDenied):
