@@ -6,7 +6,7 @@ bytes; only the collector of Python's garbage, which a step may start, can take 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
 from math import isfinite
 from typing import Any, TypeAlias, TypeVar
@@ -73,20 +73,9 @@ def _skip_pieces(data: bytes) -> Steps[None]:
     The unpacker allocates a list by its length, before its items have come.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
-    pieces = memoryview(data)
-    for start in range(0, len(data), _SKIPPED_BYTES):
-        unpacker.feed(pieces[start : start + _SKIPPED_BYTES])
-        try:
-            unpacker.skip()
-        except msgpack.OutOfData:
-            yield
-            continue
-        except (ValueError, msgpack.UnpackException) as error:
-            raise msgpack_error() from error
-        if unpacker.tell() == len(data):
-            return
-        break
-    raise msgpack_error()
+    yield from _read_pieces(data, _SKIPPED_BYTES, unpacker, unpacker.skip)
+    if unpacker.tell() < len(data):
+        raise msgpack_error()
 
 
 def _unpack_pieces(data: bytes, max_containers: int | None) -> Steps[Any]:
@@ -95,11 +84,18 @@ def _unpack_pieces(data: bytes, max_containers: int | None) -> Steps[Any]:
     unpacker = msgpack.Unpacker(
         ext_hook=refuse_ext, object_hook=hook, list_hook=hook, max_buffer_size=len(data)
     )
+    return (yield from _read_pieces(data, PIECE_BYTES, unpacker, unpacker.unpack))
+
+
+def _read_pieces(
+    data: bytes, size: int, unpacker: msgpack.Unpacker, read: Callable[[], T]
+) -> Steps[T]:
+    """Give pieces to an unpacker until it can read one value."""
     pieces = memoryview(data)
-    for start in range(0, len(data), PIECE_BYTES):
-        unpacker.feed(pieces[start : start + PIECE_BYTES])
+    for start in range(0, len(data), size):
+        unpacker.feed(pieces[start : start + size])
         try:
-            value = unpacker.unpack()
+            value = read()
         except msgpack.OutOfData:
             yield
             continue

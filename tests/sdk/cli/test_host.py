@@ -59,12 +59,24 @@ def misnamed():
     return Toolkit("Bad Name", [measure])
 '''
 
+COLLECTOR = """
+import gc
+from toolbus import Toolkit, tool
+
+@tool
+def state() -> dict:
+    return {"skipped": gc.get_freeze_count(), "threshold": gc.get_threshold()[2]}
+
+collector = Toolkit("collector", [state])
+"""
+
 
 @pytest.fixture(scope="module")
 def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     folder = tmp_path_factory.mktemp("host")
     (folder / "kits.py").write_text(KITS, encoding="utf-8")
     (folder / "exits.py").write_text("import sys\nsys.exit(3)\n", encoding="utf-8")
+    (folder / "collectors.py").write_text(COLLECTOR, encoding="utf-8")
     here = CommandLine(folder)
     with here.serving() as (_, url):
         there = here.at(url)
@@ -108,6 +120,13 @@ def test_idle_host_exits_without_output(toolbus: CommandLine) -> None:
     with toolbus.hosting("kits:ruler", "--name", "eve", "--private") as host:
         hosted = host.end(signal.SIGINT)
     assert (hosted.code, hosted.err) == (0, "")
+
+
+def test_host_tunes_the_garbage_collector(toolbus: CommandLine) -> None:
+    with toolbus.hosting("collectors:collector", "--name", "eve", "--private"):
+        state = toolbus.run("call", "collector.state", "--name", "eve").value
+    assert state["skipped"] > 0
+    assert state["threshold"] == 30
 
 
 def test_call_longer_than_the_drain_time_is_cancelled(toolbus: CommandLine, tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ class _ServerLoss:
         callers = self.cluster.callers
         long_calls = [asyncio.create_task(_count_to(each, count)) for each in callers]
         try:
-            # A call sent after a long call is answered after that one has started. It is not of
-            # `query`: the long calls may take all of that tool's places at a host.
+            # A call sent after a long call is answered after that one has started. These call
+            # another tool, as the long calls may take all places of `query` at a host.
             await asyncio.gather(*(_list_tables(each) for each in callers))
             if any(call.done() for call in long_calls):
                 return None
