@@ -52,7 +52,7 @@ def test_demo_with_several_servers_shows_the_effects_on_participants(
     assert output.count("counted to ") == 6 - int(cut_off[1])
     again = re.search(r"(\d+) retryable calls were answered since then", output)
     assert again is not None
-    assert int(again[1]) > 100
+    assert int(again[1]) > 0  # how many depends on the machine's speed
     assert re.search(r"all participants were connected again after \d+\.\d s", output)
     assert "list 8 participants and 2 hosts of sql, as before" in output
 
