@@ -117,10 +117,12 @@ class RequiredToolkit:
 
     def _check_grants(self, room: RoomClient) -> None:
         """Refuse required tools that the server would hide from this participant."""
+        if not self.tools:
+            return
         rights = ToolRights(room.grants.agents)
         hidden = [
             f"{self.name}.{tool}"
-            for tool in self.tools or ()
+            for tool in self.tools
             if not (rights.may_see(self.name, tool) or rights.may_call(self.name, tool))
         ]
         if hidden:

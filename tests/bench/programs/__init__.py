@@ -1,0 +1,1 @@
+"""The processes of the legs: `python -m bench.programs.NAME ROLE`."""
