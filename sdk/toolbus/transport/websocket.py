@@ -316,12 +316,15 @@ class MessageConnection(Connection):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or refuse it at once if the peer is too far behind."""
-        queue, size = self._send_queue, len(data)
-        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
-            return False
-        if (self.paused or queue) and not self.may_wait(size):
+        if (self.paused or self._send_queue) and not self._may_queue(len(data)):
             return False
         return self.send_message(data, ticket)
+
+    def _may_queue(self, size: int) -> bool:
+        queue = self._send_queue
+        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
+            return False
+        return self.may_wait(size)
 
     def may_wait(self, size: int) -> bool:
         """Whether so many bytes of another participant may be added to what waits for this peer."""
@@ -427,7 +430,7 @@ class ServerTransport(MessageConnection, ServerConnection):
         """Process data, at once if it is short."""
         if self._backlog:
             self._backlog = memoryview(bytes(self._backlog) + data)
-        elif len(data) <= max(_MIN_SLICE_BYTES, self._cutter.wanted):
+        elif len(data) <= _MIN_SLICE_BYTES or len(data) <= self._cutter.wanted:
             super().data_received(data)
         else:
             self._backlog = memoryview(data)
