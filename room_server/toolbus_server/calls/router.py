@@ -336,7 +336,7 @@ class Router:
                 call.call_id,
                 request.toolkit,
                 request.tool,
-                None if is_endless else max(1, ceil(remaining_s * 1000 - ROUNDING_MS)),
+                None if is_endless else ceil(remaining_s * 1000 - ROUNDING_MS) or 1,
                 request.arguments,
                 header,
                 traceparent,
