@@ -202,8 +202,7 @@ class Runner:
     def dispatch(self, dispatch: Dispatch) -> None:
         """Start a call, or refuse it at once. Must not raise."""
         hosted = self._find((dispatch.toolkit, "private" not in dispatch.header))
-        number = self._connection_number
-        if hosted is None or not hosted.first_connection <= number <= hosted.last_connection:
+        if hosted is None or not (hosted.is_for_all or hosted.serves(self._connection_number)):
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
         is_scarce = self._unread.count or len(self._running) >= self._places.common
