@@ -226,10 +226,10 @@ class Toolkit:
             return await self._wrapped[name].run(context, arguments, attachment)
         try:
             chosen = self.get_tool(name)
-            if run.argument_bytes <= LARGE_BODY_BYTES:
-                checked = chosen.read_arguments(arguments)
-            else:
+            if run.argument_bytes:
                 checked = await read_in_time(chosen, run, arguments)
+            else:
+                checked = chosen.read_arguments(arguments)
         except RoomException as error:
             run.refuse(error)
             raise

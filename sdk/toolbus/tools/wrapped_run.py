@@ -16,7 +16,6 @@ from toolbus.tools.streaming import check_streams, checked_result, close_items, 
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
-from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
 __all__ = ["WrappedTool", "read_in_time"]
 
@@ -25,7 +24,7 @@ _END = EmptyChunk()
 
 async def read_in_time(tool: Tool, run: ToolRun, arguments: dict[str, Any]) -> dict[str, Any]:
     """Check and convert arguments, large ones in slices. Raises `InvalidArguments`."""
-    if run.argument_bytes <= LARGE_BODY_BYTES:
+    if not run.argument_bytes:
         return tool.read_arguments(arguments)
     return await run_in_slices(tool.read_steps(arguments), run.argument_bytes, continues=True)
 
