@@ -84,7 +84,12 @@ class PassedOnChunks(CollectedChunks):
         self._has_ended = False
 
     async def put(self, chunk: Chunk) -> None:
-        """Pass a chunk on, and wait until it is taken. Raises if it alone cannot be sent."""
+        """Pass a chunk on, and wait until it is taken; drop it after the end.
+
+        Raises `InvalidResult` or `TooLarge` if it alone cannot be sent.
+        """
+        if self._has_ended:
+            return
         self._keep(chunk, packed_size(self._tool, chunk))
         self._waiting.append(chunk)
         self._changed.set()
