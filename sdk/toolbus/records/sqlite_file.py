@@ -24,6 +24,7 @@ _APPLICATION = 0x74626E72
 _VERSION = 1
 _BUSY_S = 1.0
 _OPEN_S = 3.0
+_MAX_LIMIT = 2**63 - 1
 _COLUMNS = tuple(each.name for each in fields(CallRecord))
 _KINDS = {"started_at": "REAL", "duration_s": "REAL"}
 _CREATE = (
@@ -164,7 +165,7 @@ def read_calls(path: Path, chosen: CallFilter, limit: int) -> list[CallRecord]:
         "since": chosen.since,
         "outcome": chosen.outcome,
         "who": chosen.who,
-        "limit": limit,
+        "limit": min(limit, _MAX_LIMIT),
     }
     with _reading(path) as connection:
         connection.create_function("covers", 1, lambda tool: chosen.covers(str(tool)))

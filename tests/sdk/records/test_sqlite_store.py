@@ -57,6 +57,8 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
     with Records.sqlite(path, days=99_999, arguments=True) as records:
         records.record(record)
         assert records.calls() == [record]
+        assert records.calls(limit=2**70, since=-1e300) == [record]
+        assert records.calls(who="\ud800") == []
         modes = {each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
     assert modes == {0o600}
     records.close()
