@@ -20,7 +20,7 @@ from toolbus.agents.turn_chunks import PassedOnChunks
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.client.local_errors import recorded_end
-from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException
+from toolbus.errors import Cancelled, InvalidArguments, NotFound, RoomException, ToolFailed
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.middleware import Middleware
 
@@ -157,9 +157,8 @@ class TurnRuns:
             raise
         finally:
             self._running.discard(call)
-        is_own = call.interrupted or self.has_ended
-        if is_own and (not task.done() or task.cancelled()):
-            raise self._interruption(call)
+        if not task.done() or task.cancelled():
+            raise self._cancellation(call)
         return task.result()
 
     # Uses
@@ -242,9 +241,10 @@ class TurnRuns:
             )
         info, collected, task = call.entry.info, call.collected, call.task
         chunks = tuple(collected.chunks)
-        interrupted = task is None or not task.done() or task.cancelled()
-        if task is None or interrupted:
-            error = self._interruption(call)
+        interrupted = False
+        if task is None or not task.done() or task.cancelled():
+            error = self._cancellation(call)
+            interrupted = isinstance(error, Cancelled)
         elif (raised := task.exception()) is not None:
             error = _as_room_exception(raised, call)
         elif not info.streaming:
@@ -261,7 +261,11 @@ class TurnRuns:
             collected.omitted,
         )
 
-    def _interruption(self, call: TurnCall) -> Cancelled:
+    def _cancellation(self, call: TurnCall) -> RoomException:
+        """Return the error of a call without an end of its own: interrupted, or by its tool."""
+        if not (call.interrupted or self.has_ended):
+            text, details = "the tool's task was cancelled", {"cause": "CancelledError"}
+            return ToolFailed(text, executed=call.executed, details=details)
         text = "the turn has ended" if self.has_ended else "the call was interrupted"
         return Cancelled(text, executed=call.executed)
 

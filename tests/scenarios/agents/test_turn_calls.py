@@ -311,6 +311,29 @@ async def call_again(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         yield chunk
 
 
+async def cancel_itself(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    yield TextChunk("")
+
+
+async def exit_program(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+    raise SystemExit("secret")
+    yield TextChunk("")
+
+
+async def give_what_is_no_json(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        yield object()
+
+
+async def give_too_much(call: ToolCall, next: Next) -> AsyncIterator[Any]:
+    async for _ in next(call):
+        yield "x" * MAX_FRAME_BYTES
+
+
 async def never_end(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
     await asyncio.Event().wait()
     yield TextChunk("")
@@ -324,6 +347,10 @@ async def never_end(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         (raise_before, "permission_denied", "no"),
         (raise_after, "tool_failed", "yes"),
         (call_again, "tool_failed", "yes"),
+        (cancel_itself, "tool_failed", "no"),
+        (exit_program, "tool_failed", "maybe"),
+        (give_what_is_no_json, "invalid_result", "yes"),
+        (give_too_much, "too_large", "yes"),
         (never_end, "deadline_exceeded", "no"),
     ],
 )
@@ -336,6 +363,44 @@ async def test_middleware_that_breaks_a_rule_is_a_clear_error(
                 await turn.invoke(f"{kit}.echo", {"text": "x"}, timeout_s=2)
             assert (raised.value.code, raised.value.executed) == (code, executed)
             assert "secret" not in raised.value.message
+
+
+@pytest.mark.parametrize("kit", KITS)
+async def test_chunk_that_is_refused_while_the_tool_runs_does_not_deny_that_it_ran(
+    kit: str,
+) -> None:
+    async with both(middlewares=[give_too_much]) as turn:
+        use = ToolUse("1", f"{kit}.doubled", input=[1])
+        (result,) = await turn.run([use])
+    assert result.error is not None
+    assert (result.error.code, result.executed) == ("too_large", {"near": "yes"}.get(kit, "maybe"))
+
+
+async def test_arguments_that_a_middleware_changed_in_place_are_in_the_result() -> None:
+    async def change(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        call.arguments["text"] = "changed"  # type: ignore[index]
+        async for chunk in next(call):
+            yield chunk
+
+    async with both(middlewares=[change]) as turn:
+        results = await turn.run([ToolUse("1", f"{kit}.echo", {"text": "x"}) for kit in KITS])
+    assert [each.changed_arguments for each in results] == 2 * [{"text": "changed"}]
+
+
+async def test_task_of_a_tool_that_is_cancelled_from_within_is_a_failure() -> None:
+    @tool
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with both(cancels_itself) as turn:
+        for kit in KITS:
+            with pytest.raises(ToolFailed, match="task was cancelled") as raised:
+                await turn.invoke(f"{kit}.cancels_itself")
+            (result,) = await turn.run([ToolUse("1", f"{kit}.cancels_itself")])
+            assert (raised.value.executed, result.executed, result.state) == ("yes", "yes", "failed")
 
 
 async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
