@@ -12,7 +12,14 @@ from toolbus.tools.tool_run import OnChunk
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.wire import BadBody, pack_body
 
-__all__ = ["CollectedChunks", "CollectedValues", "PassedOnChunks", "in_memory", "packed_size", "pulled"]
+__all__ = [
+    "CollectedChunks",
+    "CollectedValues",
+    "PassedOnChunks",
+    "in_memory",
+    "packed_size",
+    "pulled",
+]
 
 
 class CollectedChunks:

@@ -400,7 +400,11 @@ async def test_task_of_a_tool_that_is_cancelled_from_within_is_a_failure() -> No
             with pytest.raises(ToolFailed, match="task was cancelled") as raised:
                 await turn.invoke(f"{kit}.cancels_itself")
             (result,) = await turn.run([ToolUse("1", f"{kit}.cancels_itself")])
-            assert (raised.value.executed, result.executed, result.state) == ("yes", "yes", "failed")
+            assert (raised.value.executed, result.executed, result.state) == (
+                "yes",
+                "yes",
+                "failed",
+            )
 
 
 async def test_retry_by_a_middleware_states_what_any_attempt_did() -> None:
