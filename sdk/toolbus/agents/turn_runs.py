@@ -116,7 +116,11 @@ class TurnRuns:
         recording.owner, recording.digest = info.owner, info.digest
         recording.executed = lambda: call.executed
         with recording:
-            return await self._execute(call)
+            try:
+                return await self._execute(call)
+            except Exception as error:
+                recording.end(_as_room_exception(error, call))
+                raise
 
     def refused(self, tool: str, call_id: str, error: RoomException) -> None:
         """Record a call that cannot begin, such as one of a tool that is not in the turn."""

@@ -34,7 +34,7 @@ __all__ = [
 FieldKind: TypeAlias = Literal["switch", "list", "text", "json"]
 _LISTS = (list, tuple, set, frozenset)
 _RECORD_MARKS = frozenset({"__dataclass_fields__", "__total__", "_fields"})
-"""Attributes of dataclasses, of a `TypedDict`, also that of typing_extensions, and of named tuples."""
+"""Attributes of dataclasses, of any `TypedDict`, and of named tuples."""
 _METAVARS: Mapping[Any, str] = types.MappingProxyType(
     {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 )

@@ -206,7 +206,9 @@ def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
         return as_chunk(value)
     except InvalidResult as error:
         error.executed = run.executed_so_far
-        raise run.fail(error) if run.entered else run.refuse(error)
+        record = run.fail if run.entered else run.refuse
+        record(error)
+        raise
 
 
 def _functions_of(value: Any) -> tuple[Any, ...]:

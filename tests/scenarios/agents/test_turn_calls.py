@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -164,6 +164,8 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
             (result,) = await turn.run([use])
             assert (result.state, result.executed) == ("failed", "no")
             assert "FileNotFoundError" in result.for_model()
+            (result,) = await turn.run([ToolUse("1", f"{kit}.facts")], on_progress=cast(Any, 7))
+            assert "on_progress must be a plain function" in result.for_model()
     assert ended[: len(wrong)] == ended[len(wrong) :]
 
 

@@ -271,7 +271,8 @@ async def _run(turn: Turn, name: str) -> tuple[str, str]:
 
 async def _streamed(turn: Turn, name: str) -> tuple[str, str]:
     first, result = [each async for each in turn.stream(ToolUse("1", name))]
-    assert isinstance(first, Chunk) and isinstance(result, ToolResult)
+    assert isinstance(first, Chunk)
+    assert isinstance(result, ToolResult)
     return result.state, result.executed
 
 
