@@ -149,6 +149,7 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
         ({"caller_context": [1]}, "facts", "caller_context must be one object"),
         ({"caller_context": {"a": object()}}, "facts", "cannot be written as JSON"),
         ({"on_progress": 7}, "facts", "on_progress must be a plain function"),
+        ({"timeout_s": "1"}, "facts", "timeout_s must be a finite number"),
     )
     ended = []
     async with both() as turn:
@@ -167,6 +168,7 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
             (result,) = await turn.run([ToolUse("1", f"{kit}.facts")], on_progress=cast(Any, 7))
             assert "on_progress must be a plain function" in result.for_model()
     assert ended[: len(wrong)] == ended[len(wrong) :]
+    assert all(path is not None for _, path in ended)
 
 
 async def test_error_of_an_input_is_raised_to_its_caller_and_not_of_the_tool() -> None:
