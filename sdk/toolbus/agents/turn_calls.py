@@ -347,6 +347,10 @@ class _Wrapped:
             if error is call.input_error:
                 raise
             failure = failure_of(error, self._run)
+            if call.attempts and failure.executed == "maybe":
+                # What the chain could not know while the attempt ran.
+                if failure is error or call.executed == "yes":
+                    failure.executed = call.executed
             if failure is error:
                 raise
             raise failure from error

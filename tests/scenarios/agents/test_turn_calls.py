@@ -380,6 +380,27 @@ async def test_chunk_that_is_refused_while_the_tool_runs_does_not_deny_that_it_r
     assert (result.error.code, result.executed) == ("too_large", {"near": "yes"}.get(kit, "maybe"))
 
 
+async def test_middleware_that_gives_a_running_tool_up_does_not_hide_that_it_ran() -> None:
+    began = asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def give_up(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
+        running = asyncio.ensure_future(anext(next(call)))
+        await began.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        raise LookupError("given up")
+        yield TextChunk("")
+
+    async with both(hang, middlewares=[give_up]) as turn:
+        results = await turn.run([ToolUse("1", f"{kit}.hang") for kit in KITS])
+    assert [each.executed for each in results] == ["yes", "maybe"]
+
+
 async def test_arguments_that_a_middleware_changed_in_place_are_in_the_result() -> None:
     async def change(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         call.arguments["text"] = "changed"  # type: ignore[index]
