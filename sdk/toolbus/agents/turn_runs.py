@@ -269,7 +269,9 @@ class TurnRuns:
         """Return the error of a call without an end of its own: interrupted, or by its tool."""
         if not (call.interrupted or self.has_ended):
             text, details = "the tool's task was cancelled", {"cause": "CancelledError"}
-            return ToolFailed(text, executed=call.executed, details=details)
+            is_of_middleware = self._middlewares and not call.attempts  # it may have acted instead
+            executed = "maybe" if is_of_middleware else call.executed
+            return ToolFailed(text, executed=executed, details=details)
         text = "the turn has ended" if self.has_ended else "the call was interrupted"
         return Cancelled(text, executed=call.executed)
 

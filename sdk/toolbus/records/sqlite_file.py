@@ -43,6 +43,7 @@ _SELECT = (
     " AND (:who IS NULL OR caller = :who OR substr(caller, instr(caller, '/') + 1) = :who)"
     " AND covers(tool) ORDER BY started_at DESC, id DESC LIMIT :limit"
 )
+_NO_FILE = "it is not a regular file"
 _OTHER_PROGRAM = "it is a database of another program"
 
 
@@ -106,7 +107,7 @@ def _open(path: Path) -> OpenFile:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         if not path.is_file():
-            raise ValueError("it is not a regular file") from None
+            raise ValueError(_NO_FILE) from None
     facts = path.stat()
     connection = sqlite3.connect(
         path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -186,6 +187,8 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.exists():
         text = f"there are no records of calls at {path}"
         raise NoRecords(text, details={"path": str(path)})
+    if not path.is_file():  # to open a pipe would wait for its writer
+        raise _unavailable(path, _NO_FILE)
     address = f"{path.absolute().as_uri()}?mode=ro"
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
         address += "&immutable=1"  # SQLite could not make its lock files, and there is no writer

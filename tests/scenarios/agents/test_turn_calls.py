@@ -351,7 +351,7 @@ async def never_end(call: ToolCall, next: Next) -> AsyncIterator[Chunk]:
         (raise_before, "permission_denied", "no"),
         (raise_after, "tool_failed", "yes"),
         (call_again, "tool_failed", "yes"),
-        (cancel_itself, "tool_failed", "no"),
+        (cancel_itself, "tool_failed", "maybe"),
         (exit_program, "tool_failed", "maybe"),
         (give_what_is_no_json, "invalid_result", "yes"),
         (give_too_much, "too_large", "yes"),
