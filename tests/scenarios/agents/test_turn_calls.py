@@ -171,6 +171,17 @@ async def test_what_cannot_be_sent_with_a_call_is_refused_alike(tmp_path: Path) 
     assert all(path is not None for _, path in ended)
 
 
+async def test_argument_that_is_no_json_has_its_path_alike() -> None:
+    async with both() as turn:
+        for value in (b"x", float("nan"), 2**70, [object()]):
+            paths = set()
+            for kit in KITS:
+                with pytest.raises(InvalidArguments) as raised:
+                    await turn.invoke(f"{kit}.echo", {"text": value})
+                paths.add(raised.value.details["path"].split("/")[1])
+            assert paths == {"text"}
+
+
 async def test_error_of_an_input_is_raised_to_its_caller_and_not_of_the_tool() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
