@@ -85,8 +85,8 @@ class ToolkitNames:
     def add_available(self, found: Iterable[ToolkitProxy]) -> Iterator[ToolkitProxy]:
         """Add toolkits of the room, and yield those that were added.
 
-        One whose name is taken is left out, with a warning: else a stranger could keep an agent
-        from starting by the name of a toolkit.
+        One whose name is taken is left out, with a warning: else any participant could
+        keep an agent from starting by the name of a toolkit.
         """
         for proxy in found:
             name, owner = proxy.info.name, proxy.info.full_owner

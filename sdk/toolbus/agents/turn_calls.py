@@ -112,7 +112,7 @@ class TurnCall:
     ended: asyncio.Future[None] | None = None
     """Done when the task has ended, or was given up because it does not end."""
     interrupted: bool = False
-    """Whether it was told to end."""
+    """Whether it was interrupted, or its turn has ended."""
     input_error: Exception | None = None
     """What the iterable of its input raised."""
     _settled: Executed = field(default="no", init=False)
@@ -129,7 +129,7 @@ class TurnCall:
         return max(self._settled, running, key=_EVIDENCE.__getitem__)
 
     def end(self) -> None:
-        """Let whatever waits for the call go on."""
+        """Mark the call as ended, or as given up."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 

@@ -141,7 +141,7 @@ class TurnRuns:
             executed = error.executed if isinstance(error, RoomException) else call.executed
             span.end(recorded_end(error), executed)
             raise
-        span.end(None, "yes")
+        span.end(None, call.executed)
         return chunk
 
     async def chunk(self, call: TurnCall) -> Chunk:
@@ -259,7 +259,7 @@ class TurnRuns:
             "interrupted" if interrupted else "ok" if error is None else state_of(error),
             chunks,
             error,
-            "yes" if error is None else error.executed,
+            call.executed if error is None else error.executed,
             call.sent,
             info.streaming,
             collected.omitted,

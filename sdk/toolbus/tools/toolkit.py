@@ -405,9 +405,14 @@ def checked_records(value: Records | None, label: str) -> Records | None:
     """Return the value of `records=`. Raises `TypeError` for anything but records and None."""
     if value is None:  # then nothing of records is imported
         return None
-    from toolbus.records.records import checked_records
+    from toolbus.records.records import Records
 
-    return checked_records(value, label)
+    if not isinstance(value, Records):
+        raise TypeError(
+            f"{label}: records must be Records.memory() or Records.sqlite(PATH), not"
+            f" {type(value).__name__}"
+        )
+    return value
 
 
 def _by_name(toolkit: str, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
