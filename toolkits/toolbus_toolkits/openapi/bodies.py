@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from toolbus import InvalidArguments
 from toolbus_toolkits.openapi.arguments import BodyPlan
+from toolbus_toolkits.openapi.refusals import ArgumentRefused
 from toolbus_toolkits.openapi.serialization import plain_text, query_pairs
 
 __all__ = ["ReadFile", "WrittenBody", "write_body"]
@@ -36,7 +36,7 @@ def write_body(
 ) -> WrittenBody | None:
     """Write a body; None if no part of an optional one is given.
 
-    Raises `InvalidArguments` for files that do not fit the fields of the body.
+    Raises `ArgumentRefused` for files that do not fit the fields of the body.
     """
     if plan.kind == "binary":
         return _binary(plan, files)
@@ -74,7 +74,7 @@ def _binary(plan: BodyPlan, files: list[ReadFile]) -> WrittenBody | None:
     if not files:
         return None
     if len(files) > 1:
-        raise InvalidArguments("/attachment: the operation takes one file")
+        raise ArgumentRefused("attachment", "the operation takes one file")
     name = plan.media_type.name
     generic = "*" in name or name == "application/octet-stream"
     return WrittenBody(files[0].data, (files[0].media_type if generic else name))
@@ -87,7 +87,7 @@ def _text_type(name: str) -> str:
 
 def _pairs(plan: BodyPlan, value: Any) -> list[str]:
     if not isinstance(value, dict):
-        raise InvalidArguments("/body: a form is an object of its fields")
+        raise ArgumentRefused("body", "a form is an object of its fields")
     media_type = plan.media_type
     return [
         part
@@ -98,7 +98,7 @@ def _pairs(plan: BodyPlan, value: Any) -> list[str]:
 
 def _multipart(plan: BodyPlan, value: Any, files: list[ReadFile]) -> WrittenBody:
     if not isinstance(value, dict):
-        raise InvalidArguments("/body: a form is an object of its fields")
+        raise ArgumentRefused("body", "a form is an object of its fields")
     parts: list[tuple[str, tuple[str | None, bytes, str | None]]] = []
     for name, each in value.items():
         encoding = plan.media_type.encodings.get(name)
@@ -122,7 +122,7 @@ def _assigned(plan: BodyPlan, files: list[ReadFile]) -> list[tuple[str, ReadFile
     for file in files:
         if not fields:
             names = ", ".join(each.name for each in plan.files)
-            raise InvalidArguments(f"/attachment: more files than the fields take: {names}")
+            raise ArgumentRefused("attachment", f"more files than the fields take: {names}")
         found.append((fields[0].name, file))
         if not fields[0].is_list:
             del fields[0]

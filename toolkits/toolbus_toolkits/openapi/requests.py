@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-from toolbus import InvalidArguments
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.bodies import ReadFile, write_body
 from toolbus_toolkits.openapi.model import Operation, Parameter
 from toolbus_toolkits.openapi.parsing import SpecError
+from toolbus_toolkits.openapi.refusals import ArgumentRefused
 from toolbus_toolkits.openapi.serialization import header_text, path_text, query_pairs
 
 __all__ = ["PreparedRequest", "prepare", "server_of"]
@@ -66,7 +66,7 @@ def prepare(
     arguments: dict[str, Any],
     files: list[ReadFile],
 ) -> PreparedRequest:
-    """Make the request of a call. Raises `InvalidArguments` for values that cannot be sent.
+    """Make the request of a call. Raises `ArgumentRefused` for values that cannot be sent.
 
     Only given arguments are sent: a default in the description is the server's.
     """
@@ -96,7 +96,7 @@ def _add(
         case "path":
             segments[name] = path_text(name, value, encoding)
             if not segments[name]:
-                raise _invalid(argument, "a parameter of the path must not be empty")
+                raise ArgumentRefused(argument, "a parameter of the path must not be empty")
         case "query":
             request.query.extend(query_pairs(name, value, encoding))
         case "cookie":
@@ -105,18 +105,18 @@ def _add(
             try:
                 request.headers[name] = header_text(value, encoding)
             except ValueError as error:
-                raise _invalid(argument, str(error)) from error
+                raise ArgumentRefused(argument, str(error)) from error
 
 
 def _path(template: str, segments: dict[str, str]) -> str:
-    """Fill a path. Raises `InvalidArguments` if a segment would become `.` or `..`."""
+    """Fill a path. Raises `ArgumentRefused` if a segment would become `.` or `..`."""
     filled = [
         re.sub(r"\{([^{}]*)\}|[^{}]+|.", lambda part: _filled(part, segments), each)
         for each in template.split("/")
     ]
     for before, after in zip(template.split("/"), filled, strict=True):
         if after in (".", "..") and before != after:
-            raise InvalidArguments("a segment of the path must not be '.' or '..'")
+            raise ArgumentRefused("", "a segment of the path must not be '.' or '..'")
     return "/".join(filled)
 
 
@@ -125,10 +125,5 @@ def _filled(part: re.Match[str], segments: dict[str, str]) -> str:
     if name is None:
         return quote(part.group(0), safe="%:@!$&'()*+,;=~")
     if name not in segments:
-        raise InvalidArguments(f"the path needs the parameter {name[:100]!r}")
+        raise ArgumentRefused("", f"the path needs the parameter {name[:100]!r}")
     return segments[name]
-
-
-def _invalid(argument: str, message: str) -> InvalidArguments:
-    path = "/" + argument.replace("~", "~0").replace("/", "~1")
-    return InvalidArguments(f"{path}: {message}", details={"path": path, "message": message})

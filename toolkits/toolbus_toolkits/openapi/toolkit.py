@@ -227,7 +227,7 @@ class _ToolMaker:
 
     def _client(self, servers: set[str]) -> ApiClient:
         options = self._options
-        hosts = self._hosts or tuple(sorted(_hosts_of(servers, options.allow_private)))
+        hosts = self._hosts or tuple(sorted(_hosts_of(servers)))
         return ApiClient(
             AddressPolicy(hosts, options.allow_private),
             Credentials(self._api.schemes, options.credentials, options.resolver),
@@ -269,9 +269,9 @@ class _ToolMaker:
         self.skipped.append(text)
 
 
-def _hosts_of(servers: Iterable[str], allow_private: bool) -> Iterable[str]:
+def _hosts_of(servers: Iterable[str]) -> Iterable[str]:
     """Give the host and port of each server, but no address that only an operator may name."""
-    unlisted = AddressPolicy((), allow_private)
+    unlisted = AddressPolicy(allow_private=True)
     for each in servers:
         try:
             unlisted.check_url(each)

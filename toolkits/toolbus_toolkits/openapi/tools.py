@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus import FileChunk, InputStream, JsonChunk, Tool, TooLarge, ToolContext
+from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext
 from toolbus_toolkits.openapi.arguments import Arguments
 from toolbus_toolkits.openapi.bodies import ReadFile
 from toolbus_toolkits.openapi.calls import ApiClient
 from toolbus_toolkits.openapi.model import Api, Operation
 from toolbus_toolkits.openapi.pages import PageRule, next_request
+from toolbus_toolkits.openapi.refusals import ArgumentRefused
 from toolbus_toolkits.openapi.requests import PreparedRequest, prepare
 from toolbus_toolkits.openapi.responses import result_of
 
@@ -59,14 +60,13 @@ class OperationCall:
         return prepare(self.operation, self.server, self.plan, arguments, files)
 
     async def read(self, file: FileChunk, left: int) -> ReadFile:
-        """Read a file of a call into memory. Raises `TooLarge` beyond some bytes."""
+        """Read a file of a call into memory. Raises `ArgumentRefused` beyond some bytes."""
         pieces: list[bytes] = []
         async for piece in file.pieces():
             left -= len(piece)
             if left < 0:
-                raise TooLarge(
-                    f"the files of a call have more than {self.max_upload_bytes:,} bytes",
-                    executed="no",
+                raise ArgumentRefused(
+                    "attachment", f"the files have more than {self.max_upload_bytes:,} bytes"
                 )
             pieces.append(piece)
         return ReadFile(file.name, file.mime_type, b"".join(pieces))
