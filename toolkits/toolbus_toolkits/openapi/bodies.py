@@ -7,13 +7,31 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from toolbus import ToolFailed
 from toolbus_toolkits.openapi.arguments import BodyPlan
-from toolbus_toolkits.openapi.refusals import ArgumentRefused
 from toolbus_toolkits.openapi.serialization import plain_text, query_pairs
 
-__all__ = ["ReadFile", "WrittenBody", "write_body"]
+__all__ = ["ArgumentRefused", "ReadFile", "WrittenBody", "write_body"]
 
 _UNSET: Any = object()
+
+
+class ArgumentRefused(ToolFailed):
+    """An argument or a file that cannot be sent, though it fits the schema.
+
+    Args:
+        argument: The argument, as its tool names it; empty for several.
+        message: What is wrong with it, without the value.
+    """
+
+    def __init__(self, argument: str, message: str) -> None:
+        path = "/" + argument.replace("~", "~0").replace("/", "~1") if argument else ""
+        super().__init__(
+            f"{path}: {message}" if path else message,
+            executed="no",
+            retryable=False,
+            details={"path": path, "message": message},
+        )
 
 
 class ReadFile(NamedTuple):

@@ -8,10 +8,9 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from toolbus_toolkits.openapi.arguments import Arguments
-from toolbus_toolkits.openapi.bodies import ReadFile, write_body
+from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile, write_body
 from toolbus_toolkits.openapi.model import Operation, Parameter
 from toolbus_toolkits.openapi.parsing import SpecError
-from toolbus_toolkits.openapi.refusals import ArgumentRefused
 from toolbus_toolkits.openapi.serialization import header_text, path_text, query_pairs
 
 __all__ = ["PreparedRequest", "prepare", "server_of"]

@@ -8,11 +8,10 @@ from typing import Any
 
 from toolbus import FileChunk, InputStream, JsonChunk, Tool, ToolContext
 from toolbus_toolkits.openapi.arguments import Arguments
-from toolbus_toolkits.openapi.bodies import ReadFile
+from toolbus_toolkits.openapi.bodies import ArgumentRefused, ReadFile
 from toolbus_toolkits.openapi.calls import ApiClient
 from toolbus_toolkits.openapi.model import Api, Operation
 from toolbus_toolkits.openapi.pages import PageRule, next_request
-from toolbus_toolkits.openapi.refusals import ArgumentRefused
 from toolbus_toolkits.openapi.requests import PreparedRequest, prepare
 from toolbus_toolkits.openapi.responses import result_of
 
