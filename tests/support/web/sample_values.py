@@ -1,4 +1,4 @@
-"""A value that fits a JSON Schema: its example or default, or the least that its keywords ask for."""
+"""Values that fit a JSON Schema: a default, or the least that its keywords ask for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMATS = {
 
 
 def sample_arguments(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments for an input schema: the required ones, and those of depth one."""
+    """Return arguments for an input schema: the required ones."""
     properties = schema.get("properties", {})
     return {
         name: _sample(each, schema.get("$defs", {}))
@@ -43,7 +43,11 @@ def _sample(schema: Any, defs: dict[str, Any]) -> Any:
         parts = [_sample(each, defs) for each in schema["allOf"]]
         objects = [each for each in parts if isinstance(each, dict)]
         own = _typed({**schema, "type": "object"}, defs) if objects else None
-        return {k: v for each in [*objects, own] for k, v in each.items()} if own is not None else parts[0]
+        return (
+            {k: v for each in [*objects, own] for k, v in each.items()}
+            if own is not None
+            else parts[0]
+        )
     return _typed(schema, defs)
 
 
