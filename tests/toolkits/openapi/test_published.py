@@ -103,8 +103,8 @@ async def test_every_operation_of_a_published_description_is_accepted_by_its_moc
         kit = OpenApiToolkit.from_file(modules / file, options=options)
         for tool in kit.tools:
             manifest = tool.manifest()
-            file = FileChunk(b"x", "x.txt")
-            upload: InputStream[Any] | None = InputStream([file]) if manifest.takes else None
+            sent = FileChunk(b"x", "x.txt")
+            upload: InputStream[Any] | None = InputStream([sent]) if manifest.takes else None
             arguments = sample_arguments(manifest.input_schema)
             try:
                 await kit.execute(ToolContext(), tool.name, arguments, upload)
