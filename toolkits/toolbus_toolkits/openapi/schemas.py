@@ -1,4 +1,4 @@
-"""Schemas of a description to JSON Schema 2020-12, for the arguments of one tool. Pure.
+"""Schemas of a description to JSON Schema 2020-12, for the arguments of its tools. Pure.
 
 Each schema that a `$ref` names becomes an entry of `$defs`, so that recursive ones need no special
 case. What only a response has (`readOnly`) is left out.
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from toolbus_toolkits.openapi.references import Place, follow
 
-__all__ = ["SchemaWriter", "is_binary"]
+__all__ = ["Definitions", "SchemaWriter", "is_binary"]
 
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _COPIED = frozenset(
@@ -54,8 +54,8 @@ _MAPS = frozenset({"dependentSchemas", "patternProperties", "properties"})
 _MAX_TEXT = 4_000
 
 
-class SchemaWriter:
-    """Writes the schemas of one tool, which share their `$defs`.
+class Definitions:
+    """The schemas of one description that a `$ref` names, each written once for all tools.
 
     Args:
         dialect: The version of the description.
@@ -63,12 +63,57 @@ class SchemaWriter:
     """
 
     def __init__(self, dialect: Literal["2.0", "3.0", "3.1"], *, patterns: bool = True) -> None:
-        self._old = dialect != "3.1"
+        self._is_old = dialect != "3.1"
         self._patterns = patterns
         self._names: dict[int, str] = {}
-        self._used: set[str] = set()
-        self._waiting: list[tuple[str, Place]] = []
-        self._defs: dict[str, Any] = {}
+        self._places: dict[str, Place] = {}
+        self._written: dict[str, tuple[dict[str, Any], set[str]]] = {}
+
+    def writer(self) -> SchemaWriter:
+        """Return a writer for the schemas of one tool."""
+        return SchemaWriter(self, is_old=self._is_old, patterns=self._patterns)
+
+    def closure(self, names: set[str]) -> dict[str, Any]:
+        """Return definitions and those that they refer to, by name. Raises `SpecError`."""
+        found: dict[str, Any] = {}
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found[name], further = self._definition(name)
+                waiting.extend(further)
+        return dict(sorted(found.items()))
+
+    def _definition(self, name: str) -> tuple[dict[str, Any], set[str]]:
+        if name not in self._written:
+            writer = self.writer()
+            self._written[name] = (writer.write(self._places[name]), writer.used)
+        return self._written[name]
+
+    def name(self, ref: str, target: Place) -> str:
+        """Return the name of what a `$ref` refers to."""
+        found = self._names.get(id(target.value))  # the places keep the documents alive
+        if found is not None:
+            return found
+        base = re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2])[:64] or "schema"
+        name, number = base, 1
+        while name in self._places:
+            number += 1
+            name = f"{base}_{number}"
+        self._names[id(target.value)] = name
+        self._places[name] = target
+        return name
+
+
+class SchemaWriter:
+    """Writes the schemas of one tool; made by `Definitions.writer`."""
+
+    def __init__(self, definitions: Definitions, *, is_old: bool, patterns: bool) -> None:
+        self._definitions = definitions
+        self._is_old = is_old
+        self._patterns = patterns
+        self.used: set[str] = set()
+        """The names of the definitions that what was written refers to."""
 
     def write(self, place: Place) -> dict[str, Any]:
         """Return a schema, whose `$ref` are to entries of `defs`. Raises `SpecError`."""
@@ -76,32 +121,16 @@ class SchemaWriter:
             return {"not": {}} if place.value is False else {}
         ref = place.value.get("$ref")
         if isinstance(ref, str):
-            target = {"$ref": f"#/$defs/{self._name(ref, follow(place))}"}
-            return target if self._old else {**self._members(place), **target}
+            name = self._definitions.name(ref, follow(place))
+            self.used.add(name)
+            target = {"$ref": f"#/$defs/{name}"}
+            return target if self._is_old else {**self._members(place), **target}
         schema = self._members(place)
-        return self._with_null(schema, place) if self._old else schema
+        return self._with_null(schema, place) if self._is_old else schema
 
     def defs(self) -> dict[str, Any]:
         """Return the `$defs` of everything written so far. Raises `SpecError`."""
-        while self._waiting:
-            name, place = self._waiting.pop()
-            self._defs[name] = self.write(place)
-        return dict(sorted(self._defs.items()))
-
-    def _name(self, ref: str, target: Place) -> str:
-        """Return the name in `$defs` of what a `$ref` refers to."""
-        found = self._names.get(id(target.value))  # the documents live as long as the writer
-        if found is not None:
-            return found
-        base = re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2])[:64] or "schema"
-        name, number = base, 1
-        while name in self._used:
-            number += 1
-            name = f"{base}_{number}"
-        self._used.add(name)
-        self._names[id(target.value)] = name
-        self._waiting.append((name, target))
-        return name
+        return self._definitions.closure(self.used)
 
     def _members(self, place: Place) -> dict[str, Any]:
         written: dict[str, Any] = {}
@@ -109,7 +138,7 @@ class SchemaWriter:
             member = self._member(key, value, place)
             if member is not None:
                 written[key] = member
-        if self._old:
+        if self._is_old:
             _use_exclusive_numbers(written, place.value)
         hidden = _hidden(place)
         if hidden:

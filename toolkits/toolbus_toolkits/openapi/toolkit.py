@@ -20,7 +20,7 @@ from toolbus_toolkits.openapi.pages import PageRule
 from toolbus_toolkits.openapi.parsing import SpecError
 from toolbus_toolkits.openapi.references import Place
 from toolbus_toolkits.openapi.requests import server_of
-from toolbus_toolkits.openapi.schemas import SchemaWriter
+from toolbus_toolkits.openapi.schemas import Definitions
 from toolbus_toolkits.openapi.security import Credentials, Resolver
 from toolbus_toolkits.openapi.tools import OperationCall, make_tool
 from toolbus_toolkits.openapi.versions import read_api
@@ -186,6 +186,7 @@ class _ToolMaker:
         self._hosts = hosts
         self._options = options
         self._names = tool_names(api.operations)
+        self._definitions = [Definitions(api.dialect, patterns=each) for each in (True, False)]
         self.skipped = list(api.skipped)
 
     def make(self, choice: _Choice) -> list[Tool]:
@@ -238,15 +239,15 @@ class _ToolMaker:
     def _tool(self, operation: Operation, server: str, client: ApiClient) -> Tool:
         name = self._names[operation.method, operation.path]
         rule = self._rule(operation, name)
-        for patterns in (True, False):
-            plan = plan_arguments(operation, SchemaWriter(self._api.dialect, patterns=patterns))
+        for definitions in self._definitions:  # the second ones without regular expressions
+            plan = plan_arguments(operation, definitions.writer())
             call = OperationCall(
                 operation, server, plan, client, self._options.max_upload_bytes, rule
             )
             try:
                 return make_tool(name, self._api, call)
             except ValueError:
-                if not patterns:
+                if definitions is self._definitions[-1]:
                     raise
         raise AssertionError("a tool was made, or an error raised")
 
