@@ -13,6 +13,7 @@ import pytest
 from support.web.scripted_server import Answer, Seen, WebServer, web_server
 from toolbus import FileChunk, InputStream, ToolContext, ToolFailed
 from toolbus.tools.context import run_of
+from toolbus_server.testing import room_of
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, PageRule
 
 
@@ -43,7 +44,7 @@ def _kit(
         "openapi": "3.1.0",
         "info": {"title": "Things", "version": "1"},
         "servers": [{"url": f"{server.url}/v1"}],
-        "paths": {path: {method: {"operationId": "op", **operation}}},
+        "paths": {path: {method: {"operationId": "op", **operation}}, **more.pop("paths", {})},
         **more,
     }
     file = tmp_path / "api.json"
@@ -388,3 +389,28 @@ async def test_hosted_tools_share_connections_until_the_last_one_stops(
     assert (await _call(kit))["method"] == "GET"
     await tool.stop()
     assert (await _call(kit))["method"] == "GET"
+
+
+async def test_a_participant_calls_streams_and_uploads_through_a_room(tmp_path: Path) -> None:
+    body = {"required": True, "content": {"application/octet-stream": {}}}
+    upload = {"/files": {"post": {"operationId": "upload", "requestBody": body}}}
+
+    def answer(seen: Seen) -> Answer:
+        if seen.method == "POST":
+            return Answer(body=seen.body, headers={"content-type": "image/png"})
+        return _page(seen)
+
+    async with web_server(answer) as server, room_of("host", "alice") as (host, alice):
+        options = {"name": "api", "pages": {"op": PageRule()}}
+        kit = _kit(tmp_path, server, {}, paths=upload, options=options)
+        async with host.host(kit):
+            received = await alice.invoke("api.upload", attachment=FileChunk(b"1" * 100_000))
+            assert isinstance(received, FileChunk)
+            assert (await received.read(), received.mime_type) == (b"1" * 100_000, "image/png")
+            async with alice.stream("api.op") as chunks:
+                pages = [chunk.into(dict[str, Any])["rows"] async for chunk in chunks]
+            server.answer = lambda _: Answer(404, b"gone", {"content-type": "text/plain"})
+            with pytest.raises(ToolFailed, match="404 Not Found") as failed:
+                await alice.invoke("api.upload", attachment=FileChunk(b"1"))
+    assert pages == [[1], [2], [3]]
+    assert failed.value.details == {"status": 404, "method": "POST", "body": "gone"}
