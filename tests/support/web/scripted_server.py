@@ -38,6 +38,10 @@ class WebServer:
 
     answer: Callable[[Seen], Answer | Awaitable[Answer]]
     port: int = 0
+    open_connections: int = 0
+    connections: int = 0
+    """How many connections were made in all."""
+    all_closed: asyncio.Event = field(default_factory=asyncio.Event)
     seen: list[Seen] = field(default_factory=list)
 
     @property
@@ -54,12 +58,19 @@ async def web_server(
     running = WebServer(answer)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.connections += 1
+        running.open_connections += 1
         try:
-            await _converse(running, reader, writer)
+            connection = h11.Connection(h11.SERVER)
+            while await _converse(running, connection, reader, writer):
+                connection.start_next_cycle()
         except (ConnectionError, h11.RemoteProtocolError, asyncio.CancelledError):
             pass  # the client left, or the test has ended
         finally:
             writer.close()
+            running.open_connections -= 1
+            if running.open_connections == 0:
+                running.all_closed.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     running.port = server.sockets[0].getsockname()[1]
@@ -70,13 +81,15 @@ async def web_server(
 
 
 async def _converse(
-    running: WebServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Answer one request and close: each request has a connection of its own."""
-    connection = h11.Connection(h11.SERVER)
+    running: WebServer,
+    connection: h11.Connection,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> bool:
+    """Answer one request; return whether another one may follow."""
     request: Any = await _next_event(connection, reader)
     if not isinstance(request, h11.Request):
-        return
+        return False
     body = b""
     while isinstance(event := await _next_event(connection, reader), h11.Data):
         body += event.data
@@ -86,14 +99,16 @@ async def _converse(
     answer = running.answer(seen)
     if not isinstance(answer, Answer):
         answer = await answer
-    fields = {"content-length": str(len(answer.body)), "connection": "close", **answer.headers}
+    fields = {"content-length": str(len(answer.body)), **answer.headers}
     writer.write(
         connection.send(h11.Response(status_code=answer.status, headers=list(fields.items())))
         or b""
     )
     if answer.body and seen.method != "HEAD":
         writer.write(connection.send(h11.Data(answer.body)) or b"")
+    writer.write(connection.send(h11.EndOfMessage()) or b"")
     await writer.drain()
+    return connection.our_state is h11.DONE and connection.their_state is h11.DONE
 
 
 async def _next_event(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:

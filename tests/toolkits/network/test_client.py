@@ -62,13 +62,21 @@ async def test_the_checked_address_is_connected_to_and_the_host_header_keeps_the
     assert set(asked[1:]) <= {"127.0.0.1"}  # the name is not resolved a second time
 
 
-async def test_a_redirect_to_a_host_that_is_not_allowed_is_refused() -> None:
-    def answer(_: Seen) -> Answer:
-        return Answer(302, headers={"location": "http://169.254.169.254/latest"})
-
-    async with web_server(answer) as server, http_client(LOCAL) as client:
-        with pytest.raises(AddressRefused, match=r"169\.254\.169\.254"):
-            await client.get(server.url)
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("http://169.254.169.254/latest", "not allowed"),
+        ("http://127.0.0.1:1/", "not allowed"),
+        ("file:///etc/passwd", "must begin with http"),
+        ("http://me:secret@127.0.0.1/", "contains a user"),
+    ],
+)
+async def test_a_redirect_to_what_is_not_allowed_is_refused(location: str, words: str) -> None:
+    async with web_server(lambda _: Answer(302, headers={"location": location})) as server:
+        policy = AddressPolicy((f"127.0.0.1:{server.port}",), allow_private=True)
+        async with http_client(policy) as client:
+            with pytest.raises(AddressRefused, match=words):
+                await client.get(server.url)
 
 
 async def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:

@@ -386,9 +386,13 @@ async def test_hosted_tools_share_connections_until_the_last_one_stops(
     kit = _kit(tmp_path, server, {})
     tool = kit.get_tool("op")
     await tool.start(None)
-    assert (await _call(kit))["method"] == "GET"
+    await _call(kit)
+    await _call(kit)
+    assert (server.connections, server.all_closed.is_set()) == (1, False)
     await tool.stop()
-    assert (await _call(kit))["method"] == "GET"
+    await asyncio.wait_for(server.all_closed.wait(), 30)
+    await _call(kit)
+    assert server.connections == 2
 
 
 async def test_a_participant_calls_streams_and_uploads_through_a_room(tmp_path: Path) -> None:

@@ -217,7 +217,10 @@ def test_an_unusable_operation_is_left_out_unless_it_was_named(tmp_path: Path) -
     kit = OpenApiToolkit.from_file(_file(tmp_path, _document(paths)))
     assert [each.name for each in kit.tools] == ["good"]
     assert kit.skipped == ("POST /b: $ref '#/nowhere' cannot be read: there is no such part",)
-    with pytest.raises(ValueError, match="no operation 'broken'"):
+    nested = {"properties": {"a": {"$ref": "#/nowhere"}}}
+    broken["requestBody"] = {"content": {"application/json": {"schema": nested}}}
+    _file(tmp_path, _document(paths))
+    with pytest.raises(ValueError, match=r"POST /b: .* cannot be read"):
         OpenApiToolkit.from_file(tmp_path / "api.json", operations=["broken"])
 
 
