@@ -160,7 +160,8 @@ class _Choice:
         for each in self.operations:
             if each not in known:
                 near = get_close_matches(each, known - {""}, n=2)
-                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                unusable = f"; not usable is {api.skipped[0]}" if api.skipped else ""
+                hint = f"; did you mean {' or '.join(near)}?" if near else unusable
                 raise SpecError(f"the description has no operation {each[:100]!r}{hint}")
         found = [each for each in api.operations if self._has(each, names)]
         if not found:
