@@ -15,12 +15,17 @@ import httpx2
 
 from toolbus_toolkits.network.addresses import AddressRefused, host_text
 
-__all__ = ["FINAL_URL", "WAIT_UNTIL", "RedirectTransport"]
+__all__ = ["FINAL_URL", "SECRET_QUERY", "WAIT_UNTIL", "RedirectTransport"]
 
 WAIT_UNTIL = "toolbus.wait_until"
 """The extension of a request: until when, by the loop's clock, `Retry-After` may be awaited."""
 FINAL_URL = "toolbus.final_url"
 """The extension of a response: the URL that answered, after redirects."""
+SECRET_QUERY = "toolbus.secret_query"
+"""The extension of a request: an escaped part of its query that holds a credential.
+
+The transport adds it, because the client logs the URLs of its requests.
+"""
 MAX_REDIRECTS = 10
 MAX_TRIES = 5
 """How often one request is sent, with the answers 429 and 503."""
@@ -62,7 +67,7 @@ class RedirectTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the last response. Raises what the transport raises."""
         for _ in range(MAX_REDIRECTS + 1):
-            response = await self._send(request)
+            response = await self._send(_with_secret(request))
             following = _redirected(request, response) if self._follow else None
             if following is None:
                 response.extensions[FINAL_URL] = str(request.url)
@@ -84,6 +89,21 @@ class RedirectTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the transport."""
         await self._transport.aclose()
+
+
+def _with_secret(request: httpx2.Request) -> httpx2.Request:
+    """Return the request with the secret part of its query, which no redirect keeps."""
+    secret = request.extensions.pop(SECRET_QUERY, "")
+    if not secret:
+        return request
+    query = b"&".join(part for part in (request.url.query, secret.encode()) if part)
+    return httpx2.Request(
+        request.method,
+        request.url.copy_with(query=query),
+        headers=request.headers,
+        stream=request.stream,
+        extensions=request.extensions,
+    )
 
 
 def _wait_s(request: httpx2.Request, response: httpx2.Response) -> float | None:

@@ -12,6 +12,7 @@ import httpx2
 from toolbus import ToolContext, ToolFailed
 from toolbus_toolkits.network import (
     FINAL_URL,
+    SECRET_QUERY,
     WAIT_UNTIL,
     AddressPolicy,
     http_client,
@@ -116,7 +117,6 @@ class ApiClient:
         self._policy.check_url(request.address)
         host = httpx2.URL(request.address).host
         shown = self.credentials.present(operation, host)
-        query = [*request.query, *shown.query]
         headers = {"accept": "application/json, */*;q=0.5", **request.headers, **shown.headers}
         if cookies := [*request.cookies, *shown.cookies]:
             headers["cookie"] = "; ".join(cookies)
@@ -124,10 +124,10 @@ class ApiClient:
             headers["content-length"] = "0"
         return client.build_request(
             request.method,
-            f"{request.address}?{'&'.join(query)}" if query else request.address,
+            request.url,
             headers=[(name.encode(), value.encode()) for name, value in headers.items()],
             content=request.content or None,
-            extensions={WAIT_UNTIL: until},
+            extensions={WAIT_UNTIL: until, SECRET_QUERY: "&".join(shown.query)},
         )
 
     @asynccontextmanager
