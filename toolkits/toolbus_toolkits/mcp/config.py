@@ -107,10 +107,8 @@ class ServerEntry(BaseModel, frozen=True, extra="ignore", hide_input_in_errors=T
         if self.url is not None:
             _check_url(self.url)
         shown = [self.command or "", *self.args, self.url or ""]
-        if any(_REFERENCE in each for each in shown):
-            raise ValueError(
-                "a credential may stand in env and headers alone: others can read the rest"
-            )
+        if has_reference(shown):
+            raise ValueError("only env and headers may refer to credentials: others see the rest")
         overlap = sorted((self.enabled_tools or frozenset()) & self.disabled_tools)
         if overlap:
             raise ValueError(f"{one_line(overlap[0], 64)} is both enabled and disabled")

@@ -38,8 +38,6 @@ _LATER_S = 1.0
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
 """Tools of one toolkit."""
-_IS_BROKEN = frozenset({types.CONNECTION_CLOSED, types.INVALID_REQUEST})
-"""Codes after which a connection is opened again; the second says that the session is unknown."""
 
 _logger = bounded_logger(__name__)
 
@@ -71,6 +69,7 @@ class ServerConnection:
         self.instructions: str = ""
         """How the server says that its tools are used."""
         self._logged = ""
+        self._attempts = 0
         self._client: Client | None = None
         self._link: Link | None = None
         self._changed = asyncio.Event()
@@ -89,7 +88,8 @@ class ServerConnection:
 
     async def retry(self) -> None:
         """Try to connect now, if it is not connected, and wait until that has ended."""
-        if self.state not in {"connected", "closed"}:
+        before = self._attempts
+        while self.state == "connecting" or (self.state == "failed" and self._attempts == before):
             self._tried.clear()
             self._wanted.set()
             await self._tried.wait()
@@ -109,7 +109,6 @@ class ServerConnection:
                 except Exception as error:  # a server, and the SDK for it, may raise anything
                     self._fail(self._words(error))
                     _logger.debug("MCP server %s: %s", self.name, self.reason, exc_info=True)
-                self._wanted.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), delay_s)
                 delay_s = min(delay_s * 2, _MAX_DELAY_S)
@@ -169,7 +168,10 @@ class ServerConnection:
                 tool, arguments, self._entry.timeout_s + _LATER_S, progress_callback=on_progress
             )
         except MCPError as error:
-            if error.code not in _IS_BROKEN:
+            if _has_no_session(error):
+                self.reason = self._words(error)
+                raise self._unavailable() from error
+            if error.code != types.CONNECTION_CLOSED:
                 raise
             failure: Exception = error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError) as error:
@@ -184,6 +186,8 @@ class ServerConnection:
     async def _opened(self) -> AsyncIterator[Client]:
         """Connect and list the tools; disconnect after the block."""
         self.state = "connecting"
+        self._attempts += 1
+        self._wanted.clear()
         async with AsyncExitStack() as stack:
             client, self._link = await self._enter(stack)
             tools = await self._list(client)
@@ -213,7 +217,7 @@ class ServerConnection:
             )
             try:
                 await stack.enter_async_context(client)
-            except MCPError as error:
+            except Exception as error:  # the SDK may raise anything, also in groups
                 await link.explain()
                 raise ConnectionError(self._words(error, link)) from error
         return client, link
@@ -293,7 +297,7 @@ class ServerConnection:
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
         link = link or self._link
-        ending = link.ending() if link is not None and link.closed.is_set() else ""
+        ending = link.ending() if link is not None else ""
         if isinstance(error, TimeoutError):
             text = f"it did not answer within {self._entry.connect_timeout_s:g} s"
         else:
@@ -302,3 +306,8 @@ class ServerConnection:
         if self._entry.url is not None:  # a query may hold a secret
             text = text.replace(self._entry.url, self._entry.url.partition("?")[0])
         return one_line(self._access.redact(text), 1_000)
+
+
+def _has_no_session(error: MCPError) -> bool:
+    """Whether a server over HTTP says that it does not know the session, as after a restart."""
+    return error.code == types.INVALID_REQUEST and "session" in error.message.lower()

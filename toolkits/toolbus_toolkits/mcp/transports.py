@@ -94,13 +94,16 @@ class Link:
     program: RunningProgram | None = None
 
     async def explain(self) -> None:
-        """Wait a moment until it is known how a program ended."""
-        if self.program is not None and self.closed.is_set():
+        """Wait a moment until it is known whether, and how, a program ended."""
+        if self.program is not None:
             await self.program.exited()
 
     def ending(self) -> str:
-        """Return how the program ended; empty for an address."""
-        return "" if self.program is None else self.program.ending()
+        """Return how the program ended; empty for one that runs, and for an address."""
+        program = self.program
+        if program is None or (program.returncode is None and not self.closed.is_set()):
+            return ""
+        return program.ending()
 
 
 @asynccontextmanager
