@@ -1,7 +1,7 @@
 """An MCP server with well-behaved and badly behaved tools, run as a program.
 
 Arguments: `--crash` ends it at once with status 3, `--mute` never answers, `--noise` prints lines
-that are no messages first. `WITNESS` names a file that it appends lines to.
+that are no messages first, `--http PORT` and `--sse PORT` listen there. `WITNESS` names a file that it appends lines to.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -48,7 +49,7 @@ def hello(name: str = "you") -> str:
     return f"hello {name}"
 
 
-CONTENT = {
+CONTENT: dict[str, list[Any]] = {
     "nothing": [],
     "text": [TextContent(text="words")],
     "image": [ImageContent(data="aW1hZ2U=", mime_type="image/png")],
@@ -71,7 +72,7 @@ CONTENT = {
 
 
 @server.tool(structured_output=False)
-def content(kind: str) -> list:  # type: ignore[type-arg]
+def content(kind: str) -> list[Any]:
     """Return content of one kind."""
     return CONTENT[kind]
 
@@ -168,4 +169,8 @@ if __name__ == "__main__":
     if "--noise" in sys.argv:
         sys.stdout.write("Welcome!\n{not json\n")
         sys.stdout.flush()
-    server.run()
+    if "--http" in sys.argv or "--sse" in sys.argv:
+        transport = "sse" if "--sse" in sys.argv else "streamable-http"
+        server.run(transport, host="127.0.0.1", port=int(sys.argv[-1]))  # type: ignore[call-overload]
+    else:
+        server.run()

@@ -26,7 +26,10 @@ from toolbus_toolkits.network import AddressPolicy, http_client
 
 __all__ = ["Credentials", "Link", "NoCredentials", "ServerAccess", "open_link"]
 
-_MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+_MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+"""Of one response, which may be a stream of events that lasts; then it is opened again."""
+_LATER_S = 5.0
+"""A call ends by its own time-out, before that of HTTP."""
 
 _logger = bounded_logger(__name__)
 
@@ -122,23 +125,23 @@ async def open_link(name: str, entry: ServerEntry, access: ServerAccess) -> Asyn
     assert entry.url is not None
     access.policy.check_url(entry.url)
     headers = _resolved(entry.headers, access, urlsplit(entry.url).netloc)
-    async with http_client(
-        access.policy,
-        timeout_s=entry.timeout_s,
-        max_response_bytes=_MAX_RESPONSE_BYTES,
-        headers=headers,
-    ) as client:
-        if entry.transport == "sse":
-            yield Link(_sse(entry.url, client, entry))
-        else:
-            yield Link(streamable_http_client(entry.url, http_client=client))
 
+    def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
+        return http_client(
+            access.policy,
+            timeout_s=entry.timeout_s + _LATER_S,
+            max_response_bytes=_MAX_RESPONSE_BYTES,
+            headers=headers,
+        )
 
-def _sse(url: str, client: httpx2.AsyncClient, entry: ServerEntry) -> Transport:
-    def made(*_: Any, **__: Any) -> httpx2.AsyncClient:
-        return client  # it has its headers already
-
-    return sse_client(url, timeout=entry.connect_timeout_s, httpx_client_factory=made)
+    if entry.transport == "sse":
+        # It opens the client itself, and its headers are in the client.
+        yield Link(
+            sse_client(entry.url, timeout=entry.connect_timeout_s, httpx_client_factory=client)
+        )
+        return
+    async with client() as opened:
+        yield Link(streamable_http_client(entry.url, http_client=opened))
 
 
 def _program(entry: ServerEntry, access: ServerAccess) -> Program:
