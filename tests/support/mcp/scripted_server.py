@@ -1,7 +1,8 @@
 """An MCP server with well-behaved and badly behaved tools, run as a program.
 
 Arguments: `--crash` ends it at once with status 3, `--mute` never answers, `--noise` prints lines
-that are no messages first, `--http PORT` and `--sse PORT` listen there. `WITNESS` names a file that it appends lines to.
+that are no messages first, `--http PORT` and `--sse PORT` listen there. `WITNESS` names a file
+that it appends lines to.
 """
 
 from __future__ import annotations

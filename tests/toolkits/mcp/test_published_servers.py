@@ -43,7 +43,16 @@ def npm_servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         not_verified("MCP servers of npm", "no npm is here", ci_has_it=False)
     folder = tmp_path_factory.mktemp("npm")
     names = [f"@modelcontextprotocol/server-{each}" for each in PACKAGES]
-    command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", folder, *names]
+    command: list[str | Path] = [
+        npm,
+        "install",
+        "--silent",
+        "--no-fund",
+        "--no-audit",
+        "--prefix",
+        folder,
+        *names,
+    ]
     installed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if installed.returncode:
         not_verified("MCP servers of npm", "npm cannot install them", ci_has_it=False)
@@ -55,8 +64,8 @@ def fastmcp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with FastMCP."""
     folder = tmp_path_factory.mktemp("fastmcp")
     python = folder / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
-    command = [python, "-m", "pip", "install", "--quiet", "fastmcp>=4,<5"]
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=300)
+    command: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "fastmcp>=4,<5"]
     installed = subprocess.run(command, capture_output=True, timeout=300, check=False)
     if installed.returncode:
         not_verified("a FastMCP server", "pip cannot install it", ci_has_it=False)
