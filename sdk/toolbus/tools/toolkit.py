@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy, deepcopy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
@@ -201,6 +202,18 @@ class Toolkit:
     async def make(self, room: Any, model: Any, config: Any) -> Toolkit:
         """Return the toolkit itself: a toolkit is its own builder."""
         return self
+
+    @asynccontextmanager
+    async def hosting(self, room: Any) -> AsyncIterator[None]:
+        """Do more while the toolkit is hosted, such as hosting others; nothing by default.
+
+        It is entered once the toolkit can be called, and left before the toolkit is unregistered.
+        A toolkit that runs in the process of its caller is not hosted.
+
+        Args:
+            room: The room that hosts it, a `RoomClient`.
+        """
+        yield
 
     async def execute(
         self,
