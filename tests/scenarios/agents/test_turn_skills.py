@@ -70,11 +70,11 @@ async def test_skills_of_active_groups_are_listed_and_read() -> None:
         assert await names(turn) == ["pdf", "page"]
         assert turn.prompt("{skills}") == "- pdf\n\n- page"
         assert await view(turn, "page") == "Fetch"
+        assert await view(turn, "pdf") == "own"
         turn.activate("office")
         assert await names(turn) == ["pdf", "letter", "page"]
         assert "- letter" in turn.prompt()
         assert await view(turn, "letter") == "Dear"
-        assert await view(turn, "pdf") == "own"
 
 
 async def test_skill_of_an_inactive_group_is_refused_with_the_way_to_activate_it() -> None:

@@ -155,6 +155,8 @@ class SkillScanner:
                 file = inside(file, root)
             content, read = read_bytes(file, MAX_SKILL_BYTES)
         except UnreadableFile as error:
+            if not os.path.lexists(path):
+                return None
             reason = f"{SKILL_FILE} {error}"
             return _Known(None, b"", SkippedSkill(Path(path), reason))
         version = _settled(read) if not stat.S_ISLNK(facts.st_mode) else None
