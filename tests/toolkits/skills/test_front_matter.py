@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+import yaml as pyyaml
 
 from toolbus_toolkits.skills.front_matter import (
     MAX_DEPTH,
@@ -13,6 +14,14 @@ from toolbus_toolkits.skills.front_matter import (
     MAX_VALUES,
     read_front_matter,
 )
+
+
+@pytest.fixture(autouse=True, params=["libyaml", "python"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with both parsers of PyYAML; a machine may lack the first."""
+    monkeypatch.setattr("toolbus_toolkits.skills.front_matter._loaders", [])
+    if request.param == "python":
+        monkeypatch.delattr(pyyaml, "CSafeLoader", raising=False)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,8 @@ _BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]"
         ("- a", "must be a mapping"),
         ("", "must be a mapping"),
         ("a: \x01", "is not YAML"),
+        ('a: {b: "\\ud800"}', "/a/b: the text has half|not YAML"),
+        ('a: {"\\udfff": b}', "/a: the text has half|not YAML"),
     ],
 )
 def test_yaml_that_is_large_or_no_plain_data_is_refused(yaml: str, words: str) -> None:

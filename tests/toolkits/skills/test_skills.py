@@ -290,6 +290,7 @@ def viewer(tmp_path: Path) -> Toolkit:
     base = write(tmp_path / "source" / "a").parent
     (base / "docs").mkdir()
     (base / "docs" / "more.md").write_text("More.")
+    (base / "x:y.txt").write_text("no name that can be viewed")
     (base / "run.sh").write_text("rm -rf x")
     (base / "large.txt").write_text("é" * 200_000)
     (base / "picture.png").write_bytes(b"\x89PNG\0")

@@ -24,6 +24,7 @@ MAX_VALUES = 5_000
 """How many values, keys included, a front matter may have."""
 _FENCE = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE)
 _FIRST_LINE = re.compile(r"\ufeff?---[ \t]*\r?\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_CHARS = 200
 _MAX_NUMBER = 2**63
 
@@ -131,13 +132,19 @@ def _check_value(value: Any, path: str) -> None:
         for key, each in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{path or '/'}: the key {key!r} must be text: put it in quotes")
+            _check_value(key, path)
             _check_value(each, f"{path}/{key[:_LINE_CHARS]}")
     elif isinstance(value, list):
         for index, each in enumerate(value):
             _check_value(each, f"{path}/{index}")
+    elif isinstance(value, str):
+        if _SURROGATE.search(value):
+            raise ValueError(
+                f"{path or '/'}: the text has half of a character (\\ud800 to \\udfff)"
+            )
     elif isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER:
         raise ValueError(f"{path}: the number is too large")
-    elif not isinstance(value, str | bool | int | float | None):
+    elif not isinstance(value, bool | int | float | None):
         raise ValueError(f"{path}: a {type(value).__name__} is not read")
 
 

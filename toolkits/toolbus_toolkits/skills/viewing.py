@@ -75,7 +75,7 @@ def _files(folder: Path, prefix: str, depth: int = 1) -> Iterator[str]:
     except OSError:
         return
     for each in entries:
-        if each.name.startswith(".") or each.is_symlink() or "\\" in each.name:
+        if each.name.startswith(".") or each.is_symlink() or not _can_be_named(each.name):
             continue
         name = f"{prefix}{each.name}"
         if each.is_dir(follow_symlinks=False):
@@ -83,3 +83,8 @@ def _files(folder: Path, prefix: str, depth: int = 1) -> Iterator[str]:
                 yield from _files(Path(each.path), f"{name}/", depth + 1)
         elif name != SKILL_FILE and each.is_file(follow_symlinks=False):
             yield name
+
+
+def _can_be_named(name: str) -> bool:
+    """Return whether a caller can write a name: it is text, and no path of another system."""
+    return name.isprintable() and not set(name) & {"\\", ":"}
