@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -82,9 +81,3 @@ def test_text_without_front_matter_is_refused(text: str) -> None:
 def test_front_matter_that_does_not_end_is_refused() -> None:
     with pytest.raises(ValueError, match="the front matter does not end"):
         read_front_matter("---\na: 1\n")
-
-
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'toolbus\[skills\]'"):
-        read_front_matter("---\na: 1\n---\n")

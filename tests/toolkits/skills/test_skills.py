@@ -285,6 +285,12 @@ def test_anything_but_a_list_of_paths_is_refused(paths: Any) -> None:
         Skills(paths)
 
 
+def test_skills_without_the_extra_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'toolbus\[skills\]'"):
+        skills()
+
+
 @pytest.fixture
 def viewer(tmp_path: Path) -> Toolkit:
     base = write(tmp_path / "source" / "a").parent

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["MAX_DEPTH", "MAX_FRONT_MATTER_BYTES", "MAX_VALUES", "read_front_matter", "read_yaml"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_FRONT_MATTER_BYTES",
+    "MAX_VALUES",
+    "read_front_matter",
+    "read_yaml",
+    "require_yaml",
+]
 
 MAX_FRONT_MATTER_BYTES = 64 * 1024
 """The largest front matter, in bytes of UTF-8."""
@@ -53,7 +60,7 @@ def read_yaml(text: str) -> dict[str, Any]:
     """Return one YAML mapping as JSON values; bounded, and raises, as `read_front_matter`."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_FRONT_MATTER_BYTES:
         raise ValueError(f"the front matter has more than {MAX_FRONT_MATTER_BYTES} bytes")
-    yaml = _yaml()
+    yaml = require_yaml()
     loader = _loader_class(yaml)
     try:
         _check_events(yaml, yaml.parse(text, Loader=loader))
@@ -68,7 +75,8 @@ def read_yaml(text: str) -> dict[str, Any]:
     return found
 
 
-def _yaml() -> Any:
+def require_yaml() -> Any:
+    """Return PyYAML. Raises `ModuleNotFoundError`, with the extra, if it is not installed."""
     try:
         import yaml
     except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from toolbus import SkillEntry, SkillText, ToolFailed, Toolkit, skill_viewer
+from toolbus_toolkits.skills.front_matter import require_yaml
 from toolbus_toolkits.skills.gates import GateFacts
 from toolbus_toolkits.skills.listing_text import listing_text
 from toolbus_toolkits.skills.scan import SkillScanner, SkippedSkill
@@ -47,7 +48,7 @@ class Skills:
         environ: The environment for gates; by default `os.environ`.
 
     Raises `TypeError` for anything but paths and sources, and `ValueError` for a template with
-    other fields.
+    other fields, and `ModuleNotFoundError` without PyYAML.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Skills:
         config: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
+        require_yaml()  # so that a host does not start without it
         if isinstance(config, str):
             raise TypeError("config must be a list of names")
         self._template = _checked_template(template)
