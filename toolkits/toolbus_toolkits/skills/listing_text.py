@@ -52,5 +52,8 @@ def _quoted(skill: Skill) -> str:
 
 def shortened(text: str) -> str:
     """Return text in one line, without characters that are invisible, and cut."""
-    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    shown = text
+    if not text.isprintable():
+        marked = (each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+        shown = "".join(marked)
     return shown if len(shown) <= _MAX_CHARS else f"{shown[: _MAX_CHARS - 1]}…"

@@ -118,20 +118,22 @@ class SkillScanner:
         """Yield the folders in a folder, by name; links that leave the source as skipped."""
         try:
             with os.scandir(path) as entries:
-                names = sorted(entry.path for entry in entries if _is_searched(entry))
+                found = sorted(
+                    (each.path, each.is_symlink()) for each in entries if _is_searched(each)
+                )
         except FileNotFoundError:
             return
         except OSError as error:
             yield SkippedSkill(Path(path), f"cannot be read: {_reason(error)}")
             return
-        for each in names:
-            yield from self._checked(each, root)
+        for each, is_link in found:
+            if is_link:
+                yield from self._linked(each, root)
+            else:
+                yield each
 
-    def _checked(self, folder: str, root: str) -> Iterator[str | SkippedSkill]:
-        """Yield a folder, unless it is a link that leaves the source, or to a file."""
-        if not os.path.islink(folder):
-            yield folder
-            return
+    def _linked(self, folder: str, root: str) -> Iterator[str | SkippedSkill]:
+        """Yield a link to a folder; one that leaves the source as skipped."""
         try:
             if inside(Path(folder), Path(root)).is_dir():
                 yield folder

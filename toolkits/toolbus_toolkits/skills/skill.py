@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,11 @@ class Skill:
     """SHA-256 of its `SKILL.md`, in hex."""
     body: str
     """The text below the front matter."""
+    key: str = field(init=False)
+    """Equal for names that are hard to tell apart, such as `Pdf_Forms` and `pdf-forms`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", re.sub(r"[ ._-]+", "-", self.name.lower()))
 
     @property
     def path(self) -> Path:
@@ -59,11 +64,6 @@ class Skill:
     def location(self) -> str:
         """`project` or `global`."""
         return self.source.location
-
-    @property
-    def key(self) -> str:
-        """Equal for names that are hard to tell apart, such as `Pdf_Forms` and `pdf-forms`."""
-        return re.sub(r"[ ._-]+", "-", self.name.lower())
 
 
 def parse_skill(content: bytes, base_dir: Path, source: SkillSource) -> Skill:
