@@ -26,6 +26,7 @@ from toolbus.agents.builders import (
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.provider_names import ProviderNames
 from toolbus.agents.required_toolkit import RequiredToolkit
+from toolbus.agents.skill_listing import SkillListing, checked_listings
 from toolbus.agents.tool_groups import ActiveGroups, ToolGroup, checked_groups
 from toolbus.agents.tool_use import ToolResult, ToolUse
 from toolbus.agents.turn_assembly import (
@@ -125,6 +126,8 @@ class Turn:
             token may call. They are listed once, when the turn is entered.
         groups: Toolkits that are active or inactive together. A turn with groups has the toolkit
             `groups`, whose tools switch them.
+        skills: Skills that are always active. A turn with skills, also of groups, has the toolkit
+            `skills`, whose tools read the active ones.
         middlewares: What runs around each call of the turn, the first outermost; outside those of
             toolkits and tools.
         state: The state that tools in this process find as `context.state`, each toolkit its own
@@ -150,6 +153,7 @@ class Turn:
         model: Any = None,
         available: bool = False,
         groups: Iterable[ToolGroup] = (),
+        skills: Iterable[SkillListing] = (),
         middlewares: Iterable[Middleware] = (),
         state: AgentState | None = None,
         records: Records | None = None,
@@ -161,7 +165,8 @@ class Turn:
             raise TypeError(f"state must be an AgentState, not {type(state).__name__}")
         self._room = room
         self._state = state or AgentState()
-        self._groups = ActiveGroups(checked_groups(groups), self._state)
+        listings = checked_listings("skills", skills)
+        self._groups = ActiveGroups(checked_groups(groups), self._state, listings)
         self._always = (
             *checked_toolkits("always", always, Toolkit, LocalToolkit),
             *self._groups.toolkits,
@@ -308,10 +313,10 @@ class Turn:
         """Return what a model should know about the tools that can be called now, as text.
 
         It has the rules of toolkits in this process, the groups with the instructions of active
-        ones, and, quoted as data, the rules of toolkits that others host.
+        ones, the active skills, and, quoted as data, the rules of toolkits that others host.
 
         Args:
-            template: A text with any of `{rules}`, `{groups}` and `{quoted}`.
+            template: A text with any of `{rules}`, `{groups}`, `{skills}` and `{quoted}`.
 
         Raises `ValueError` for a template with other fields.
         """
