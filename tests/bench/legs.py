@@ -86,14 +86,6 @@ def _calls(name: str, seconds: float, in_flight: int, parts: int) -> Load:
 
 ALONE = _calls("one at a time", 0.3, 1, parts=8)
 IN_FLIGHT = _calls("64 in flight", 0.4, 64, parts=8)
-PUT_TOGETHER = Load(
-    "one at a time",
-    {"order": "call", "seconds": 0.6, "in_flight": 1},
-    4,
-    unit="turns/s",
-    is_on_one_core=True,
-)
-IN_FRESH = Load("fresh interpreters", {"order": "call", "count": 5}, 4, unit="imports/s")
 RECORDED = _calls("64 in flight", 1.5, 64, parts=6)
 DOWN = Load("64 MB down", {"order": "download", "expected": FILE_BYTES}, 4, unit="MB/s")
 UP = Load("64 MB up", {"order": "upload", "expected": FILE_BYTES}, 4, unit="MB/s")
@@ -111,9 +103,7 @@ def _sampling(share: float) -> dict[str, str]:
 
 
 def _bus(name: str, meaning: str, roles: Sequence[str] = ROLES, **more: Any) -> Leg:
-    return Leg(
-        name, "bench.programs.toolbus_leg", meaning, roles, **{"environment": _UNSAMPLED, **more}
-    )
+    return Leg(name, "bench.toolbus_leg", meaning, roles, **{"environment": _UNSAMPLED, **more})
 
 
 def _in_room_of(toolkits: int) -> Contender:
@@ -145,51 +135,33 @@ def _traced(share: float) -> tuple[Contender, Contender]:
 
 
 BUS = _bus("toolbus", "the bus: grants and validation on, tracing on but unsampled")
-RELAY = Leg("relay", "bench.programs.relay", "a relay on websockets alone, nothing on top")
-OWN_RELAY = Leg(
-    "own-relay", "bench.programs.own_relay", "the same relay on the transport of the bus"
-)
-NATS = Leg(
-    "nats", "bench.programs.nats_leg", "nats-server and nats-py: request and reply", is_rival=True
-)
+RELAY = Leg("relay", "bench.relay", "a relay on websockets alone, nothing on top")
+OWN_RELAY = Leg("own-relay", "bench.own_relay", "the same relay on the transport of the bus")
+NATS = Leg("nats", "bench.nats_leg", "nats-server and nats-py: request and reply", is_rival=True)
 CROSSBAR = Leg(
     "crossbar",
-    "bench.programs.crossbar_leg",
+    "bench.crossbar_leg",
     "WAMP: a Crossbar router, autobahn at both ends, websocket and msgpack",
     is_rival=True,
 )
 FASTMCP = Leg(
     "fastmcp",
-    "bench.programs.fastmcp_leg",
+    "bench.fastmcp_leg",
     "MCP over streamable HTTP as FastMCP sets it up: one hop, no router",
     ("host", "caller"),
     is_rival=True,
 )
 NODES = Leg(
     "toolbus-nodes",
-    "bench.programs.nodes_leg",
+    "bench.nodes_leg",
     "the bus on two nodes with a Redis, one host at each",
     ("redis", "router", "far", "host", "caller"),
     _UNSAMPLED,
 )
-TURNS = Leg(
-    "turns",
-    "bench.programs.turn_leg",
-    "turns of an agent over 200 tools of others, of 10 toolkits or of 200",
-)
-IMPORTS = Leg(
-    "imports",
-    "bench.programs.import_leg",
-    "fresh interpreters that import RoomClient, Toolkit, Turn and tool, or only the libraries that "
-    "these need",
-    ("caller",),
-)
-WRAPPED = "three middlewares and records"
 LOCAL = Leg(
     "local",
-    "bench.programs.local_leg",
-    "one process without a room: a function, the same as a tool, and as a recorded tool in three "
-    "middlewares",
+    "bench.local_leg",
+    "one process without a room: a function, and the same as a tool, in three middlewares or none",
     ("caller",),
 )
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
@@ -213,33 +185,12 @@ GROUPS = (
         tuple(
             Contender(LOCAL, label, order={"way": way}, processes=("caller",))
             for label, way in (
-                (WRAPPED, "wrapped"),
+                ("three middlewares", "wrapped"),
                 ("tool", "tool"),
                 ("function", "function"),
             )
         ),
         (ALONE,),
-        rounds=2,
-    ),
-    Group(
-        "turns",
-        tuple(
-            Contender(TURNS, f"200 tools of {count} toolkits", order={"toolkits": count})
-            for count in (10, 200)
-        ),
-        (PUT_TOGETHER,),
-        rounds=2,
-    ),
-    Group(
-        "imports",
-        tuple(
-            Contender(IMPORTS, label, order={"what": what}, processes=("caller",))
-            for label, what in (
-                ("import of toolbus", "toolbus"),
-                ("import of its libraries", "libraries"),
-            )
-        ),
-        (IN_FRESH,),
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),

@@ -6,25 +6,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.legs import (
-    ALONE,
-    DOWN,
-    IN_FLIGHT,
-    IN_FRESH,
-    PUT_TOGETHER,
-    RECORDED,
-    SPANS_PER_CALL,
-    UP,
-    WRAPPED,
-    Load,
-)
+from bench.legs import ALONE, DOWN, IN_FLIGHT, RECORDED, SPANS_PER_CALL, UP, Load
 from bench.rounds import IDLE, Part, Results, Round, whole
 
 CLOSE = 0.1
 """By what share of its must a row may be missed to be measured again."""
-P50, RATE, ABOVE, MEDIAN = "p50", "rate", "above", "median"
-"""Ratios of medians or of rates; by how much one median is above the other, in us; or the median
-of one contender, in ms."""
+P50, RATE, ABOVE = "p50", "rate", "above"
+"""Ratios of medians or of rates; or by how much one median is above the other, in us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +37,13 @@ class Row:
             return "server memory for each idle participant, KiB"
         if self.figure == ABOVE:
             return f"{self.contender} - {self.against}: {self.load.name}, p50"
-        if self.figure == MEDIAN:
-            return f"{self.contender}: {self.load.name}, p50"
         figure = "p50" if self.figure == P50 else self.load.unit
         return f"{self.contender} / {self.against}: {self.load.name}, {figure}"
 
     @property
     def unit(self) -> str:
-        if self.figure in {ABOVE, MEDIAN}:
-            return " us" if self.figure == ABOVE else " ms"
+        if self.figure == ABOVE:
+            return " us"
         return "x" if self.load is not None else " KiB"
 
     @property
@@ -68,7 +54,7 @@ class Row:
         """Return one value for each round in which it was measured."""
         if self.load is None:
             return [] if by_cpu else [idle.memory_kib for idle in results.idle]
-        both = {self.contender, self.against} - {""}
+        both = {self.contender, self.against}
         rounds = results.rounds.get((self.group, self.load.name), ())
         ratio = self._cpu_ratio if by_cpu else self._ratio
         return [ratio(each) for each in rounds if both <= each.keys()]
@@ -80,8 +66,6 @@ class Row:
 
     def _ratio(self, round_: Round) -> float:
         """Return the median over pairs of parts measured next to each other."""
-        if self.figure == MEDIAN:
-            return statistics.median(each.p50_us for each in round_[self.contender]) / 1e3
         pairs = zip(round_[self.contender], round_[self.against], strict=True)
         if self.figure == ABOVE:
             return statistics.median(one.p50_us - other.p50_us for one, other in pairs)
@@ -92,10 +76,7 @@ class Row:
 
     def _cpu_ratio(self, round_: Round) -> float:
         # Of all parts together: the system counts processor time in steps of 10 ms.
-        one = whole(round_[self.contender])
-        if self.figure == MEDIAN:
-            return one.total_cpu_us / 1e3
-        other = whole(round_[self.against])
+        one, other = whole(round_[self.contender]), whole(round_[self.against])
         if self.figure == ABOVE:
             return one.total_cpu_us - other.total_cpu_us
         if self.figure == P50:
@@ -144,12 +125,8 @@ ROWS = (
     Row("traced", 0.85, 0.95, RECORDED, "1% recorded", "none recorded"),
     _toolbus("file", "relay", DOWN, RATE, 0.9, 1.2),
     _toolbus("file", "relay", UP, RATE, 0.9, 1.2),
-    Row("local", 60.0, 40.0, ALONE, WRAPPED, "function", ABOVE),
+    Row("local", 60.0, 40.0, ALONE, "three middlewares", "function", ABOVE),
     Row("local", None, None, ALONE, "tool", "function", ABOVE),
-    Row("turns", 20.0, 10.0, PUT_TOGETHER, "200 tools of 10 toolkits", figure=MEDIAN),
-    Row("turns", 20.0, 10.0, PUT_TOGETHER, "200 tools of 200 toolkits", figure=MEDIAN),
-    Row("imports", 120.0, 100.0, IN_FRESH, "import of toolbus", figure=MEDIAN),
-    Row("imports", None, None, IN_FRESH, "import of its libraries", figure=MEDIAN),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),

@@ -117,12 +117,10 @@ class RequiredToolkit:
 
     def _check_grants(self, room: RoomClient) -> None:
         """Refuse required tools that the server would hide from this participant."""
-        if not self.tools:
-            return
         rights = ToolRights(room.grants.agents)
         hidden = [
             f"{self.name}.{tool}"
-            for tool in self.tools
+            for tool in self.tools or ()
             if not (rights.may_see(self.name, tool) or rights.may_call(self.name, tool))
         ]
         if hidden:

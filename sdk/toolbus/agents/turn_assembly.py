@@ -12,7 +12,7 @@ from typing import TypeVar
 from toolbus.agents.builders import ToolkitRequest, run_concurrently
 from toolbus.agents.local_toolkit import LocalToolkit
 from toolbus.agents.required_toolkit import RequiredToolkit
-from toolbus.auth.grants import ToolRights
+from toolbus.auth.grants import AgentsGrant, ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.errors import (
@@ -145,15 +145,16 @@ async def _described(
 
 
 def callable_tools(
-    rights: ToolRights, manifest: ToolkitManifest, wanted: Sequence[str] | None
+    grant: AgentsGrant, manifest: ToolkitManifest, wanted: Sequence[str] | None
 ) -> list[ToolManifest]:
     """Return the tools of a toolkit elsewhere that may be called; log which may not.
 
     Args:
-        rights: Those in the agent's room.
+        grant: That of the agent's room.
         manifest: The toolkit's.
         wanted: Only these; None is all.
     """
+    rights = ToolRights(grant)
     asked = [each for each in manifest.tools if not wanted or each.name in wanted]
     found = [each for each in asked if rights.may_call(manifest.name, each.name)]
     if len(found) < len(asked):
@@ -166,7 +167,7 @@ def callable_tools(
     elif not wanted and rights.may_hide(manifest.name):
         _logger.info(
             "the token of the turn may hide tools of %s (agents.allow: %s; agents.deny: %s)",
-            *(manifest.name, ", ".join(rights.grant.allow), ", ".join(rights.grant.deny) or "none"),
+            *(manifest.name, ", ".join(grant.allow), ", ".join(grant.deny) or "none"),
         )
     return found
 

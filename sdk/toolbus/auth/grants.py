@@ -430,11 +430,10 @@ class ToolRights:
     It caches no answers, so nothing that a client sends makes it grow.
     """
 
-    __slots__ = ("__weakref__", "_allow", "_deny", "_register", "grant")
+    __slots__ = ("__weakref__", "_allow", "_deny", "_grant", "_register")
 
     def __init__(self, scope: AgentsGrant) -> None:
-        self.grant: AgentsGrant = scope
-        """What is compiled here."""
+        self._grant = scope
         self._allow = ToolPatterns(scope.allow)
         self._deny = ToolPatterns(scope.deny)
         self._register = ToolPatterns(scope.register)
@@ -444,11 +443,11 @@ class ToolRights:
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether it may invoke this tool."""
-        return self.grant.call and self._covers(toolkit, tool)
+        return self._grant.call and self._covers(toolkit, tool)
 
     def may_see(self, toolkit: str, tool: str) -> bool:
         """Whether it may list and inspect this tool."""
-        return self.grant.use_tools and self._covers(toolkit, tool)
+        return self._grant.use_tools and self._covers(toolkit, tool)
 
     def may_read(self, toolkit: str, tool: str) -> bool:
         """Whether it may read a tool's description: it may invoke the tool, or may list it."""
@@ -460,12 +459,12 @@ class ToolRights:
 
     def seen_in(self, toolkit: str) -> SeenTools:
         """Return which tools of one toolkit it may list and inspect."""
-        allow = self._allow.of_toolkit(toolkit) if self.grant.use_tools else _NO_TOOLS
+        allow = self._allow.of_toolkit(toolkit) if self._grant.use_tools else _NO_TOOLS
         return SeenTools(allow, self._deny.of_toolkit(toolkit))
 
     def may_register(self, toolkit: str, public: bool) -> bool:
         """Whether it may register a toolkit of this name, public or private."""
-        grant = self.grant
+        grant = self._grant
         allowed = grant.register_public_toolkit if public else grant.register_private_toolkit
         return allowed and self._register.covers_toolkit(toolkit)
 
@@ -474,4 +473,4 @@ class ToolRights:
 
         The server alone knows which identities an entry covers.
         """
-        return entry in self.grant.act_for
+        return entry in self._grant.act_for

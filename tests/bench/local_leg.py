@@ -1,11 +1,11 @@
-"""One process: a function, the same as a tool, and as a recorded tool inside three middlewares."""
+"""One process: a function, the same function as a tool, and as a tool inside three middlewares."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bench.role import Call, Facts, Order, measured_calls, run_role, serve_orders
-from toolbus import JsonChunk, Middleware, Records, ToolContext, Toolkit
+from toolbus import JsonChunk, Middleware, ToolContext, Toolkit
 from toolbus.middlewares import Metrics, RateLimit, Retry
 
 ENDLESS = 1_000_000_000
@@ -34,9 +34,7 @@ async def caller(facts: Facts) -> None:
     ways: dict[str, Order] = {
         "function": measured_calls(add),
         "tool": measured_calls(called(Toolkit("demo", [add]))),
-        "wrapped": measured_calls(
-            called(Toolkit("demo", [add], middlewares=three, records=Records.memory()))
-        ),
+        "wrapped": measured_calls(called(Toolkit("demo", [add], middlewares=three))),
     }
 
     async def call(way: str, seconds: float, in_flight: int) -> Facts:

@@ -11,8 +11,8 @@ import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from bench.programs.toolbus_leg import add, calls_in, set_up_tracing
 from bench.role import Facts, run_role, serve_orders
+from bench.toolbus_leg import add, calls_in, set_up_tracing
 from support.redis.server import RedisServer, redis_program
 from toolbus import ApiScope, RemoteToolkit, RoomClient
 from toolbus.auth.keys import Key, KeyRing

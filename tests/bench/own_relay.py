@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 
-from bench.programs.relay import OnFrame, roles_on
+from bench.relay import OnFrame, roles_on
 from bench.role import run_role
 from toolbus.transport.websocket import WRITE_LIMIT_BYTES, ClientTransport, ServerTransport
 

@@ -1,1 +1,0 @@
-"""The processes of the legs: `python -m bench.programs.NAME ROLE`."""
