@@ -182,6 +182,12 @@ async def test_what_a_middleware_may_do(middleware: Any, unary: Any, stream: Any
     assert bool(log.lines) == (middleware not in (rewrite_badly, answer, refuse, fail, two))
 
 
+async def test_answer_that_breaks_the_output_schema_is_invalid_and_its_tool_did_not_run() -> None:
+    number = FunctionTool(Log().echo, output_schema={"type": "integer"})
+    kit = Toolkit("t", [number], middlewares=[answer])
+    assert await outcome(kit, "echo", "abc") == NO_RESULT._replace(executed="no")
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
