@@ -21,11 +21,19 @@ from typing import Any, Protocol, Self, TypeAlias
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, as_chunk
 from toolbus.chunks.json_values import cut, shown
-from toolbus.errors import RoomException, ToolFailed
+from toolbus.errors import InvalidResult, RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool_info import ToolInfo
 
-__all__ = ["Middleware", "MiddlewareChain", "Next", "ToolCall", "check_tool", "checked_middlewares"]
+__all__ = [
+    "Middleware",
+    "MiddlewareChain",
+    "Next",
+    "ToolCall",
+    "check_tool",
+    "checked_middlewares",
+    "one_result",
+]
 
 _logger = bounded_logger(__name__)
 
@@ -183,6 +191,29 @@ class _Next:
         finally:
             await _close(running)
         self._state = "success"
+
+
+async def one_result(
+    tool: str, chunks: AsyncIterator[Chunk], recorded: Callable[[RoomException], RoomException]
+) -> Chunk:
+    """Return the one chunk of a tool that returns one result.
+
+    Args:
+        tool: Its name.
+        chunks: What its middlewares give.
+        recorded: Records an error of this function for the caller, and returns it.
+
+    Raises `InvalidResult` if there is none, or a second one.
+    """
+    result: Chunk | None = None
+    text = f"{tool} returns one result, and its middlewares gave"
+    async for chunk in chunks:
+        if result is not None:
+            raise recorded(InvalidResult(f"{text} more than one"))
+        result = chunk
+    if result is None:
+        raise recorded(InvalidResult(f"{text} none: yield EmptyChunk() for an empty one"))
+    return result
 
 
 async def _close(opened: AsyncIterator[Any]) -> None:
