@@ -434,7 +434,7 @@ class Turn:
         asked = [_checked_use(each) for each in uses]
         prepared = []
         for use in asked:
-            progress = None if on_progress is None else partial(on_progress, use)
+            progress = partial(on_progress, use) if callable(on_progress) else on_progress
             given = GivenOptions(timeout_s, use.attachment, use.input, caller_context, progress)
             prepared.append(self._prepared_use(use, given, CollectedChunks(use.name)))
         return await runs.run(prepared)

@@ -24,6 +24,7 @@ from toolbus.chunks.json_values import cut, shown
 from toolbus.errors import InvalidResult, RoomException, ToolFailed
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import ToolRun
 
 __all__ = [
     "Middleware",
@@ -110,6 +111,8 @@ class MiddlewareChain:
         """The generators of the call, the outermost first; `run` closes them."""
         self.reached: bool = False
         """Whether the innermost function was called."""
+        self.has_ended: bool = False
+        """Whether the call has ended: nothing runs any more."""
 
     async def run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of the call; close everything that was opened in any case.
@@ -145,12 +148,13 @@ class MiddlewareChain:
         running = middleware(call, following)
         try:
             async for value in running:
-                yield as_chunk(value)
+                yield _checked_chunk(value, run_of(call.context))
         finally:
             await _close(running)
 
     async def _close(self) -> None:
         """Close the generators, the innermost first; errors are logged."""
+        self.has_ended = True
         for opened in reversed(self.opened):
             await _close(opened)
         self.opened.clear()
@@ -173,9 +177,10 @@ class _Next:
         return running
 
     async def _run(self, call: ToolCall) -> AsyncGenerator[Chunk, None]:
-        if self._state:
+        if self._state or self._chain.has_ended:
+            told = f"again after {self._state}" if self._state else "after the end of the call"
             raise ToolFailed(
-                f"middleware {self._name} called next again after {self._state}",
+                f"middleware {self._name} called next {told}",
                 executed=run_of(call.context).executed,
             )
         self._state = "it began"
@@ -224,6 +229,17 @@ async def _close(opened: AsyncIterator[Any]) -> None:
             await close()
         except Exception:
             _logger.exception("a middleware raised while the call was closed")
+
+
+def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
+    """Return a value of a middleware as a chunk. Raises `InvalidResult`, recorded in the run."""
+    try:
+        return as_chunk(value)
+    except InvalidResult as error:
+        error.executed = run.executed_so_far
+        record = run.fail if run.entered else run.refuse
+        record(error)
+        raise
 
 
 def _functions_of(value: Any) -> tuple[Any, ...]:
