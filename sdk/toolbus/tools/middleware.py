@@ -237,8 +237,7 @@ def _checked_chunk(value: Any, run: ToolRun) -> Chunk:
         return as_chunk(value)
     except InvalidResult as error:
         error.executed = run.executed_so_far
-        record = run.fail if run.entered else run.refuse
-        record(error)
+        run.record(error)
         raise
 
 
